@@ -35,9 +35,9 @@ def test_what_occurs_twice_is_named_once(kind):
 
 
 def test_what_a_condition_guards_stays_under_it():
-    dear = tirx.exp(tirx.Cast("float32", X))
+    expensive = tirx.exp(tirx.Cast("float32", X))
     one = tirx.Cast("float32", Y)
-    value = te.if_then_else(X > 0, dear + dear, one)
+    value = te.if_then_else(X > 0, expensive + expensive, one)
     bindings, _ = shared_subexpressions([value])
     assert not bindings
 

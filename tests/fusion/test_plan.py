@@ -160,7 +160,7 @@ def test_readers_of_a_copy_read_the_copy():
     assert parts_of(most)[0].stage.reads == {buffer_of(add.results[0])}
 
 
-def test_a_dear_result_is_not():
+def test_an_expensive_result_is_not():
     def body(b, x):
         y = b.emit(relax.op.erf(x))
         return b.emit(relax.op.sum(y, 0)), b.emit(relax.op.max(y, 1))

@@ -10,7 +10,7 @@ from tvm import relax
 import tvm_fusion
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.errors import UserError
-from tvm_fusion.fusion.profile import Part, Unmeasured
+from tvm_fusion.fusion.profile import ProfiledGroup, Unmeasured
 from tvm_fusion.fusion.record_key import Key
 from tvm_fusion.fusion.records import Records
 from tvm_fusion.fusion.tuning_records import TuningRecords
@@ -122,7 +122,9 @@ def test_records_of_another_device_are_told_of(tmp_path):
 def parts_of(mod):
     """The groups of a module's plan, as parts."""
     plan = plan_model(mod, "cpu")
-    return [Part.plain(c.template.name, c.group) for p in plan.plans.values() for c in p.claims]
+    return [
+        ProfiledGroup.plain(c.template.name, c.group) for p in plan.plans.values() for c in p.claims
+    ]
 
 
 def test_alternatives_are_timed(quick):

@@ -81,7 +81,7 @@ def test_a_template_less_changes_the_form(case, template, with_it, without_it, m
     ],
 )
 def test_each_form_costs_less_where_it_is_chosen(case, template, monkeypatch):
-    """Not a tie that is broken otherwise: either form is dearer where the other one is chosen."""
+    """Not a tie that is broken otherwise: either form is costlier where the other one is chosen."""
     functions, estimators = [], []
     for without in ("", template):
         found, searcher, region = search(case, without, monkeypatch)

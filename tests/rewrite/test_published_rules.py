@@ -3,7 +3,7 @@
 Niu et al., PLDI 2021, Table 4, with the operations printed there: an operator counts one for each
 element of its result, a reduction one for each element that it reads. The left sides are counted as
 they are printed, every occurrence for itself; the right sides with what they share once. Our own
-count of the result, from TensorIR and with dearer divisions and exponentials, must not be above the
+count of the result, from TensorIR and with costly divisions and exponentials, must not be above the
 printed form's.
 """
 

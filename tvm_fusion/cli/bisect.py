@@ -94,7 +94,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     for slow in result["slow"]:
         group = slow["group"]
         console.print(
-            f"[red]slow[/]: {slow['fused_us']:.1f} us fused, {slow['apart_us']:.1f} us unfused"
+            f"[red]slow[/]: {slow['fused_us']:.1f} us fused, {slow['unfused_us']:.1f} us unfused"
             + (" (whole model)" if slow["measured"] == "model" else "")
         )
         _show_group(group, console)

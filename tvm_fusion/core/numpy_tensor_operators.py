@@ -119,7 +119,7 @@ def _arange(_call: Any, operands: Sequence[Any]) -> np.ndarray:
 
 
 @_register("tril", "triu")
-def _triangle(call: Any, operands: Sequence[Any]) -> np.ndarray:
+def _tril_or_triu(call: Any, operands: Sequence[Any]) -> np.ndarray:
     return (np.tril if call.op.name == "relax.tril" else np.triu)(operands[0], operands[1])
 
 

@@ -66,7 +66,7 @@ class Function:
         tensors, self._extents = self._taken(specs, labels, fixed, {})
         self._arrays = self._written(fixed)
         self._fixed = dict(zip((spec.name for spec in specs), tensors, strict=True))
-        self._apart = self._copied(self._arrays, specs, tensors)
+        self._copies = self._copied(self._arrays, specs, tensors)
         self._slots = [self._fixed.get(spec.name) for spec in signature.inputs]
         self._held = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
         self._prepare_direct(tensors)
@@ -141,8 +141,8 @@ class Function:
         written = self._written(inputs)
         result = self._callee(self.name)(*self._all(given), *self._passed)
         outputs = self._named(result, given)
-        apart = {**self._apart, **self._copied(written, self._specs, given)}
-        for name, array in apart.items():
+        copied = {**self._copies, **self._copied(written, self._specs, given)}
+        for name, array in copied.items():
             write_into(array, outputs[self.in_place[name]], f"input {name!r}")
         for name, array in {**self._arrays, **written}.items():
             outputs[self.in_place[name]] = array

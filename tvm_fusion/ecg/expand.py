@@ -97,7 +97,7 @@ def stand_in(
             return relax.Tuple([convert(field) for field in expr.fields])
         is_var = isinstance(expr, relax.Var)
         if is_var and isinstance(expr.ty, relax.TupleType):
-            return convert(_take_apart(expr, builder))
+            return convert(_unpacked(expr, builder))
         if is_var and isinstance(expr.ty, relax.ShapeType):
             bound = builder.lookup_binding(expr)
             if isinstance(bound, relax.ShapeExpr):
@@ -193,7 +193,7 @@ def _substitute(expr: relax.Expr, exchanged: Mapping[int, relax.Expr]) -> relax.
     return expr
 
 
-def _take_apart(var: relax.Var, builder: relax.BlockBuilder) -> relax.Tuple:
+def _unpacked(var: relax.Var, builder: relax.BlockBuilder) -> relax.Tuple:
     bound: Any = var
     while isinstance(bound, relax.Var):
         following = builder.lookup_binding(bound)

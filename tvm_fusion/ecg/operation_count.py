@@ -61,18 +61,18 @@ def arithmetic(expr: Any, elements: Collection[int] = ()) -> tuple[int, bool, bo
     Returns
     -------
     tuple of (int, bool, bool)
-        Its operations, whether one is an intrinsic dearer than a square root, and whether it reads
+        Its operations, whether one is an intrinsic above a square root, and whether it reads
         a tensor.
     """
     if isinstance(expr, ir.TensorLoad) or (isinstance(expr, ir.Var) and hash(expr) in elements):
         return 0, False, True
     parts = [arithmetic(part, elements) for part in _operands(expr)]
     reads = any(part[2] for part in parts)
-    dear = any(part[1] for part in parts)
+    expensive = any(part[1] for part in parts)
     operations = sum(part[0] for part in parts)
     if isinstance(expr, tirx.Select) or call_name(expr) == "if_then_else":
         condition, then, otherwise = parts
-        return condition[0] + condition[2] + max(then[0], otherwise[0]), dear, reads
+        return condition[0] + condition[2] + max(then[0], otherwise[0]), expensive, reads
     if not reads:  # a constant, or arithmetic on positions
         return 0, False, False
     if isinstance(expr, _ARITHMETIC):
@@ -81,8 +81,8 @@ def arithmetic(expr: Any, elements: Collection[int] = ()) -> tuple[int, bool, bo
         operations += _DIVISION
     elif isinstance(expr, ir.Call):
         weight = _WEIGHTS.get(call_name(expr), _TRANSCENDENTAL)
-        operations, dear = operations + weight, dear or weight == _TRANSCENDENTAL
-    return operations, dear, reads
+        operations, expensive = operations + weight, expensive or weight == _TRANSCENDENTAL
+    return operations, expensive, reads
 
 
 def _operands(expr: Any) -> list[Any]:

@@ -32,7 +32,7 @@ class RefuseUnlowered:
         """Check every rewritable function; the module stays as it is."""
         found: dict[str, dict[str, None]] = {}
 
-        def meet(expr: Any) -> None:
+        def visit(expr: Any) -> None:
             if isinstance(expr, relax.Call) and (python := _python_name(expr)):
                 sentence = (
                     f"{python} is a Python function of TVM: the artifact runs in Python only."
@@ -44,7 +44,7 @@ class RefuseUnlowered:
 
         for func in mod.functions.values():
             if is_rewritable(func) and not is_lowered(func):
-                relax.analysis.post_order_visit(func.body, meet)
+                relax.analysis.post_order_visit(func.body, visit)
         if found:
             raise UserError(
                 "; ".join(f"{_listed(names)} {reason}" for reason, names in found.items()),

@@ -25,7 +25,7 @@ def flops(func: tirx.PrimFunc) -> Count:
 
     Addition, multiplication, comparison, minimum, maximum and rounding count 1 (a multiply-add 2),
     division and square roots 4, other intrinsics (exp, tanh, erf, pow) 16. Conversions, index
-    arithmetic and choices by position (padding) count nothing; of two branches the dearer counts.
+    arithmetic and choices by position (padding) count nothing; of two branches the costlier counts.
 
     Parameters
     ----------
@@ -86,13 +86,13 @@ def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUM
 def is_cheap(func: tirx.PrimFunc) -> bool:
     """Tell whether computing an element again costs less than keeping it.
 
-    No reduction, no intrinsic dearer than a square root, no division by a tensor that makes the sum
+    No reduction, no intrinsic above a square root, no division by a tensor that makes the sum
     exceed ``CHEAP_OPERATIONS`` per element of the results. Moving data around is cheap.
     """
     survey = _survey(func)
     if survey.has_reduction or survey.is_opaque or not survey.stores:
         return False
-    if any(store.is_dear for store in survey.stores):
+    if any(store.is_expensive for store in survey.stores):
         return False
     results = _sum(survey.writes.get(hash(buffer), 0) for buffer in _buffers(func))
     return at(flops(func)) <= CHEAP_OPERATIONS * max(at(results), 1)
@@ -102,7 +102,7 @@ def is_cheap(func: tirx.PrimFunc) -> bool:
 class _Store:
     iterations: Count
     operations: int
-    is_dear: bool
+    is_expensive: bool
 
 
 @dataclass
@@ -132,8 +132,8 @@ class _Survey:
         elif isinstance(stmt, (tirx.AttrStmt, tirx.While)):
             self.statement(stmt.body, times)
         elif isinstance(stmt, tirx.Bind):
-            operations, dear, _ = arithmetic(stmt.value)
-            self.stores.append(_Store(times, operations, dear))
+            operations, expensive, _ = arithmetic(stmt.value)
+            self.stores.append(_Store(times, operations, expensive))
         elif isinstance(stmt, tirx.Evaluate):
             self.is_opaque |= any(
                 isinstance(buffer.ty, tirx.BufferType) for buffer in _find(stmt.value, ir.Var)
@@ -158,8 +158,8 @@ class _Survey:
         self.statement(block.body, times)
 
     def _store(self, store: tirx.BufferStore, times: Count) -> None:
-        operations, dear, _ = arithmetic(store.value)
-        self.stores.append(_Store(times, operations, dear))
+        operations, expensive, _ = arithmetic(store.value)
+        self.stores.append(_Store(times, operations, expensive))
         key = hash(store.buffer)
         # A scan or a scatter: what it adds to was written by an earlier iteration.
         self.has_reduction |= any(hash(x.source) == key for x in _find(store.value, ir.TensorLoad))

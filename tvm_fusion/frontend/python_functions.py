@@ -26,7 +26,7 @@ def refuse_python_functions(mod: tvm.IRModule) -> None:
     """
     names: dict[str, None] = {}
 
-    def meet(expr: Any) -> None:
+    def visit(expr: Any) -> None:
         if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) and expr.op.name == _CALL:
             names[str(expr.args[0].value)] = None
 
@@ -34,7 +34,7 @@ def refuse_python_functions(mod: tvm.IRModule) -> None:
         if (func.attrs or {}).get("is_pyfunc", False):
             names[gvar.name_hint] = None
         elif is_rewritable(func):
-            relax.analysis.post_order_visit(func.body, meet)
+            relax.analysis.post_order_visit(func.body, visit)
     if names:
         plural = "s" if len(names) > 1 else ""
         raise UserError(

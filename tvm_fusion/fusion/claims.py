@@ -20,7 +20,7 @@ from ..program.group import Group
 from ..program.layouts import Layout, layout_for
 from ..program.variant import variant
 from .cost import CostModel, Estimate
-from .profile import Part, Profile, current_profile
+from .profile import Profile, ProfiledGroup, current_profile
 from .records import default_records
 from .refusals import RefusedByAll
 from .reshapes import is_view
@@ -152,16 +152,16 @@ class ClaimBook:
         source = profile.source(answer)
         return tuple(Estimate(us, "measured", source) for us in answer.us)
 
-    def _part(self, claim: Claim) -> Part | None:
+    def _part(self, claim: Claim) -> ProfiledGroup | None:
         """Take a claim as it will run: in layouts; None if its template does not take these."""
         layouts = self._layouts(claim.group)
         if not layouts:
             is_view_only = all(map(is_view, claim.group.members))
-            return Part.plain("" if is_view_only else claim.template.name, claim.group)
+            return ProfiledGroup.plain("" if is_view_only else claim.template.name, claim.group)
         if claim.laid_out is None:
             return None
         found = variant(claim.group, layouts, _unique)
-        return Part.laid_out(claim.laid_out.template.name, found.group, found.original)
+        return ProfiledGroup.laid_out(claim.laid_out.template.name, found.group, found.original)
 
     @contextmanager
     def asking_profile(self) -> Iterator[None]:

@@ -33,7 +33,7 @@ class Merger:
     def __init__(self, partition: Partition, book: ClaimBook) -> None:
         self._partition = partition
         self._book = book
-        self._turned_down: dict[Operator, list[tuple[frozenset[Operator], Refusal]]] = {}
+        self._rejected: dict[Operator, list[tuple[frozenset[Operator], Refusal]]] = {}
 
     @property
     def device(self) -> Device:
@@ -42,8 +42,8 @@ class Merger:
 
     def saving(self, block: Block, parts: Iterable[Block]) -> float:
         """Microseconds that a merged block saves."""
-        together, apart = self._book.compare([block.claim], [p.claim for p in parts])
-        return apart.us - together.us
+        fused, unfused = self._book.compare([block.claim], [p.claim for p in parts])
+        return unfused.us - fused.us
 
     def vertical(self, first: Block, second: Block) -> Block | Refusal:
         """Join a producer and its consumer, as the mapping table says.
@@ -95,15 +95,15 @@ class Merger:
         because: Estimates | None = None
         if must_pay or recomputes or has_layouts:
             because = self._book.compare([claim], parts, may_measure=must_pay or recomputes)
-            refusal = _too_dear(*because)
+            refusal = _too_expensive(*because)
             if refusal is not None:
                 return refusal
         return Block(members, type_, claim, blocks, because)
 
-    def turn_down(self, operators: frozenset[Operator], refusal: Refusal) -> None:
+    def reject(self, operators: frozenset[Operator], refusal: Refusal) -> None:
         """Keep the refusal of a template's proposal, to explain the edges inside of it."""
         for op in operators:
-            self._turned_down.setdefault(op, []).append((operators, refusal))
+            self._rejected.setdefault(op, []).append((operators, refusal))
 
     def _on_proposals(self, first: Block, second: Block) -> str:
         """Tell of the smallest proposal that has an edge between the two inside."""
@@ -111,7 +111,7 @@ class Merger:
         about = [
             (operators, refusal)
             for op in first.members
-            for operators, refusal in self._turned_down.get(op, ())
+            for operators, refusal in self._rejected.get(op, ())
             if any(s in readers and s in operators for s in graph.successors(op))
         ]
         if not about:
@@ -122,15 +122,14 @@ class Merger:
         return f"a template's proposal to fuse {what} was refused: {refusal.sentence}"
 
 
-def _too_dear(together: Estimate, apart: Estimate) -> Refusal | None:
-    is_measured = together.source == "measured"
-    if together.us <= apart.us * (1 + (NOISE if is_measured else 1e-9)):
+def _too_expensive(fused: Estimate, unfused: Estimate) -> Refusal | None:
+    is_measured = fused.source == "measured"
+    if fused.us <= unfused.us * (1 + (NOISE if is_measured else 1e-9)):
         return None
     return Refusal(
         "not_profitable",
-        f"Fused they would take {together.us:.1f} us, unfused {apart.us:.1f} us "
-        f"({together.origin}).",
-        together.us if is_measured else None,
+        f"Fused they would take {fused.us:.1f} us, unfused {unfused.us:.1f} us ({fused.origin}).",
+        fused.us if is_measured else None,
     )
 
 

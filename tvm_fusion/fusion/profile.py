@@ -29,7 +29,7 @@ from .records import Records
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ProfiledGroup:
     """A group of an alternative, and what its tensors stand for.
 
     Attributes
@@ -48,12 +48,14 @@ class Part:
     outputs: tuple[Value, ...]
 
     @classmethod
-    def plain(cls, template: str, group: Group) -> Part:
+    def plain(cls, template: str, group: Group) -> ProfiledGroup:
         """Take a group as the graph has it."""
         return cls(template, group, group.inputs, group.outputs)
 
     @classmethod
-    def laid_out(cls, template: str, group: Group, original: Mapping[Value, Value]) -> Part:
+    def laid_out(
+        cls, template: str, group: Group, original: Mapping[Value, Value]
+    ) -> ProfiledGroup:
         """Take a variant of a group, given what its tensors stand for."""
         inputs, outputs = (
             tuple(original[v] for v in values) for values in (group.inputs, group.outputs)
@@ -69,7 +71,7 @@ class Part:
         )
 
 
-Alternative = Sequence[Part]
+Alternative = Sequence[ProfiledGroup]
 
 
 class Unmeasured(Exception):

@@ -48,7 +48,7 @@ def accepted_proposals(
         if isinstance(block, Block):
             ranked.append((merger.saving(block, parts), block))
         else:
-            merger.turn_down(operators, block)
+            merger.reject(operators, block)
     ranked.sort(key=lambda pair: (-pair[0], pair[1].first))
     taken: dict[Operator, Block] = {}
     for _, block in ranked:
@@ -56,9 +56,9 @@ def accepted_proposals(
         # Blocks that were taken meanwhile may have closed a path around this one.
         between = partition.between(partition.blocks_of(block.members)) if other is None else None
         if other is not None:
-            merger.turn_down(frozenset(block.members), _overlaps(other))
+            merger.reject(frozenset(block.members), _overlaps(other))
         elif between is not None:
-            merger.turn_down(frozenset(block.members), not_convex(between))
+            merger.reject(frozenset(block.members), not_convex(between))
         else:
             taken.update(dict.fromkeys(block.members, block))
             yield block

@@ -56,9 +56,9 @@ def _verdict(edge: Edge, partition: Partition, refused: Refused) -> Decision:
     sentence, us = f"One kernel by {claim.template.name}", None
     because = block.joining(edge.producer, edge.consumer).because
     if because is not None:
-        together, apart = because
-        sentence += f": {together.us:.1f} us fused, {apart.us:.1f} us unfused ({together.origin})"
-        us = together.us if together.source == "measured" else None
+        fused, unfused = because
+        sentence += f": {fused.us:.1f} us fused, {unfused.us:.1f} us unfused ({fused.origin})"
+        us = fused.us if fused.source == "measured" else None
     return _accepted(edge, "fused", f"{sentence}.", saved, us)
 
 

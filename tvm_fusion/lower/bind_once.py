@@ -26,11 +26,11 @@ class BindOnce:
         """Rename in one function, where a variable has several values."""
         values: dict[ir.Var, set[tvm_ffi.StructuralKey]] = {}
 
-        def meet(let: tirx.Let) -> None:
+        def visit(let: tirx.Let) -> None:
             if not has_load(let.value):
                 values.setdefault(let.var, set()).add(tvm_ffi.StructuralKey(let.value))
 
-        structural_walk(func.body, (tirx.Let, meet))
+        structural_walk(func.body, (tirx.Let, visit))
         if all(len(found) == 1 for found in values.values()):
             return func
 

@@ -38,7 +38,7 @@ class LetInRegisters:
         def store(node: tirx.BufferStore) -> tirx.Stmt:
             if _inlined_nodes(node.value) <= MOST_NODES or _is_lazy(node.value):
                 return node
-            made = _Registers()
+            made = _Temporaries()
             value = made.expr(node.value)
             last = tirx.BufferStore(node.buffer, value, node.indices)
             return tirx.SeqStmt([*made.allocations, *made.stores, last])
@@ -48,7 +48,7 @@ class LetInRegisters:
 
 
 @dataclass
-class _Registers:
+class _Temporaries:
     """What is allocated and stored for one expression, in order."""
 
     allocations: list[tirx.Stmt] = field(default_factory=list)

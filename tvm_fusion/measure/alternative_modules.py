@@ -11,7 +11,7 @@ from tvm import ir, relax
 
 from ..core.template import TEMPLATE
 from ..ecg.graph import Value
-from ..fusion.profile import Alternative, Part
+from ..fusion.profile import Alternative, ProfiledGroup
 from ..program.primitive import call_group, call_tir, primitive_function
 
 MAIN = "main"
@@ -73,9 +73,9 @@ def _module(
     return builder.get()
 
 
-def _ordered(parts: Alternative) -> list[Part]:
+def _ordered(parts: Alternative) -> list[ProfiledGroup]:
     """Sort parts so that each comes after those whose results it reads."""
-    order: list[Part] = []
+    order: list[ProfiledGroup] = []
     left = list(parts)
     while left:
         waiting = {value for part in left for value in part.outputs}
@@ -87,7 +87,7 @@ def _ordered(parts: Alternative) -> list[Part]:
     return order
 
 
-def _emit(builder: relax.BlockBuilder, part: Part, known: dict[Value, relax.Expr]) -> None:
+def _emit(builder: relax.BlockBuilder, part: ProfiledGroup, known: dict[Value, relax.Expr]) -> None:
     group = part.group
     if not part.template:
         inside = {own: known[v] for own, v in zip(group.inputs, part.inputs, strict=True)}

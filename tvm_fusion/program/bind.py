@@ -31,7 +31,7 @@ from .trivial import without_unit_axes
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class InlineCandidate:
     """A stage of an operator, with the facts that decide whether it is inlined."""
 
     stage: Stage
@@ -61,7 +61,7 @@ def _mentioned(load: ir.TensorLoad) -> set[ir.Var]:
 
 _buffers: weakref.WeakKeyDictionary[Value, Buffer] = weakref.WeakKeyDictionary()
 # With the operands that they were made for: planning replaces those by copies.
-_parts: weakref.WeakKeyDictionary[Operator, tuple[tuple, tuple[Part, ...]]] = (
+_parts: weakref.WeakKeyDictionary[Operator, tuple[tuple, tuple[InlineCandidate, ...]]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -87,7 +87,7 @@ def share_parts(copy: Operator, original: Operator) -> None:
         _parts[copy] = copy.operands, parts_of(original)
 
 
-def parts_of(operator: Operator) -> tuple[Part, ...]:
+def parts_of(operator: Operator) -> tuple[InlineCandidate, ...]:
     """Return an operator's stages over the buffers of its operands and results.
 
     Raises
@@ -101,7 +101,7 @@ def parts_of(operator: Operator) -> tuple[Part, ...]:
             stages = _stages_of(operator)
         except Unstructured as reason:
             raise Unstructured(f"{operator.title} is not maps and reductions: {reason}") from None
-        parts = tuple(map(Part, stages))
+        parts = tuple(map(InlineCandidate, stages))
         _parts[operator] = operator.operands, parts
     return parts
 

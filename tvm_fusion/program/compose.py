@@ -12,7 +12,7 @@ from .._tvm.buffer import declare
 from ..core.expressions import load, loads, map_loads, substitute
 from ..ecg.graph import Operator, Value
 from .align import align, score
-from .bind import Part, buffer_of, parts_of
+from .bind import InlineCandidate, buffer_of, parts_of
 from .domain import Domain
 from .inline import Wiring, is_position, too_large, worth_keeping
 from .program import Program
@@ -95,7 +95,9 @@ def _stages(wiring: Wiring, kept: frozenset[int]) -> list[Stage]:
     return _written_directly([*stages, *copies], wiring.outputs)
 
 
-def _inlined(part: Part, defined: dict[Buffer, Stage], inside: dict[Buffer, Buffer]) -> Stage:
+def _inlined(
+    part: InlineCandidate, defined: dict[Buffer, Stage], inside: dict[Buffer, Buffer]
+) -> Stage:
     stage = part.stage
     if stage.reads.isdisjoint(defined) and stage.reads.isdisjoint(inside):
         return stage

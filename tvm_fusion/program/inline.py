@@ -8,7 +8,7 @@ from tvm import ir, tirx
 from tvm.tirx import Buffer
 
 from ..core.expressions import product
-from .bind import Part
+from .bind import InlineCandidate
 from .domain import Domain
 from .stage import Axis
 from .to_tir import MOST_NODES
@@ -19,16 +19,16 @@ class Wiring:
 
     Attributes
     ----------
-    parts : tuple of Part
+    parts : tuple of InlineCandidate
         In topological order, without those that nothing needs.
     outputs : frozenset of Buffer
         What leaves the group.
     """
 
-    def __init__(self, parts: Sequence[Part], outputs: Sequence[Buffer]) -> None:
+    def __init__(self, parts: Sequence[InlineCandidate], outputs: Sequence[Buffer]) -> None:
         self.outputs = frozenset(outputs)
         needed = set(outputs)
-        live: list[Part] = []
+        live: list[InlineCandidate] = []
         for part in reversed(parts):
             if needed.intersection(part.stage.targets):
                 needed.update(part.stage.reads)
@@ -122,7 +122,7 @@ def worth_keeping(wiring: Wiring, forced: frozenset[int]) -> frozenset[int]:
     return frozenset(kept)
 
 
-def _same_points(axes: Sequence[Axis], reduce: Sequence[Axis], part: Part) -> bool:
+def _same_points(axes: Sequence[Axis], reduce: Sequence[Axis], part: InlineCandidate) -> bool:
     """Whether a stage has as many points as a part has elements."""
     points = product(a.extent for a in (*axes, *reduce))
     elements = product(a.extent for a in part.stage.axes)

@@ -1,6 +1,6 @@
 """Extraction: the cheapest expressions of an e-graph, each shared subexpression counted once.
 
-Without sharing, the cheapest node of every class gives the cheapest expression. With it, a dearer
+Without sharing, the cheapest node of every class gives the cheapest expression. With it, a costlier
 one may be better, if what it needs is computed anyway. So it is assumed of classes, one by one,
 that they are computed: they are free for all that can use them, and cost what they cost once.
 """

@@ -59,8 +59,8 @@ def _product(value: Any, scope: Scope, wanted: set[str]) -> Any:
     rows = constant(x.ty.shape[-2]) if x.ty.shape is not None else None
     if weight.ty.ndim < 2 or (rows is not None and rows <= FEW_ROWS):
         return None
-    turned = np.ascontiguousarray(weight.value.numpy().swapaxes(-1, -2))
-    stored = derived(relax.const(turned, dtype_of(weight)), "permute_dims", [weight])
+    transposed = np.ascontiguousarray(weight.value.numpy().swapaxes(-1, -2))
+    stored = derived(relax.const(transposed, dtype_of(weight)), "permute_dims", [weight])
     order = [*range(weight.ty.ndim - 2), weight.ty.ndim - 1, weight.ty.ndim - 2]
     made = scope.emit(relax.op.permute_dims(stored, order))
     for dtype in reversed(casts):

@@ -58,7 +58,7 @@ def schedule_cpu(
     if not sch.get_child_blocks(root):
         return None
     inline_maps(sch)
-    registers = Registers.of(target)
+    registers = VectorRegisters.of(target)
     plain = [(b, info) for b in sch.get_child_blocks(root) if (info := block_info(sch, b))]
     for block, info in [pair for pair in plain if pair[1].is_contraction]:
         epilogue = tile_contraction(sch, block, info, registers)
@@ -71,21 +71,21 @@ def schedule_cpu(
 
 
 @dataclass(frozen=True)
-class Registers:
+class VectorRegisters:
     """Vector registers of a CPU: float32 ``lanes``, accumulator ``rows`` of two vectors."""
 
     lanes: int
     rows: int
 
     @classmethod
-    def of(cls, cpu: Device | Target) -> Registers:
+    def of(cls, cpu: Device | Target) -> VectorRegisters:
         """Fill half of the registers of a CPU, or of the target's: 16 of 32, 8 rows of two."""
         device = device_of(cpu)
         return cls((device.fixed_vector_bits or 128) // 32, (device.vector_registers or 16) // 4)
 
 
 def tile_contraction(
-    sch: s_tir.Schedule, block: SBlockRV, info: BlockInfo, registers: Registers
+    sch: s_tir.Schedule, block: SBlockRV, info: BlockInfo, registers: VectorRegisters
 ) -> SBlockRV:
     """Compute a contraction tile by tile inside its consumer's nest; returns the consumer."""
     epilogue = _aligned_consumer(sch, block, info)
@@ -140,7 +140,7 @@ def plain_nest(
     sch: s_tir.Schedule,
     block: SBlockRV,
     info: BlockInfo,
-    registers: Registers,
+    registers: VectorRegisters,
     vectors: int = VECTORS,
 ) -> None:
     """Run outer loops in parallel, the last spatial axis as vectors if that reads in order."""

@@ -65,7 +65,7 @@ def accumulate(
     extent: ir.Expr | int,
     left: Element,
     right: Element,
-    ahead: Callable[[ir.Expr], ir.Expr | None] = lambda k: None,
+    prefetched: Callable[[ir.Expr], ir.Expr | None] = lambda k: None,
 ) -> tirx.Stmt:
     """Add ``left(row, k) * right(k, column)`` for all ``k`` below an extent to a tile of sums.
 
@@ -79,7 +79,7 @@ def accumulate(
         Gives an element of A: loaded once, broadcast to the row.
     right : callable
         Gives an element of B; adjacent columns are contiguous in memory.
-    ahead : callable, optional
+    prefetched : callable, optional
         Gives an element to prefetch in step ``k``, or ``None``.
     """
 
@@ -90,7 +90,7 @@ def accumulate(
                 sums, load(sums, [i, lane]) + left(i, k) * right(k, lane), [i, lane]
             ),
         )
-        return with_prefetch(ahead(k), sum_)
+        return with_prefetch(prefetched(k), sum_)
 
     return loop("k", extent, step)
 

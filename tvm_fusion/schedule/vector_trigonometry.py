@@ -46,7 +46,7 @@ def cos(argument: ir.Expr) -> ir.Expr:
     return _wave(argument, 1.0)
 
 
-def _wave(argument: ir.Expr, ahead: float) -> ir.Expr:
+def _wave(argument: ir.Expr, phase: float) -> ir.Expr:
     """Sine of an angle so many quarters of a circle ahead."""
     # Every sum that rounds has a name: TVM would take (x + ROUND) - ROUND for x. All are bound in
     # one chain, since TVM visits what is bound twice at times, and refuses bindings inside of it.
@@ -74,7 +74,7 @@ def _wave(argument: ir.Expr, ahead: float) -> ir.Expr:
     swapped = tirx.Select(turn != _double(0), cosine, sine)
     is_lower = (half_sum - _double(ROUND)) * _double(2) != passed
     result = tirx.Select(is_lower, _float(0) - swapped, swapped)
-    if not ahead:  # zeros keep their sign
+    if not phase:  # zeros keep their sign
         result = tirx.Select(raw == _float(0), raw, result)
     angle = tirx.Cast("float32", rest * _double(math.pi / 2))
     for variable, value in (
@@ -83,7 +83,7 @@ def _wave(argument: ir.Expr, ahead: float) -> ir.Expr:
         (half_sum, passed * _double(0.5) + _double(ROUND)),
         (turn, shifted - (down_sum - _double(ROUND))),
         (down_sum, shifted - _double(0.25) + _double(ROUND)),  # rounds a multiple of a half down
-        (shifted, (quarter + _double(ahead)) * _double(0.5)),
+        (shifted, (quarter + _double(phase)) * _double(0.5)),
         (rest, (first - quarter) + second + third),
         (quarter, sum_ - _double(ROUND)),
         (sum_, first + second + third + _double(ROUND)),  # the third may be a fifth

@@ -37,7 +37,7 @@ def run(mod, **options):
     return after, log
 
 
-def test_the_planner_finds_the_operator_no_dearer():
+def test_the_planner_finds_the_operator_no_more_expensive():
     after, log = run(cleaned(module(rms_norm, X, V)))
     (decision,) = log
     assert (decision.verdict, decision.code, decision.consumer) == (
@@ -66,7 +66,7 @@ def cost(us=1.0, kernels=1, size=100):
 
 
 @pytest.mark.parametrize(
-    ("after", "is_dearer"),
+    ("after", "is_more_expensive"),
     [
         (cost(), False),
         (cost(us=1.2), False),
@@ -78,11 +78,11 @@ def cost(us=1.0, kernels=1, size=100):
         (cost(kernels=2, size=50, us=1.1), True),
     ],
 )
-def test_kernels_and_bytes_come_first(after, is_dearer):
-    assert Price(cost(), after, True).is_dearer is is_dearer
+def test_kernels_and_bytes_come_first(after, is_more_expensive):
+    assert Price(cost(), after, True).is_more_expensive is is_more_expensive
 
 
-def test_a_dearer_operator_is_refused():
+def test_a_more_expensive_operator_is_refused():
     class Expensive(Agreeable):
         def price(self, pattern, view, root, found):
             return Price(cost(), cost(us=9.0, kernels=3), True)
@@ -91,7 +91,7 @@ def test_a_dearer_operator_is_refused():
     (pattern,) = (k for k in PATTERNS if k.name == "silu")
     with recording() as log:
         assert recompose(mod, mod["main"], pattern, Expensive()).same_as(mod["main"])
-    assert [(d.verdict, d.code) for d in log] == [("refused", "dearer")]
+    assert [(d.verdict, d.code) for d in log] == [("refused", "more_expensive")]
     assert "9.0 us in 3 kernels instead of 1.0 us in 1" in log[0].sentence
 
 

@@ -50,7 +50,7 @@ def product_of_a_sum_with_its_parts(a, b, w):
 
 @expression(a=(96, 64), b=(64, 64), v=(64, 8), u=(96, 8))
 def one_chain_in_two_orders(a, b, v, u):
-    """The dearer order of the first chain is free: the second output needs the product anyway."""
+    """The costlier order of the first chain is free: the second output needs the product anyway."""
     return (
         (op.matmul(a, op.matmul(b, v)) + u, op.exp(op.matmul(a, b))),
         (op.matmul(op.matmul(a, b), v) + u, op.exp(op.matmul(a, b))),

@@ -89,7 +89,7 @@ def no_wait(monkeypatch):
 
 
 def no_barrier(monkeypatch):
-    monkeypatch.setattr(flash_mma, "block_barrier", lambda: tirx.Evaluate(0))
+    monkeypatch.setattr(flash_mma, "storage_sync", lambda: tirx.Evaluate(0))
 
 
 OF_MMA = {

@@ -69,7 +69,7 @@ HALF = {
 }
 
 
-def cut_of(example):
+def config_of(example):
     params, body, _ = example
     members = group(params, body, CUDA)
     claim, func = kernel(TEMPLATE, members, CUDA)
@@ -106,7 +106,7 @@ def test_devices_without_cp_async_load_tiles(arch):
 
 
 def test_parts_of_a_column_split_share_a_loop():
-    _, func = cut_of(both(1, 300, 512))
+    _, func = config_of(both(1, 300, 512))
     assert vectors(func) == {4}
 
 
@@ -120,12 +120,12 @@ def vectors(func):
     [(case(1, 512, 512, "float16"), 8), (case(1, 512, 512), 4), (case(1, 512, 1004, "float16"), 4)],
 )
 def test_loads_are_as_wide_as_alignment_allows(example, width):
-    _, func = cut_of(example)
+    _, func = config_of(example)
     assert vectors(func) == {width}
 
 
 def test_b_is_loaded_once():
-    _, func = cut_of(case(3, 512, 512))
+    _, func = config_of(case(3, 512, 512))
     reads = [x for x in find(func.body, tirx.BufferStore) if "w_vector" in x.buffer.name]
     assert reads
     direct = [x for x in find(func.body, type(reads[0].value)) if x.source.name == "w"]
@@ -147,13 +147,13 @@ def test_others_are_no_skinny_gemm(example):
 @pytest.mark.parametrize(("columns", "side"), [(8192, 64), (6144, 32), (3072, 32), (2048, 16)])
 def test_blocks_are_the_parallelism(columns, side):
     """Of whole cache lines; of halves where these would be few; of quarters where those would."""
-    claim, _ = cut_of(case(1, 4096, columns, "float16"))
+    claim, _ = config_of(case(1, 4096, columns, "float16"))
     assert claim.parallelism == columns // side
 
 
 @pytest.mark.parametrize("example", (CASES | COPIED).values(), ids=CASES | COPIED)
 def test_claims_name_the_shared_memory(example):
-    claim, func = cut_of(example)
+    claim, func = config_of(example)
     assert claim.shared_bytes == shared_bytes(func)
 
 

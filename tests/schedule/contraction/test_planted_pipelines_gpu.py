@@ -53,7 +53,7 @@ def a_stage_less(monkeypatch):
 
     def advance(self, pointer):
         word, size = load(self._words, [index(pointer)]), self._stage_words
-        last = tirx.const((self._cut.stages - 2) * size, "int32")
+        last = tirx.const((self._config.stages - 2) * size, "int32")
         zero, step = tirx.const(0, "int32"), tirx.const(size, "int32")
         on = tirx.Select(word >= last, zero, word + step)
         return tirx.BufferStore(self._words, on, [pointer])
@@ -62,12 +62,12 @@ def a_stage_less(monkeypatch):
 
 
 def copies_too_far_ahead(monkeypatch):
-    copy = TileMmaMainloop._ahead
+    copy = TileMmaMainloop._prefetch
 
-    def ahead(self, do, thread, tile):
+    def further(self, do, thread, tile):
         return copy(self, do, thread, tile + 1)
 
-    monkeypatch.setattr(TileMmaMainloop, "_ahead", ahead)
+    monkeypatch.setattr(TileMmaMainloop, "_prefetch", further)
 
 
 def a_wait_too_few(monkeypatch):
@@ -153,7 +153,7 @@ def release_of_another_stage(monkeypatch):
     release = TileStages.release
 
     def other(self, thread, stage):
-        return release(self, thread, tirx.floormod(stage + 1, self._cut.stages))
+        return release(self, thread, tirx.floormod(stage + 1, self._config.stages))
 
     monkeypatch.setattr(TileStages, "release", other)
 

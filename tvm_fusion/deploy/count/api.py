@@ -155,7 +155,7 @@ def _to_vm_form(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 def _is_vm_form(func: relax.Function) -> bool:
     foreign: list[str] = []
 
-    def meet(call: ir.Call) -> None:
+    def visit(call: ir.Call) -> None:
         if isinstance(call.op, ir.Op):
             name = call.op.name
             if (
@@ -166,5 +166,5 @@ def _is_vm_form(func: relax.Function) -> bool:
                 foreign.append(name)
 
     blocks: list[relax.DataflowBlock] = []
-    tvm_ffi.structural_walk(func, [(ir.Call, meet), (relax.DataflowBlock, blocks.append)])
+    tvm_ffi.structural_walk(func, [(ir.Call, visit), (relax.DataflowBlock, blocks.append)])
     return not foreign and not blocks

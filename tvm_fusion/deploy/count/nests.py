@@ -98,7 +98,7 @@ class _Nests(HostWalk):
             # A bound that varies with an outer loop cannot multiply; one trip is a lower bound.
             self._large_buffers(loop.body, trips * (1 if extent is None else extent))
 
-        def meet(alloc: tirx.AllocBuffer, _: object) -> None:
+        def visit_allocation(alloc: tirx.AllocBuffer, _: object) -> None:
             size = buffer_bytes(alloc.buffer, self.env)
             if size is None:
                 self.profile.caveats.append(
@@ -107,17 +107,17 @@ class _Nests(HostWalk):
             elif size > TILE_BYTES:
                 self.profile.hidden_bytes += size * trips
 
-        tvm_ffi.structural_visit(stmt, [(tirx.For, enter), (tirx.AllocBuffer, meet)])
+        tvm_ffi.structural_visit(stmt, [(tirx.For, enter), (tirx.AllocBuffer, visit_allocation)])
 
 
 def _holds_parallel(stmt: tirx.Stmt) -> bool:
     found: list[tirx.For] = []
 
-    def meet(loop: tirx.For) -> None:
+    def visit_allocation(loop: tirx.For) -> None:
         if loop.kind == tirx.ForKind.PARALLEL:
             found.append(loop)
 
-    tvm_ffi.structural_walk(stmt, (tirx.For, meet))
+    tvm_ffi.structural_walk(stmt, (tirx.For, visit_allocation))
     return bool(found)
 
 

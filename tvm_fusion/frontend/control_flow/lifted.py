@@ -39,7 +39,7 @@ class Captured:
     args: list[Any] = field(default_factory=list)
     symbols: list[Any] = field(default_factory=list)
 
-    def meet(self, exprs: Iterable[Any]) -> None:
+    def note(self, exprs: Iterable[Any]) -> None:
         """Note the symbolic extents in expressions."""
         for expr in exprs:
             if isinstance(expr, ir.Expr):
@@ -67,14 +67,14 @@ def capture(bb: Any, nodes: Mapping[str, Any], names: Iterable[str]) -> Captured
         if isinstance(value, GenericConst) or not isinstance(value, ir.Expr):
             return value
         if isinstance(value, relax.ShapeExpr):
-            captured.meet(value.values)
+            captured.note(value.values)
             return value
         if is_prim_expr(value):
-            captured.meet([value])
+            captured.note([value])
             return value
         bound = value if isinstance(value, relax.Var) else bb.emit(value)
         if bound not in known:
-            captured.meet(extents_of(bound.ty))
+            captured.note(extents_of(bound.ty))
             known[bound] = relax.Var(bound.name, bound.ty)
             captured.args.append(bound)
             captured.params.append(known[bound])

@@ -51,7 +51,7 @@ def recursive(importer: Any, loop: Loop) -> list[Any]:
         states.append(shaped(bb, value, name))
     captured = capture(bb, importer.values, loop.reads)
     for state in states:
-        captured.meet(extents_of(state.ty))
+        captured.note(extents_of(state.ty))
     condition = []
     if loop.is_conditional:
         condition = [op.reshape(importer.as_tensor(loop.condition), relax.ShapeExpr([]))]

@@ -68,14 +68,14 @@ def _reads(func: relax.Function) -> set[int]:
     """Collect the variables that are read, by their hashes."""
     read: set[int] = set()
 
-    def meet(expr: Any) -> None:
+    def visit(expr: Any) -> None:
         if isinstance(expr, relax.Var):
             read.add(hash(expr))
 
     for block in func.body.blocks:
         for binding in block.bindings:
-            relax.analysis.post_order_visit(binding.value, meet)
-    relax.analysis.post_order_visit(func.body.body, meet)
+            relax.analysis.post_order_visit(binding.value, visit)
+    relax.analysis.post_order_visit(func.body.body, visit)
     return read
 
 

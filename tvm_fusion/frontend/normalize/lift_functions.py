@@ -24,11 +24,11 @@ class LiftFunctions:
 def _has_local(func: relax.Function) -> bool:
     found: list[Any] = []
 
-    def meet(expr: Any) -> None:
+    def visit(expr: Any) -> None:
         if isinstance(expr, relax.Function):
             found.append(expr)
 
-    relax.analysis.post_order_visit(func.body, meet)
+    relax.analysis.post_order_visit(func.body, visit)
     captured = [var.name for local in found for var in relax.analysis.free_vars(local)]
     if captured:  # LambdaLift passes them untyped, and kernels need types
         raise UserError(

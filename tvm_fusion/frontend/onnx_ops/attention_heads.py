@@ -29,8 +29,8 @@ def split_heads(node: Node, x: Any, heads: int) -> Any:
 def join_heads(node: Node, x: Any) -> Any:
     """Join heads again: batch, length, heads times width."""
     batch, heads, steps, width = list(x.ty.shape)
-    turned = node.emit(op.permute_dims(x, [0, 2, 1, 3]))
-    return node.emit(op.reshape(turned, [batch, steps, heads * width]))
+    transposed = node.emit(op.permute_dims(x, [0, 2, 1, 3]))
+    return node.emit(op.reshape(transposed, [batch, steps, heads * width]))
 
 
 def attend(node: Node, q: Any, k: Any, v: Any, biases: Sequence[Any]) -> Any:

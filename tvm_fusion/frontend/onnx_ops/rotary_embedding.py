@@ -57,10 +57,10 @@ def rotate(node: Node, x: Any, cos: Any, sin: Any, is_interleaved: bool) -> Any:
         first, second = part(0, half), part(half, 2 * half)
     one = op.subtract(node.emit(op.multiply(first, cos)), node.emit(op.multiply(second, sin)))
     two = op.add(node.emit(op.multiply(first, sin)), node.emit(op.multiply(second, cos)))
-    turned = [node.emit(one), node.emit(two)]
+    rotated = [node.emit(one), node.emit(two)]
     if is_interleaved:
-        pairs = node.emit(op.stack(turned, -1))
-        turned = [node.emit(op.reshape(pairs, [*shape[:3], 2 * half]))]
+        pairs = node.emit(op.stack(rotated, -1))
+        rotated = [node.emit(op.reshape(pairs, [*shape[:3], 2 * half]))]
     rest = [part(2 * half, width)] if width > 2 * half else []
-    joined = [*turned, *rest]
+    joined = [*rotated, *rest]
     return joined[0] if len(joined) == 1 else node.emit(op.concat(joined, 3))

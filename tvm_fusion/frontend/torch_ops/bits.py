@@ -149,8 +149,8 @@ def frexp(call: Call) -> Any:
         store(exponent, [i], tirx.const(0, "int32"))
         with when(is_plain):
             store(fraction, [i], tirx.reinterpret(wide, half))
-            apart = power.value - tirx.const(bias, kind) - shift.value
-            store(exponent, [i], tirx.Cast("int32", apart))
+            unbiased = power.value - tirx.const(bias, kind) - shift.value
+            store(exponent, [i], tirx.Cast("int32", unbiased))
 
     outputs = [([size], wide), ([size], "int32")]
     results = emit_kernel(call, "frexp", [size], [x], outputs, body)

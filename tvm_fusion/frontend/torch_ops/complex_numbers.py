@@ -207,8 +207,8 @@ def complex_(call: Call) -> Pair:
 @register("polar")
 def polar(call: Call) -> Pair:
     """Make complex numbers of magnitudes and angles."""
-    size, turn = call.tensor("abs"), call.tensor("angle")
-    return _emitted(call, op.multiply(size, op.cos(turn)), op.multiply(size, op.sin(turn)))
+    size, phase = call.tensor("abs"), call.tensor("angle")
+    return _emitted(call, op.multiply(size, op.cos(phase)), op.multiply(size, op.sin(phase)))
 
 
 @register("_to_copy", "to.dtype", "convert_element_type")

@@ -96,7 +96,7 @@ def pair_of(call: Call, value: Any, dtype: str) -> Pair:
     return Pair(real, call.emit(op.zeros_like(real)) if real.ty.ndim else relax.const(0, dtype))
 
 
-class Part(Call):
+class ComplexPart(Call):
     """A call whose complex arguments and results are one part of them."""
 
     def __init__(self, node: fx.Node, importer: Any, is_imaginary: bool):
@@ -129,7 +129,7 @@ class Part(Call):
 
 def by_part(node: fx.Node, importer: Any, convert: Callable[[Call], Any]) -> Any:
     """Convert an operator for the real parts, then for the imaginary ones."""
-    parts = [convert(Part(node, importer, is_imaginary)) for is_imaginary in (False, True)]
+    parts = [convert(ComplexPart(node, importer, is_imaginary)) for is_imaginary in (False, True)]
     if node.target.__name__.startswith("ones_like"):
         parts[1] = op.zeros_like(parts[1])
     if isinstance(node.meta["val"], list | tuple):

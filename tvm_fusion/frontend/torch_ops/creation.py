@@ -97,7 +97,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 @register("tril", "triu")
-def triangle(call: Call) -> Any:
+def tril_or_triu(call: Call) -> Any:
     """Keep the elements below or above a diagonal."""
     function = op.tril if call.node.target.__name__.startswith("tril") else op.triu
     x, diagonal = call.tensor("self"), call["diagonal"]

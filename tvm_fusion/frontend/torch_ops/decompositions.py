@@ -86,8 +86,8 @@ def logaddexp(call: Call) -> Any:
     x, y = call.cast(x, wide), call.cast(y, wide)
     base = math.log(2) if "logaddexp2" in call.node.target.__name__ else 1.0
     high = call.emit(op.maximum(x, y))
-    apart = op.negative(op.abs(op.subtract(x, y)))
-    small = op.exp(op.multiply(apart, relax.const(base, wide)))
+    difference = op.negative(op.abs(op.subtract(x, y)))
+    small = op.exp(op.multiply(difference, relax.const(base, wide)))
     rest = op.divide(op.log(op.add(relax.const(1, wide), small)), relax.const(base, wide))
     is_same_infinity = op.logical_and(op.isinf(x), op.equal(x, y))
     result = op.where(is_same_infinity, high, op.add(high, rest))
@@ -106,18 +106,18 @@ def distances(call: Call) -> Any:
     return _norm(call, op.abs(op.subtract(x, y)), order)
 
 
-def _norm(call: Call, apart: Any, order: float) -> Any:
+def _norm(call: Call, difference: Any, order: float) -> Any:
     """Take norms along the last axis of what is not negative."""
     dtype = call.dtype
     if order == 0:
-        return op.sum(call.cast(call.cast(call.emit(apart), "bool"), dtype), [-1])
+        return op.sum(call.cast(call.cast(call.emit(difference), "bool"), dtype), [-1])
     if order == 1:
-        return op.sum(apart, [-1])
+        return op.sum(difference, [-1])
     if order == 2:
-        return op.sqrt(op.sum(op.multiply(apart, apart), [-1]))
+        return op.sqrt(op.sum(op.multiply(difference, difference), [-1]))
     if order == math.inf:
-        return op.max(apart, [-1])
-    sums = op.sum(op.power(apart, relax.const(order, dtype)), [-1])
+        return op.max(difference, [-1])
+    sums = op.sum(op.power(difference, relax.const(order, dtype)), [-1])
     return op.power(sums, relax.const(1 / order, dtype))
 
 
@@ -156,8 +156,8 @@ def pairwise_distances(call: Call) -> Any:
         return op.zeros(call.shape(), call.dtype)
     first, second = (relax.const(i, "int64") for i in np.triu_indices(rows, 1))
     x = call.tensor("self")
-    apart = call.emit(op.subtract(op.take(x, first, 0), op.take(x, second, 0)))
-    return _norm(call, op.abs(apart), order)
+    difference = call.emit(op.subtract(op.take(x, first, 0), op.take(x, second, 0)))
+    return _norm(call, op.abs(difference), order)
 
 
 @register("_trilinear")

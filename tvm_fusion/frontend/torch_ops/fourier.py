@@ -67,13 +67,13 @@ class Transform:
         split = [*front, first, second]
         rank = len(front)
         swap = [*range(rank), rank + 1, rank]
-        turned = [*front, second, first]
+        swapped = [*front, second, first]
 
         def both(f: Any, y: Pair) -> Pair:
             return Pair(self._emit(f(y.real)), self._emit(f(y.imag)))
 
         x = both(lambda y: op.permute_dims(self._emit(op.reshape(y, split)), swap), x)
-        x = self.last(x, turned, sign)  # [j2, k1]
+        x = self.last(x, swapped, sign)  # [j2, k1]
         twiddle = _roots(second, first, n, sign)
         cosine, sine = self._const(twiddle.real), self._const(twiddle.imag)
         real = op.subtract(op.multiply(x.real, cosine), op.multiply(x.imag, sine))

@@ -75,8 +75,8 @@ def running_log_sum(call: Call) -> Any:
             with when(tirx.any(current.value > lowest, tirx.isnan(current.value))):
                 # Of two infinities the difference is no number.
                 same = current.value == best.value
-                apart = tirx.Select(same, tirx.const(0, kind), current.value - best.value)
-                total.set(total.value + tirx.exp(apart))
+                difference = tirx.Select(same, tirx.const(0, kind), current.value - best.value)
+                total.set(total.value + tirx.exp(difference))
             store(y, [i, k, j], best.value + tirx.log(total.value))
 
     tasks = [sizes[0], sizes[2]]

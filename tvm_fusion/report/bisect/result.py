@@ -84,7 +84,7 @@ class Slowdown:
     ----------
     group : FusedGroup
         The group.
-    fused_us, apart_us : float
+    fused_us, unfused_us : float
         Microseconds with the group fused and with its operators in kernels of their own.
     measured : {"group", "model"}
         Whether these are of one instance by itself, or of the whole model, nothing else fused.
@@ -92,7 +92,7 @@ class Slowdown:
 
     group: FusedGroup
     fused_us: float
-    apart_us: float
+    unfused_us: float
     measured: Literal["group", "model"] = "group"
 
 

@@ -71,13 +71,13 @@ def find_slow(
     distinct = list({c.group.key: c for c in reversed(variants.candidates)}.values())[::-1]
     slow: list[tuple[Claim, float, float, Literal["group", "model"]]] = []
     for claim in distinct:
-        fused, apart = _times(planned, variants, claim, extents)
-        if fused > apart * (1 + tolerance):
+        fused, unfused = _times(planned, variants, claim, extents)
+        if fused > unfused * (1 + tolerance):
             again = _times(planned, variants, claim, extents)
-            fused, apart = min(fused, again[0]), min(apart, again[1])
-        progress(f"{claim.group.title}: {fused:.1f} us fused, {apart:.1f} us unfused")
-        if fused > apart * (1 + tolerance):
-            slow.append((claim, fused, apart, "group"))
+            fused, unfused = min(fused, again[0]), min(unfused, again[1])
+        progress(f"{claim.group.title}: {fused:.1f} us fused, {unfused:.1f} us unfused")
+        if fused > unfused * (1 + tolerance):
+            slow.append((claim, fused, unfused, "group"))
     times = _model_us(planned, variants, {"unfused": [], "fused": variants.candidates}, inputs)
     probes = 2 * len(distinct) + 2
     if not slow and times["fused"] > times["unfused"] * (1 + tolerance):
@@ -104,8 +104,8 @@ def find_slow(
         candidates=len(variants.candidates),
         probes=probes + bool(slow),
         slow=tuple(
-            Slowdown(variants.describe(claim), fused, apart, measured)
-            for claim, fused, apart, measured in slow
+            Slowdown(variants.describe(claim), fused, unfused, measured)
+            for claim, fused, unfused, measured in slow
         ),
         times_us=times,
     )
@@ -149,13 +149,13 @@ def _times(
         if isinstance(again, Refusal):
             raise RuntimeError(f"{claim.template.name} refuses its own group: {again.sentence}")
         args = _arguments(claim.group, model.mod[_FUNCTION], extents, device_of(planned))
-        alone = tuple(variants.apart(graph.operators))
+        alone = tuple(variants.unfused(graph.operators))
         machines = {
             name: build(model, {graph.block: Plan(graph, claims, (), ())})
-            for name, claims in (("fused", (again,)), ("apart", alone))
+            for name, claims in (("fused", (again,)), ("unfused", alone))
         }
         times = _in_turns(machines, _FUNCTION, args, device_of(planned))
-        return times["fused"], times["apart"]
+        return times["fused"], times["unfused"]
 
     return isolated(measure)
 

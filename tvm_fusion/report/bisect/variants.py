@@ -85,7 +85,7 @@ class Variants:
                 found.append(answer)
         return found
 
-    def apart(self, operators: Sequence[Operator]) -> list[Claim]:
+    def unfused(self, operators: Sequence[Operator]) -> list[Claim]:
         """Claim operators one by one; views need no kernel."""
         return [self._alone(op) for op in operators if not is_view(op)]
 
@@ -96,7 +96,7 @@ class Variants:
             if whole is not None:
                 claims.append(whole)
             inside = set(whole.group.members) if whole is not None else set()
-            claims += self.apart([op for op in claim.group.members if op not in inside])
+            claims += self.unfused([op for op in claim.group.members if op not in inside])
         return Plan(plan.graph, tuple(claims), plan.views, plan.decisions)
 
     def _alone(self, op: Operator) -> Claim:

@@ -70,8 +70,8 @@ def half_of(view: View, expr: Any) -> Half | None:
         return None
     if len(whole) != len(own) or not all(map(same_extent, whole[:-1], own[:-1])):
         return None
-    apart: Order = "interleaved" if axis == len(shape) - 1 else "half-split"
-    return Half(before.args[0], apart, which)
+    layout: Order = "interleaved" if axis == len(shape) - 1 else "half-split"
+    return Half(before.args[0], layout, which)
 
 
 def _minus(view: View, expr: Any) -> Any:

@@ -49,7 +49,7 @@ class Price:
     refusal: str = ""
 
     @property
-    def is_dearer(self) -> bool:
+    def is_more_expensive(self) -> bool:
         """Whether the operator costs more than its written-out form: kernels and bytes first."""
         before, after = self.before, self.after
         is_less = after.kernels < before.kernels or after.bytes < before.bytes

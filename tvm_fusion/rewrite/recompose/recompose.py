@@ -27,7 +27,7 @@ class Recompose:
 
     ``exp(x - max(x)) / sum(exp(x - max(x))) = softmax(x)``, and so on: see each
     pattern's equation. An operator is taken where templates of the target claim it and the planner
-    does not find it dearer than its written-out form; otherwise that stays. Either is recorded.
+    does not find it costlier than its written-out form; otherwise that stays. Either is recorded.
 
     Parameters
     ----------
@@ -98,9 +98,9 @@ def recompose(
         if found.parts is not None and price is not None and not price.is_claimed:
             parts = replace(found, build=found.parts, what=f"{found.what}, in kernels of its parts")
             other = pricer.price(pattern, view, root, parts, template="")
-            if other is not None and other.is_claimed and not other.is_dearer:
+            if other is not None and other.is_claimed and not other.is_more_expensive:
                 found, price = parts, other
-        if price is None or not price.is_claimed or price.is_dearer:
+        if price is None or not price.is_claimed or price.is_more_expensive:
             refused = _refused(pattern, root, price)
             record(refused)
             use.refused[refused.sentence] += 1
@@ -172,7 +172,7 @@ def _refused(pattern: Pattern, root: relax.Var, price: Price | None) -> Decision
         code, sentence = "no_template", f"no template of the target makes kernels of it{why}"
     else:
         before, after = price.before, price.after
-        code = "dearer"
+        code = "more_expensive"
         sentence = (
             f"{after.us:.1f} us in {after.kernels} kernels instead of"
             f" {before.us:.1f} us in {before.kernels}"

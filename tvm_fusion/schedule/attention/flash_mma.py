@@ -32,7 +32,7 @@ from ...core.expressions import load
 from ...core.loops import index, kernel, loop, sequence, simplified, unrolled, when
 from ...program.program import Program
 from ..gpu.cp_async import commit, wait
-from ..gpu.launch import block_barrier, block_by_address, min_blocks_per_sm
+from ..gpu.launch import block_by_address, min_blocks_per_sm, storage_sync
 from ..gpu.mma import WARP
 from ..gpu.warp import each_thread
 from ..gpu.wgmma import WARPS, fence_proxy
@@ -142,7 +142,7 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         if not self._config.q_in_registers:
             return []
         arrived = [wait(2 * self._config.stages - 2)] if self._config.is_async else []
-        return [*arrived, block_barrier(), self._load_queries()]
+        return [*arrived, storage_sync(), self._load_queries()]
 
     def _loop(self, count: ir.Expr) -> list[tirx.Stmt]:
         if not self._config.is_ping_pong:
@@ -165,11 +165,11 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
             [
                 wait(2 * (stages - 1)),
                 fence_proxy(),
-                block_barrier(),
+                storage_sync(),
                 tirx.IfThenElse(self._is_second(), sequence(second), first),
                 wait(2 * (stages - 1) - 1),
                 fence_proxy(),
-                block_barrier(),
+                storage_sync(),
                 self._issue_values(simplified(n + (stages - 1))),
                 commit(),
                 self._issue_keys(n + stages),
@@ -186,14 +186,14 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
             [
                 wait(pending),
                 *proxy,
-                block_barrier(),
+                storage_sync(),
                 self._issue_values(simplified(n + (stages - 1))),
                 commit(),
                 self._multiply_keys(n),
                 self._softmax(n),
                 wait(pending),
                 *proxy,
-                block_barrier(),
+                storage_sync(),
                 self._issue_keys(n + stages),
                 commit(),
                 self._multiply_values(n),
@@ -204,12 +204,12 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         """Multiply a tile while the next operand is on its way to registers."""
         return sequence(
             [
-                block_barrier(),
+                storage_sync(),
                 self._issue_values(n),
                 self._multiply_keys(n),
                 self._softmax(n),
                 self._store(self._v_loads, n),
-                block_barrier(),
+                storage_sync(),
                 self._issue_keys(n + 1),
                 self._multiply_values(n),
                 self._store_keys(n + 1),

@@ -14,7 +14,7 @@ from ...core.expressions import load
 from ...core.loops import coordinates, index, loop, sequence, unrolled, vectorized, when
 from ..contraction.fuse_epilogue import store_results
 from ..gpu.cp_async import warp_sync
-from ..gpu.launch import block_barrier
+from ..gpu.launch import storage_sync
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.register_moves import move_16, store_pair
 from ..gpu.warp import shuffle
@@ -30,7 +30,7 @@ class FlashEpilogue(FlashMmaBlock):
         """Store the results of the warp's rows."""
         return [
             *self._all_reduce(self._l_i, operator.add),
-            block_barrier(),
+            storage_sync(),
             self._stage_results(),
             warp_sync(),
             self._store_results(),

@@ -48,7 +48,7 @@ MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
 # Of warp-specialized kernels, fitted to 12 configurations of three shapes on an H200, within 11 %:
 # operations a cycle of wgmma, cycles from one consumer's products to the next one's, of a score's
 # softmax, and of the first loads.
-WGMMA_RATE, TURN, CONSUMER_SOFTMAX, TMA_AROUND = 2800, 280, 0.138, 2800
+WGMMA_RATE, MMA_ISSUE, CONSUMER_SOFTMAX, TMA_AROUND = 2800, 280, 0.138, 2800
 OWN_PACE = 1.08  # how much longer tiles take without turns
 # Of each score of one more masked tile, where tiles of keys do not end where blocks of queries do:
 # 2x16x4096x128 with a window of 1,024 keys takes 142 us with 128 keys, 181 with 160.
@@ -228,7 +228,7 @@ def _tile_of_roles(config: FlashTmaConfig, width: int) -> float:
     softmax.
     """
     scores = config.rows_of_warp * WARPS_OF_GROUP * config.block_n
-    turn = scores * 2 * width / WGMMA_RATE + TURN
+    mma_clocks = scores * 2 * width / WGMMA_RATE + MMA_ISSUE
     softmax = scores * CONSUMER_SOFTMAX
-    tile = max(config.consumers * turn, turn + softmax)
+    tile = max(config.consumers * mma_clocks, mma_clocks + softmax)
     return tile if config.is_ping_pong else OWN_PACE * tile

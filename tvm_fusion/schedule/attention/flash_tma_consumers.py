@@ -31,7 +31,7 @@ class Consumers(Roles):
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Compute the rows of a consumer."""
         config = self._config
-        tiles = self._in_turns if config.is_ping_pong else self._at_own_pace
+        tiles = self._ping_pong if config.is_ping_pong else self._at_own_pace
         return sequence(
             [
                 wgmma.take_registers(REGISTERS[config.consumers][2]),
@@ -68,20 +68,20 @@ class Consumers(Roles):
 
         return loop("n", self._tiles.count, step)
 
-    def _in_turns(self, group: ir.Expr) -> tirx.Stmt:
+    def _ping_pong(self, group: ir.Expr) -> tirx.Stmt:
         ring, count = self._ring, self._tiles.count
         # The first one's first turn needs no other's.
         waits = tirx.Cast("int64", group.equal(0))
         following = tirx.floormod(group + 1, tirx.const(self._config.consumers, "int32"))
 
-        def turn(n: ir.Expr) -> tirx.Stmt:
-            return mbarrier.wait(self._turn(group), tirx.floormod(n + waits, index(2)))
+        def wait_order(n: ir.Expr) -> tirx.Stmt:
+            return mbarrier.wait(self._order_barrier(group), tirx.floormod(n + waits, index(2)))
 
-        passed = when(self._t.equal(0), mbarrier.arrive(self._turn(following)))
+        passed = when(self._t.equal(0), mbarrier.arrive(self._order_barrier(following)))
 
         def scores(n: ir.Expr) -> list[tirx.Stmt]:
             full = self._full(K_FULL, ring.stage, ring.parity)
-            return [full, turn(n), self._multiply_queries(group)]
+            return [full, wait_order(n), self._multiply_queries(group)]
 
         def rest(n: ir.Expr) -> list[tirx.Stmt]:
             return [self._release(K_EMPTY, ring.stage), self._softmax(n), *ring.advance(1)]
@@ -92,7 +92,7 @@ class Consumers(Roles):
             return sequence([*scores(n), *self._values_before(), *done, *rest(n)])
 
         first = [*scores(index(0)), self._wait_for_scores(), passed, *rest(index(0))]
-        last = [turn(count), *self._values_before(), passed]
+        last = [wait_order(count), *self._values_before(), passed]
         steps = loop("m", simplified(count - 1), step)
         return when(count > 0, sequence([*first, steps, *last]))
 

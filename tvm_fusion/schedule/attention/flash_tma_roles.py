@@ -83,7 +83,7 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
                 stmts.append(mbarrier.init(self._bar(kind, index(stage)), count))
         if self._config.is_ping_pong:
             consumers = range(self._config.consumers)
-            stmts += [mbarrier.init(self._turn(index(i)), wgmma.WARPS) for i in consumers]
+            stmts += [mbarrier.init(self._order_barrier(index(i)), wgmma.WARPS) for i in consumers]
         return sequence([*stmts, mbarrier.fence_init()])
 
     def produce(self, is_first: ir.Expr) -> tirx.Stmt:
@@ -176,5 +176,5 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         place = index(stage) * (mbarrier.BYTES // HALF_BYTES) + behind // HALF_BYTES
         return load(self._shared, [place])
 
-    def _turn(self, group: ir.Expr) -> ir.TensorLoad:
+    def _order_barrier(self, group: ir.Expr) -> ir.TensorLoad:
         return self._bar(4, group)

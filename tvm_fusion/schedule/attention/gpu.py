@@ -51,12 +51,12 @@ def attention_gpu(program: Program, pattern: Pattern, config: GpuConfig) -> tirx
     def body(number: ir.Expr) -> tirx.Stmt:
         *batch, part = coordinates(number, [*extents, blocks])
         where = {a.var: i for a, i in zip(pattern.batch, batch, strict=True)}
-        return _ThreadBlock(pattern, config, where, part * config.rows, queries).stmt()
+        return _QueryBlock(pattern, config, where, part * config.rows, queries).stmt()
 
     return kernel(program, threads("blockIdx.x", product([*extents, blocks]), body))
 
 
-class _ThreadBlock:
+class _QueryBlock:
     """One thread block: some queries of one head."""
 
     def __init__(

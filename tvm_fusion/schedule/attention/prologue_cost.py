@@ -32,7 +32,9 @@ LAUNCH_US = 2.0
 SLOWDOWN = 8
 
 
-def dear_prologue(problem: FlashProblem, config: FlashMmaConfig, device: Device) -> Refusal | None:
+def expensive_prologue(
+    problem: FlashProblem, config: FlashMmaConfig, device: Device
+) -> Refusal | None:
     """Refuse an attention whose operands are better computed by a kernel before.
 
     Parameters

@@ -83,8 +83,8 @@ class _RowReduction:
         self._config, self._partial_o, self._partial_ml = config, partial_o, partial_ml
         self._batch, self._row = batch, row
         splits = -(-config.splits // config.reduce_threads)  # of a thread
-        self._turns = -(-splits // SPLITS_IN_FLIGHT)
-        self._unroll = -(-splits // self._turns)
+        self._iterations = -(-splits // SPLITS_IN_FLIGHT)
+        self._unroll = -(-splits // self._iterations)
         shape = [index(config.reduce_threads), index(config.head_dim_v)]
         self._loaded = scratch([*shape, index(self._unroll), index(3)], FLOAT, "loaded", "local")
         self._merged = scratch([*shape, index(3)], FLOAT, "merged", "local")
@@ -105,13 +105,13 @@ class _RowReduction:
         """Merge every ``reduce_threads``-th split into a thread's registers, then share them."""
         config, own = self._config, [p, c]
 
-        def read(turn: ir.Expr, number: ir.Expr) -> tirx.Stmt:
-            split = (turn * self._unroll + number) * config.reduce_threads + p
+        def read(iteration: ir.Expr, number: ir.Expr) -> tirx.Stmt:
+            split = (iteration * self._unroll + number) * config.reduce_threads + p
             m_i, l_i = (
                 load(self._partial_ml, [self._batch, self._row, index(i), split]) for i in range(2)
             )
             values = [load(self._partial_o, [self._batch, self._row, split, c]), l_i, m_i]
-            if self._turns * self._unroll * config.reduce_threads > config.splits:
+            if self._iterations * self._unroll * config.reduce_threads > config.splits:
                 values = [
                     tirx.if_then_else(split < config.splits, value, float_(empty))
                     for value, empty in zip(values, EMPTY, strict=True)
@@ -130,12 +130,12 @@ class _RowReduction:
             value = load(self._merged, [*own, index(i)])
             return tirx.BufferStore(self._shared, value, [index(i), p, c])
 
-        def some(turn: ir.Expr) -> tirx.Stmt:
-            loads = unrolled("n", self._unroll, partial(read, turn))
+        def some(iteration: ir.Expr) -> tirx.Stmt:
+            loads = unrolled("n", self._unroll, partial(read, iteration))
             return sequence([loads, self._merge(own, self._unroll, loaded)])
 
-        turns = loop("turn", self._turns, some)
-        return sequence([self._clear(own), turns, *map(share, range(3))])
+        iterations = loop("turn", self._iterations, some)
+        return sequence([self._clear(own), iterations, *map(share, range(3))])
 
     def _clear(self, own: list[ir.Expr]) -> tirx.Stmt:
         return sequence(

@@ -37,7 +37,7 @@ from .flash_problem import flash_problem
 from .gpu import attention_gpu
 from .match import FLOATS
 from .pattern import Pattern
-from .prologue_cost import dear_prologue
+from .prologue_cost import expensive_prologue
 from .propose import attention_proposals
 
 QUERIES_PER_TASK = 64  # on a CPU, roughly
@@ -90,7 +90,7 @@ class Attention(Template):
             if config is None and (refusal := _slow_on_cuda_cores(pattern, queries, device)):
                 return refusal
             if problem is not None and config is not None:
-                refusal = dear_prologue(problem, config, device)
+                refusal = expensive_prologue(problem, config, device)
                 if refusal is not None:
                     return refusal
             config = config or GpuConfig.of(pattern)

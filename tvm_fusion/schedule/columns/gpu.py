@@ -68,7 +68,7 @@ def column_reduction_gpu(
         *batch, first = coordinates(number, extents)
         place = dict(zip((a.var for a in view.batch), batch, strict=True))
         place |= {a.var: index(0) for a in view.stage.axes if constant(a.extent) == 1}
-        work = _Columns(view, config, partial, place, first * columns)
+        work = _ColumnBlock(view, config, partial, place, first * columns)
         phases = [work.sum]
         left = config.threads
         while left > 1:
@@ -82,7 +82,7 @@ def column_reduction_gpu(
     return kernel(program, threads("blockIdx.x", product(extents), body))
 
 
-class _Columns:
+class _ColumnBlock:
     """What the threads of a block do with its columns."""
 
     def __init__(

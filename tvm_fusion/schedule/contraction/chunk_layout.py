@@ -59,13 +59,13 @@ class ChunkLayout(NamedTuple):
 
 
 def chunk_layout(
-    cut: TileGemmConfig, operand: ir.Expr, orders: Sequence[tuple[bool, Sequence[Axis]]]
+    config: TileGemmConfig, operand: ir.Expr, orders: Sequence[tuple[bool, Sequence[Axis]]]
 ) -> ChunkLayout:
     """Choose how chunks are read with the fewest loads.
 
     Parameters
     ----------
-    cut : TileGemmConfig
+    config : TileGemmConfig
         The product.
     operand : Expr
         A or B.
@@ -74,16 +74,18 @@ def chunk_layout(
     """
     found: list[ChunkLayout] = []
     for is_k, axes in orders:
-        found.append(_along(cut, operand, axes, is_k))
+        found.append(_along(config, operand, axes, is_k))
         if found[-1].cost == 1:
             break  # fewer there are not
     return min(found, key=lambda layout: layout.cost)
 
 
-def _along(cut: TileGemmConfig, operand: ir.Expr, axes: Sequence[Axis], is_k: bool) -> ChunkLayout:
+def _along(
+    config: TileGemmConfig, operand: ir.Expr, axes: Sequence[Axis], is_k: bool
+) -> ChunkLayout:
     """Choose how chunks along some axes are read."""
     vector = tirx.Var("vector", "int64")
-    extent, chunk = constant(product([a.extent for a in axes])), cut.chunk
+    extent, chunk = constant(product([a.extent for a in axes])), config.chunk
     core, guard = unguarded(operand)
     if guard is not None and not is_plain(core):
         core, guard = operand, None  # computed images are gathered
@@ -91,16 +93,16 @@ def _along(cut: TileGemmConfig, operand: ir.Expr, axes: Sequence[Axis], is_k: bo
     strides = [_stride(x, axes[-1]) for x in loads(operand)]
     other = ChunkLayout(chunk + sum(s != 1 for s in strides), is_k, vector, chunk)
     is_row = is_plain_load and guard is None and strides == [1] and len(axes) == 1
-    if is_row and cut.item_bytes == HALF_BYTES:
+    if is_row and config.item_bytes == HALF_BYTES:
         other = ChunkLayout(chunk // 2 + 1, is_k, vector, chunk, is_shifted=True)
     if is_plain_load and _is_strided(strides, axes[-1], chunk):
         return other
-    for lanes in (chunk, *(size // cut.item_bytes for size in NARROW_BYTES)):
+    for lanes in (chunk, *(size // config.item_bytes for size in NARROW_BYTES)):
         if extent is None or extent % lanes or not _may_be_hoisted(core):
             continue
         if guard is not None and not _is_of_vectors(guard, axes[-1], lanes):
             continue
-        analyzer = _analyzer((*cut.contraction.stage.axes, *cut.k_axes))
+        analyzer = _analyzer((*config.contraction.stage.axes, *config.k_axes))
         analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // lanes)))
         elements = ElementLoads(analyzer, is_copied=is_plain_load)
         values = [

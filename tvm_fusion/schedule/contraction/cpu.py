@@ -20,7 +20,7 @@ from ...device import Device
 from ...program.program import Program
 from ..address import known_step
 from ..block_info import block_info
-from ..cpu import Registers, plain_nest, tile_contraction
+from ..cpu import VectorRegisters, plain_nest, tile_contraction
 from ..elementwise.cpu import ElementwiseCpuConfig
 from ..vector_math import vector_math
 from .fuse_epilogue import fuse_epilogue
@@ -47,7 +47,7 @@ class CpuContractionConfig:
         Where it is a GEMM whose panels are packed or copied.
     operands : tuple of MaterializedOperand
         Otherwise: padded and strided operands, which are materialized first.
-    registers : Registers
+    registers : VectorRegisters
         Of tiles and vectors without a GEMM.
     others : tuple of ElementwiseCpuConfig
         Maps beside a GEMM that read nothing of it, a loop nest each.
@@ -57,7 +57,7 @@ class CpuContractionConfig:
     contraction: SumOfProducts
     gemm: CpuGemmConfig | None
     operands: tuple[MaterializedOperand, ...]
-    registers: Registers
+    registers: VectorRegisters
     others: tuple[ElementwiseCpuConfig, ...] = ()
 
     @classmethod
@@ -71,7 +71,7 @@ class CpuContractionConfig:
         """Choose by the model of GEMM, and tiles that fill half of the registers."""
         gemm = default(contraction, device, constants)
         operands = () if gemm is not None else tuple(materialized_operands(contraction))
-        return cls(program, contraction, gemm, operands, Registers.of(device))
+        return cls(program, contraction, gemm, operands, VectorRegisters.of(device))
 
     @property
     def written(self) -> tuple[MaterializedOperand, ...]:

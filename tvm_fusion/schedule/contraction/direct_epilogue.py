@@ -60,7 +60,7 @@ __device__ __forceinline__ void {name}({kind}* to, const {kind}* acc) {{
 """
 
 
-class Part(NamedTuple):
+class StoredFragment(NamedTuple):
     """Results that a thread stores together: row and column of the tile, first accumulator."""
 
     row: ir.Expr
@@ -73,7 +73,7 @@ class DirectEpilogue:
 
     Parameters
     ----------
-    cut : WgmmaConfig
+    config : WgmmaConfig
         The product.
     place : TilePlace
         The tile.
@@ -88,26 +88,30 @@ class DirectEpilogue:
         Registers.
     """
 
-    def __init__(self, cut: WgmmaConfig, place: TilePlace, acc: ir.Var, first_row: ir.Expr) -> None:
-        self._cut, self._place, self._acc, self._first_row = cut, place, acc, first_row
-        found = result_vectors(cut)
+    def __init__(
+        self, config: WgmmaConfig, place: TilePlace, acc: ir.Var, first_row: ir.Expr
+    ) -> None:
+        self._config, self._place, self._acc, self._first_row = config, place, acc, first_row
+        found = result_vectors(config)
         self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
-        groups = cut.tile_positions // COLUMNS
-        at_once = min(FEWER_AT_ONCE if cut.accumulators >= MANY_ACCUMULATORS else AT_ONCE, groups)
-        at_once = max(1, at_once // cut.parts)
+        groups = config.tile_positions // COLUMNS
+        at_once = min(
+            FEWER_AT_ONCE if config.accumulators >= MANY_ACCUMULATORS else AT_ONCE, groups
+        )
+        at_once = max(1, at_once // config.parts)
         self._at_once = next(n for n in range(at_once, 0, -1) if groups % n == 0)
         self._size = self._at_once * GROUPS  # sums of each part of a split
-        self._total = local("total", [cut.parts * self._size], cut.contraction.dtype)
+        self._total = local("total", [config.parts * self._size], config.contraction.dtype)
         copies = 2 * self._size // self._vectors.width
         self._results = (
-            VectorResults(cut, self._vectors, copies) if self._vectors.width > 1 else None
+            VectorResults(config, self._vectors, copies) if self._vectors.width > 1 else None
         )
         self.buffers = [self._total, *(self._results.buffers if self._results else [])]
 
     @property
     def loads_early(self) -> bool:
         """Whether registers are left to hold what the first results read during the main loop."""
-        return self._cut.accumulators < MANY_ACCUMULATORS
+        return self._config.accumulators < MANY_ACCUMULATORS
 
     def prologue(self, thread: ir.Expr) -> tirx.Stmt:
         """Load what the first results read, before the sums are complete."""
@@ -121,7 +125,7 @@ class DirectEpilogue:
         What the next results read is loaded before results are stored, which might be to the same
         memory for all that the compiler knows.
         """
-        stmts = [touch(self._acc, self._cut.accumulators - 1)]
+        stmts = [touch(self._acc, self._config.accumulators - 1)]
         parts = list(self._parts(thread))
         for number, part in enumerate(parts):
             if self._results is None:
@@ -133,62 +137,62 @@ class DirectEpilogue:
             stmts += self._store(part, number)
         return sequence(stmts)
 
-    def _parts(self, thread: ir.Expr) -> Iterator[Part]:
+    def _parts(self, thread: ir.Expr) -> Iterator[StoredFragment]:
         """Yield the groups of columns whose results are stored together, row after row."""
-        cut = self._cut
+        config = self._config
         warp, lane = coordinates(thread, [index(1), WARP])
         group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
-        for slab in range(cut.slabs):
+        for slab in range(config.slabs):
             for half in range(2):
                 row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
-                for first in range(0, cut.tile_positions // COLUMNS, self._at_once):
+                for first in range(0, config.tile_positions // COLUMNS, self._at_once):
                     n = quad * GROUPS + first * COLUMNS
-                    tile = slab * cut.n8 + first * THREADS_IN_GROUP
-                    yield Part(row, n, tile * ACCUMULATORS + half * 2)
+                    tile = slab * config.n8 + first * THREADS_IN_GROUP
+                    yield StoredFragment(row, n, tile * ACCUMULATORS + half * 2)
 
-    def _columns(self, part: Part) -> list[ir.Expr]:
+    def _columns(self, part: StoredFragment) -> list[ir.Expr]:
         """List the first columns of a part's vectors."""
         width = self._vectors.width
         starts = range(0, GROUPS, width)
         return [part.n + i * COLUMNS + j for i in range(self._at_once) for j in starts]
 
-    def _totals(self, part: Part) -> list[tirx.Stmt]:
+    def _totals(self, part: StoredFragment) -> list[tirx.Stmt]:
         """Give each of four lanes the sums of eight columns of each group."""
-        cut = self._cut
-        stmts = [touch(self._total, cut.parts * self._size - 1)]
-        for of_split, i in itertools.product(range(cut.parts), range(self._at_once)):
-            tile = of_split * (cut.n8 // cut.parts) + i * THREADS_IN_GROUP
+        config = self._config
+        stmts = [touch(self._total, config.parts * self._size - 1)]
+        for of_split, i in itertools.product(range(config.parts), range(self._at_once)):
+            tile = of_split * (config.n8 // config.parts) + i * THREADS_IN_GROUP
             acc = load(self._acc, [index(part.first + tile * ACCUMULATORS)])
             to = load(self._total, [index(of_split * self._size + i * GROUPS)])
             stmts.append(_transpose(to, acc))
         return stmts
 
-    def _store_elements(self, part: Part) -> tirx.Stmt:
+    def _store_elements(self, part: StoredFragment) -> tirx.Stmt:
         """Store the results of a part one by one."""
         stmts = self._totals(part)
         for i, column in enumerate(self._columns(part)):
             where = self._where(part.row, column)
-            at = [where[a.var] for a in self._cut.contraction.stage.axes]
-            sums = [self._sum(of_split, i) for of_split in range(self._cut.parts)]
-            stored = store_results(self._cut.contraction, at, *sums)
+            at = [where[a.var] for a in self._config.contraction.stage.axes]
+            sums = [self._sum(of_split, i) for of_split in range(self._config.parts)]
+            stored = store_results(self._config.contraction, at, *sums)
             inside = self._inside(part, column)
             stmts.append(stored if inside is None else when(inside, stored))
         return sequence(stmts)
 
-    def _load(self, part: Part, number: int) -> tirx.Stmt:
+    def _load(self, part: StoredFragment, number: int) -> tirx.Stmt:
         """Load what the results of a part read, into one of two copies of registers."""
         assert self._results is not None
         columns, stmts = self._columns(part), []
-        row = self._cut.axes_at(self._place.batch)
-        row |= self._cut.row_at(self._place.m_tile, part.row, is_clamped=True)
+        row = self._config.axes_at(self._place.batch)
+        row |= self._config.row_at(self._place.m_tile, part.row, is_clamped=True)
         for i, column in enumerate(columns):
             width = self._vectors.width
-            where = row | self._cut.column_at(self._place.n_tile, column, clamped=width)
+            where = row | self._config.column_at(self._place.n_tile, column, clamped=width)
             copy = index(number % 2 * len(columns) + i)
             stmts.append(self._results.load(copy, where))
         return sequence(stmts)
 
-    def _store(self, part: Part, number: int) -> list[tirx.Stmt]:
+    def _store(self, part: StoredFragment, number: int) -> list[tirx.Stmt]:
         """Compute the results of a part, and store them."""
         assert self._results is not None
         columns, width, stmts = self._columns(part), self._vectors.width, []
@@ -206,11 +210,11 @@ class DirectEpilogue:
         return load(self._total, [index(of_split * self._size + i)])
 
     def _where(self, row: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        return self._cut.element_at(self._place, row, n)
+        return self._config.element_at(self._place, row, n)
 
-    def _inside(self, part: Part, column: ir.Expr) -> ir.Expr | None:
+    def _inside(self, part: StoredFragment, column: ir.Expr) -> ir.Expr | None:
         """Tell whether a vector exists, where the last tile reaches beyond the edge."""
-        inside = self._cut.bounds(self._place, part.row, column)
+        inside = self._config.bounds(self._place, part.row, column)
         return tirx.all(*inside) if inside else None
 
 

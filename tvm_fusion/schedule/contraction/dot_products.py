@@ -82,7 +82,7 @@ class DotProduct(ABC):
         extent: ir.Expr | int,
         left: Element,
         right: Element,
-        ahead: Callable[[ir.Expr], ir.Expr | None] = lambda k: None,
+        prefetched: Callable[[ir.Expr], ir.Expr | None] = lambda k: None,
     ) -> tirx.Stmt:
         """Add all groups below an extent to a tile, like :func:`register_tile.accumulate`."""
         rows, columns = (int(d) for d in sums.ty.shape)
@@ -97,7 +97,7 @@ class DotProduct(ABC):
 
         def step(k: ir.Expr) -> tirx.Stmt:
             rows_ = unrolled("i", rows, lambda i: row(i, k))
-            return with_prefetch(ahead(k), rows_)
+            return with_prefetch(prefetched(k), rows_)
 
         return loop("k", extent, step)
 

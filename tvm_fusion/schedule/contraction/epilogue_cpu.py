@@ -23,7 +23,7 @@ MOST_INLINE = 8  # operations of a result that are unrolled for every row of a t
 Place = Callable[[ir.Expr], dict[ir.Var, ir.Expr]]
 
 
-class TileEpilogue:
+class CpuTileEpilogue:
     """The epilogue of a GEMM's tiles.
 
     A tile is spilled to a small buffer first where its results are long (a loop over rows shares

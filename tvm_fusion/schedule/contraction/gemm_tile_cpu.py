@@ -18,7 +18,7 @@ from ..._tvm.buffer import declare
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, over, sequence, simplified
 from ..register_tile import accumulate, each, in_vectors
-from .epilogue_cpu import TileEpilogue
+from .epilogue_cpu import CpuTileEpilogue
 from .gemm_config_cpu import CpuGemmConfig
 from .operand_a_cpu import OperandA, RowBlock
 from .operand_b_cpu import OperandB, Panel
@@ -57,7 +57,7 @@ class GemmTile:
             "partial",
             "local",
         )
-        self._finish = TileEpilogue(contraction, view, sizes.nr)
+        self._finish = CpuTileEpilogue(contraction, view, sizes.nr)
         self.task_buffers = [] if constant(passes) == 1 else [self._partial]
         if self._compensation is not None:
             self.task_buffers.append(self._compensation.buffer)

@@ -71,17 +71,17 @@ def gemv_config(
     vectors = 8 if accumulators <= UNROLL_ACCUMULATORS // 2 else 4
     stages = min(max(1, vectors // tile.vectors), -(-k_tiles // slices_k))
     problem = (view.batch, m_axes, n_axes, k_axes, a, b, contraction)
-    cut = GemvConfig(*problem, tile, threads_n, slices_k, stages, norm_scale)
-    if not _fits_shared(cut):
+    config = GemvConfig(*problem, tile, threads_n, slices_k, stages, norm_scale)
+    if not _fits_shared(config):
         return None
-    return replace(cut, cp_async_stages=_cp_async_stages(cut, device))
+    return replace(config, cp_async_stages=_cp_async_stages(config, device))
 
 
-def _fits_shared(cut: GemvConfig) -> bool:
+def _fits_shared(config: GemvConfig) -> bool:
     """Whether normalized rows and the partial sums over them fit shared memory."""
-    size = DataType(cut.contraction.dtype).itemsize
-    partials = 0 if cut.norm_scale is None else cut.m * cut.threads
-    return cut.shared_a_size * size <= SHARED_BYTES and partials * size <= NORM_BYTES
+    size = DataType(config.contraction.dtype).itemsize
+    partials = 0 if config.norm_scale is None else config.m * config.threads
+    return config.shared_a_size * size <= SHARED_BYTES and partials * size <= NORM_BYTES
 
 
 def _n_contiguous_threads(n_tiles: int, k_tiles: int, most: int) -> tuple[int, int]:
@@ -120,17 +120,17 @@ def _file_limit(accumulators: int) -> int:
     return 1 << (REGISTER_FILE // (accumulators + OTHER_REGISTERS)).bit_length() - 1
 
 
-def _cp_async_stages(cut: GemvConfig, device: Device) -> int:
+def _cp_async_stages(config: GemvConfig, device: Device) -> int:
     """Choose the stages of the cp.async pipeline: for one row, of a B that is loaded as it is."""
-    steps, blocks = constant(ceildiv(cut.k_tiles, cut.slices_k)), constant(cut.blocks)
-    if not device.async_copy or steps is None or blocks is None or cut.m > 1:
+    steps, blocks = constant(ceildiv(config.k_tiles, config.slices_k)), constant(config.blocks)
+    if not device.async_copy or steps is None or blocks is None or config.m > 1:
         return 0
-    b = cut.b
+    b = config.b
     while isinstance(b, tirx.Cast):
         b = b.value
-    size = DataType(str(b.ty.dtype)).itemsize * cut.tile.vector_size
+    size = DataType(str(b.ty.dtype)).itemsize * config.tile.vector_size
     if not isinstance(b, ir.TensorLoad) or size != CP_ASYNC_BYTES:
         return 0
-    shared = CP_ASYNC_STAGES * cut.threads * cut.parts * cut.tile.vectors * CP_ASYNC_BYTES
-    fits = shared <= CP_ASYNC_BLOCK_BYTES and blocks * cut.threads <= CP_ASYNC_THREADS
+    shared = CP_ASYNC_STAGES * config.threads * config.parts * config.tile.vectors * CP_ASYNC_BYTES
+    fits = shared <= CP_ASYNC_BLOCK_BYTES and blocks * config.threads <= CP_ASYNC_THREADS
     return CP_ASYNC_STAGES if fits and steps >= CP_ASYNC_STAGES else 0

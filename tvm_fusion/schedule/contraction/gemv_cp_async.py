@@ -31,45 +31,51 @@ class CpAsyncPipeline:
 
     Attributes
     ----------
-    cut : GemvConfig
+    config : GemvConfig
         The product.
     ring : StageRing
         ``[stages, parts, vectors, threads, vector_size]``.
     """
 
-    cut: GemvConfig
+    config: GemvConfig
     ring: StageRing
 
     @classmethod
-    def of(cls, cut: GemvConfig) -> CpAsyncPipeline | None:
+    def of(cls, config: GemvConfig) -> CpAsyncPipeline | None:
         """Declare the stages; ``None`` where B is loaded directly."""
-        if not cut.cp_async_stages:
+        if not config.cp_async_stages:
             return None
-        b, tile = cut.b, cut.tile
+        b, tile = config.b, config.tile
         while isinstance(b, tirx.Cast):
             b = b.value
-        shape = (cut.cp_async_stages, cut.parts, tile.vectors, cut.threads, tile.vector_size)
-        return cls(cut, StageRing.declare(shape, str(b.ty.dtype)))
+        shape = (
+            config.cp_async_stages,
+            config.parts,
+            tile.vectors,
+            config.threads,
+            tile.vector_size,
+        )
+        return cls(config, StageRing.declare(shape, str(b.ty.dtype)))
 
     def prologue(self, block: ir.Expr, thread: ir.Expr, tile: GemvTile) -> tirx.Stmt:
         """Issue the copies of the first ``stages - 1`` steps."""
-        stages = self.cut.cp_async_stages
+        stages = self.config.cp_async_stages
         return unrolled("stage", stages - 1, lambda n: self._issue(tile, block, thread, n))
 
     def mainloop(self, block: ir.Expr, thread: ir.Expr, tile: GemvTile) -> tirx.Stmt:
         """Consume every step, and issue the copies of the one that is ``stages - 1`` ahead."""
-        cut = self.cut
-        k_slice, _ = cut.thread_coords(thread)
-        stages = cut.cp_async_stages
-        count = ceildiv(cut.k_tiles, cut.slices_k)
-        rest = simplified(tirx.floormod(cut.k_tiles, index(cut.slices_k * stages)))
-        is_exact = constant(rest) == 0 and cut.divides_n
+        config = self.config
+        k_slice, _ = config.thread_coords(thread)
+        stages = config.cp_async_stages
+        count = ceildiv(config.k_tiles, config.slices_k)
+        rest = simplified(tirx.floormod(config.k_tiles, index(config.slices_k * stages)))
+        is_exact = constant(rest) == 0 and config.divides_n
 
         def one(step: ir.Expr) -> tirx.Stmt:
             def source(part: ir.Expr, vector: int, lane: ir.Expr) -> ir.Expr:
                 return self.ring.element(step, part, index(vector), thread, lane)
 
-            k_tile, slot = step * cut.slices_k + k_slice, index(0)
+            k_tile, slot = step * config.slices_k + k_slice, index(0)
             load_a, multiply = tile.load_a(slot, k_tile), tile.multiply(slot, k_tile)
             load_b = tile.load_b(slot, k_tile, source)
             if not is_exact:
@@ -86,16 +92,16 @@ class CpAsyncPipeline:
 
     def _issue(self, tile: GemvTile, block: ir.Expr, thread: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Issue the copies of a step into its stage, as one commit group."""
-        k_slice, _ = self.cut.thread_coords(thread)
+        k_slice, _ = self.config.thread_coords(thread)
 
         def one(part: ir.Expr, vector: int, first: ir.TensorLoad) -> tirx.Stmt:
             return self.ring.copy(step, [part, index(vector), thread], first)
 
-        copies = tile.each_vector(step * self.cut.slices_k + k_slice, one)
+        copies = tile.each_vector(step * self.config.slices_k + k_slice, one)
         return sequence([self._guard(block, thread, step, copies), commit()])
 
     def _guard(self, block: ir.Expr, thread: ir.Expr, step: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
         """Mask steps beyond K and tiles beyond N."""
-        k_slice, n_tile = self.cut.thread_coords(thread)
-        is_inside = step * self.cut.slices_k + k_slice < self.cut.k_tiles
-        return self.cut.guard_n(block, n_tile, when(is_inside, body))
+        k_slice, n_tile = self.config.thread_coords(thread)
+        is_inside = step * self.config.slices_k + k_slice < self.config.k_tiles
+        return self.config.guard_n(block, n_tile, when(is_inside, body))

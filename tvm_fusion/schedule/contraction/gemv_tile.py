@@ -31,7 +31,7 @@ class GemvTile:
 
     Parameters
     ----------
-    cut : GemvConfig
+    config : GemvConfig
         The product.
     block, n_tile : Expr
         The block, and the tile of columns in it.
@@ -48,27 +48,27 @@ class GemvTile:
 
     def __init__(
         self,
-        cut: GemvConfig,
+        config: GemvConfig,
         block: ir.Expr,
         n_tile: ir.Expr,
         acc: ir.Var,
         place: Callable[[ir.Expr], list[ir.Expr]],
     ) -> None:
-        self._cut, self._block, self._n_tile = cut, block, n_tile
+        self._config, self._block, self._n_tile = config, block, n_tile
         self._acc, self._place = acc, place
-        tile, stage, dtype = cut.tile, cut.contraction.stage, cut.contraction.dtype
+        tile, stage, dtype = config.tile, config.contraction.stage, config.contraction.dtype
         analyzer = tile.analyzer((*stage.axes, *stage.reduce))
         a, b = ElementLoads(analyzer), ElementLoads(analyzer)
-        self._a_values = [a.read(tile.at(cut.a, k, 0)) for k in range(tile.k)]
+        self._a_values = [a.read(tile.at(config.a, k, 0)) for k in range(tile.k)]
         self._b_values = [
-            [b.read(tile.at(cut.b, k, n)) for k in range(tile.k)] for n in range(tile.n)
+            [b.read(tile.at(config.b, k, n)) for k in range(tile.k)] for n in range(tile.n)
         ]
-        self._is_quantized = has_integers(cut.b) and dtype == "float32"
-        self._a = RegisterBuffers(a.vectors(), cut.stages * cut.m)
-        self._b = RegisterBuffers(b.vectors(), cut.stages * cut.parts)
-        self._a_value = local("a_value", [cut.m], dtype)
+        self._is_quantized = has_integers(config.b) and dtype == "float32"
+        self._a = RegisterBuffers(a.vectors(), config.stages * config.m)
+        self._b = RegisterBuffers(b.vectors(), config.stages * config.parts)
+        self._a_value = local("a_value", [config.m], dtype)
         self._b_value = local("b_value", [1], dtype)
-        self._partial = local("partial", [cut.m * tile.n], dtype)
+        self._partial = local("partial", [config.m * tile.n], dtype)
         own = [self._a_value, self._b_value, self._partial]
         self.registers = [*self._b.arrays, *self._a.arrays, *own]
 
@@ -80,7 +80,7 @@ class GemvTile:
         """Load a tile's k of each row of A."""
 
         def row(r: ir.Expr) -> tirx.Stmt:
-            return self._a.fill(slot * self._cut.m + r, self._at(r, 0, k_tile))
+            return self._a.fill(slot * self._config.m + r, self._at(r, 0, k_tile))
 
         return self._rows(row)
 
@@ -95,11 +95,11 @@ class GemvTile:
             Gives an element by part, vector and lane where B was staged; otherwise it is read
             from global memory.
         """
-        cut = self._cut
+        config = self._config
 
         def one(p: ir.Expr) -> tirx.Stmt:
             staged = None if source is None else partial(source, p)
-            return self._b.fill(slot * cut.parts + p, self._at(0, p, k_tile), staged)
+            return self._b.fill(slot * config.parts + p, self._at(0, p, k_tile), staged)
 
         return self._parts(one)
 
@@ -120,8 +120,8 @@ class GemvTile:
         return self._parts(lambda p: self._multiply_part(slot, p, k_tile))
 
     def _multiply_part(self, slot: ir.Expr, part: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
-        cut = self._cut
-        copy, here = slot * cut.parts + part, self._at(0, part, k_tile)
+        config = self._config
+        copy, here = slot * config.parts + part, self._at(0, part, k_tile)
         columns = [self._dequantized(column, copy) for column in self._b_values]
         one = [index(0)]
 
@@ -131,7 +131,7 @@ class GemvTile:
 
         def hold_a(a: ir.Expr) -> tirx.Stmt:
             def row(r: ir.Expr) -> tirx.Stmt:
-                held = self._a.values(a, slot * cut.m + r)
+                held = self._a.values(a, slot * config.m + r)
                 value = self._cast(substitute(held, self._at(r, 0, k_tile)))
                 return tirx.BufferStore(self._a_value, value, [r])
 
@@ -174,25 +174,25 @@ class GemvTile:
         return common_factors([widened(v, lambda e: self._b.word(e, copy)) for v in column])
 
     def _cast(self, value: ir.Expr) -> ir.Expr:
-        return tirx.Cast(self._cut.contraction.dtype, value)
+        return tirx.Cast(self._config.contraction.dtype, value)
 
     def _at(
         self, row: ir.Expr | int, part: ir.Expr | int, k_tile: ir.Expr
     ) -> dict[ir.Var, ir.Expr]:
-        place = self._cut.axes_at(self._block, row, part, self._n_tile)
-        return place | {self._cut.tile.k_tile: k_tile}
+        place = self._config.axes_at(self._block, row, part, self._n_tile)
+        return place | {self._config.tile.k_tile: k_tile}
 
     def _rows(self, body: Body) -> tirx.Stmt:
-        return unrolled("row", self._cut.m, body)
+        return unrolled("row", self._config.m, body)
 
     def _parts(self, body: Body) -> tirx.Stmt:
-        return unrolled("part", self._cut.parts, body)
+        return unrolled("part", self._config.parts, body)
 
     def _acc_place(self, row: ir.Expr, part: ir.Expr, n: int) -> list[ir.Expr]:
-        return self._place((row * self._cut.parts + part) * self._cut.tile_n + n)
+        return self._place((row * self._config.parts + part) * self._config.tile_n + n)
 
     def _partial_place(self, row: ir.Expr, n: int) -> list[ir.Expr]:
-        return [row * self._cut.tile_n + n]
+        return [row * self._config.tile_n + n]
 
 
 def _add(buffer: ir.Var, place: list[ir.Expr], value: ir.Expr) -> tirx.Stmt:

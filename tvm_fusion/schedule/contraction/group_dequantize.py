@@ -25,7 +25,7 @@ class GroupAccumulators:
 
     Parameters
     ----------
-    cut : SkinnyMmaConfig
+    config : SkinnyMmaConfig
         The product.
     encodings : sequence of sequence of Encoding
         Of each column the encoding of the k of each instruction.
@@ -36,8 +36,8 @@ class GroupAccumulators:
         Their buffers.
     """
 
-    def __init__(self, cut: SkinnyMmaConfig, encodings: Sequence[Sequence[Encoding]]) -> None:
-        self._cut = cut
+    def __init__(self, config: SkinnyMmaConfig, encodings: Sequence[Sequence[Encoding]]) -> None:
+        self._config = config
         by_chunk = [*zip(*encodings, strict=True)]
         # Instructions whose columns are encoded alike add to the same accumulators.
         self._runs = [
@@ -47,10 +47,10 @@ class GroupAccumulators:
         biases = dict.fromkeys(code.bias for columns, _ in self._runs for code in columns)
         self._bias_places = {bias: n * K_PER_THREAD for n, bias in enumerate(biases)}
         starts = dict.fromkeys(self._biases_of(run, pair) for run, pair in self._pairs())
-        size = cut.n8 * ACCUMULATORS
+        size = config.n8 * ACCUMULATORS
         self._starts = {start: n * size for n, start in enumerate(starts)}
-        threads, per_run = cut.threads, cut.accumulators // cut.parts
-        self._biases = local("biases", [threads, len(biases) * K_PER_THREAD], cut.half)
+        threads, per_run = config.threads, config.accumulators // config.parts
+        self._biases = local("biases", [threads, len(biases) * K_PER_THREAD], config.half)
         self._bias_sums = local("bias_sums", [threads, len(starts) * size], "float32")
         self._group = local("group", [threads, len(self._runs) * per_run], "float32")
         self.buffers = [self._biases, self._bias_sums, self._group]
@@ -59,7 +59,7 @@ class GroupAccumulators:
         """Write the fragments of negative biases."""
         return sequence(
             [
-                tirx.BufferStore(self._biases, tirx.const(-bias, self._cut.half), [thread, n])
+                tirx.BufferStore(self._biases, tirx.const(-bias, self._config.half), [thread, n])
                 for bias, first in self._bias_places.items()
                 for n in map(index, range(first, first + K_PER_THREAD))
             ]
@@ -80,7 +80,7 @@ class GroupAccumulators:
         b_frag, a_frag : callable
             Give the first element of a column's, or of an n8's, fragment of an instruction.
         """
-        half = self._cut.half
+        half = self._config.half
 
         def fragment(n8: ir.Expr) -> tirx.Stmt:
             stmts = []
@@ -103,11 +103,11 @@ class GroupAccumulators:
                     stmts.append(mma_m16n8k16(half, acc, columns, a_frag(n8, chunk)))
             return sequence(stmts)
 
-        return unrolled("n8", self._cut.n8, fragment)
+        return unrolled("n8", self._config.n8, fragment)
 
     def value(self, thread: ir.Expr, number: int, column: int) -> ir.Expr:
         """Give an accumulator of a column, in units of the group's scale."""
-        size = self._cut.accumulators // self._cut.parts
+        size = self._config.accumulators // self._config.parts
         found = tirx.const(0.0)
         for run, (columns, _) in enumerate(self._runs):
             own = load(self._group, [thread, index(run * size + number)])
@@ -116,7 +116,7 @@ class GroupAccumulators:
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         for run in range(len(self._runs)):
-            for pair in range(self._cut.tile_n // 2):
+            for pair in range(self._config.tile_n // 2):
                 yield run, pair
 
     def _biases_of(self, run: int, pair: int) -> tuple[int, float, float]:
@@ -125,7 +125,7 @@ class GroupAccumulators:
         return run, low.bias, high.bias
 
     def _place(self, run: int, n8: ir.Expr, pair: int) -> ir.Expr:
-        return ((run * self._cut.n8 + n8) * (self._cut.tile_n // 2) + pair) * ACCUMULATORS
+        return ((run * self._config.n8 + n8) * (self._config.tile_n // 2) + pair) * ACCUMULATORS
 
     def _clear(self, thread: ir.Expr, first: ir.Expr) -> tirx.Stmt:
         def one(i: ir.Expr) -> tirx.Stmt:

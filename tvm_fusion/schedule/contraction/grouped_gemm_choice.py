@@ -39,13 +39,13 @@ from .unaligned_tiles import (
 )
 
 THREADS = (128, 256)
-TURNS = 3  # in which products choose again
+ROUNDS = 3  # in which products choose again
 # Sums of all products of a launch, of each multiprocessor: two waves of tiles of 64 by 128.
 MOST_SUMS = 2 * 64 * 128
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupedProduct:
     """A product of a grouped GEMM: its sizes, the types of its operands, and how these are copied.
 
     Attributes
@@ -63,7 +63,7 @@ class Part:
     unaligned: tuple[bool, ...]
 
     @classmethod
-    def of(cls, problem: TileGemmConfig) -> Part:
+    def of(cls, problem: TileGemmConfig) -> GroupedProduct:
         """Read a problem."""
         sizes = gemm_sizes(problem)
         return cls(sizes, TileShape.of(problem), unaligned_operands(problem, sizes))
@@ -112,7 +112,7 @@ def grouped_tiles(
     (tuple of TileGemmConfig, float) or None
         The tiles, of one number of threads and one ``split_k``; ``None`` where none fit.
     """
-    found = _grouped_shapes(tuple(Part.of(problem) for problem in problems), device)
+    found = _grouped_shapes(tuple(GroupedProduct.of(problem) for problem in problems), device)
     if found is None:
         return None
     shapes, clocks = found
@@ -122,28 +122,28 @@ def grouped_tiles(
 
 @lru_cache(maxsize=256)
 def _grouped_shapes(
-    parts: tuple[Part, ...], device: Device
+    parts: tuple[GroupedProduct, ...], device: Device
 ) -> tuple[tuple[TileShape, ...], float] | None:
     found = []
     for threads in THREADS:
         for split_k in SPLIT_K if device.clusters else SPLIT_K[:1]:
             spaces = {part: part.shapes(threads, split_k, device) for part in dict.fromkeys(parts)}
             if all(spaces.values()):
-                found.append(_in_turns(parts, spaces, device))
+                found.append(_by_coordinate_descent(parts, spaces, device))
     return min(found, key=lambda pair: pair[1], default=None)
 
 
-def _in_turns(
-    parts: tuple[Part, ...], spaces: dict[Part, list[TileShape]], device: Device
+def _by_coordinate_descent(
+    parts: tuple[GroupedProduct, ...], spaces: dict[GroupedProduct, list[TileShape]], device: Device
 ) -> tuple[tuple[TileShape, ...], float]:
     """Let products choose among tiles of one number of threads; equal ones have equal tiles."""
     chosen = {part: shapes[0] for part, shapes in spaces.items()}
 
-    def clocks(part: Part, shape: TileShape) -> float:
+    def clocks(part: GroupedProduct, shape: TileShape) -> float:
         beside = {**chosen, part: shape}
         return launch_clocks(parts, [beside[p] for p in parts], device)
 
-    for _ in range(TURNS):
+    for _ in range(ROUNDS):
         before = dict(chosen)
         for part, shapes in spaces.items():
             chosen[part] = min(shapes, key=partial(clocks, part))
@@ -153,7 +153,9 @@ def _in_turns(
     return found, launch_clocks(parts, found, device)
 
 
-def launch_clocks(parts: Sequence[Part], shapes: Sequence[TileShape], device: Device) -> float:
+def launch_clocks(
+    parts: Sequence[GroupedProduct], shapes: Sequence[TileShape], device: Device
+) -> float:
     """Estimate the clocks of one launch of the blocks of several products."""
     sms = device.sm_count or 1
     pairs = list(zip(parts, shapes, strict=True))

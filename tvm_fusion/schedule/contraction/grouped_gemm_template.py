@@ -21,7 +21,7 @@ from ...core.untouched import SCHEDULED
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...program.group import Group
-from ..cpu import Registers
+from ..cpu import VectorRegisters
 from ..elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from ..estimate import flops, points, traffic
 from .gemm_config_cpu import default
@@ -54,7 +54,7 @@ class GroupedGemm(Template):
         packed = [b.source for b in map(operand_b, whole) if isinstance(b, PackedB)]
         if any(_readers(found, source) > 1 for source in packed):
             return Refusal("shared_weight", "Two of the products would pack the same constant.")
-        maps = ElementwiseCpuConfig.of(found.others, Registers.of(device))
+        maps = ElementwiseCpuConfig.of(found.others, VectorRegisters.of(device))
         return Claim(
             self,
             group,

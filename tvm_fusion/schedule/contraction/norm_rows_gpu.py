@@ -47,7 +47,7 @@ class NormalizedRows:
 
     Attributes
     ----------
-    cut : GemvConfig
+    config : GemvConfig
         The product, with a norm scale.
     shared : Var
         Two-dimensional, at least as large as all rows; the slices' partial sums reuse it.
@@ -55,47 +55,47 @@ class NormalizedRows:
         ``[m, threads]`` and ``[m, FOLDED]``: sums over a row by thread, and reduced.
     """
 
-    cut: GemvConfig
+    config: GemvConfig
     shared: ir.Var
     partial: ir.Var
     folded: ir.Var
 
     @classmethod
-    def of(cls, cut: GemvConfig, shared: ir.Var) -> NormalizedRows | None:
+    def of(cls, config: GemvConfig, shared: ir.Var) -> NormalizedRows | None:
         """Declare the buffers; ``None`` without a norm prologue."""
-        dtype = cut.contraction.dtype
-        if cut.norm_scale is None:
+        dtype = config.contraction.dtype
+        if config.norm_scale is None:
             return None
 
         def sums(count: int) -> ir.Var:
-            return scratch([index(cut.m), index(count)], dtype, "row_sums", scope="shared")
+            return scratch([index(config.m), index(count)], dtype, "row_sums", scope="shared")
 
-        return cls(cut, shared, sums(cut.threads), sums(FOLDED))
+        return cls(config, shared, sums(config.threads), sums(FOLDED))
 
     @property
     def value(self) -> ir.Expr:
         """The staged A, over the axes of the product."""
-        row, k = (_flat(axes) for axes in (self.cut.m_axes, self.cut.k_axes))
+        row, k = (_flat(axes) for axes in (self.config.m_axes, self.config.k_axes))
         return load(self.shared, self._place(row, k))
 
     def stage(self, number: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         """Compute a thread's vectors of every row, and its part of the sum over the row."""
-        cut = self.cut
-        assert cut.norm_scale is not None
-        extent = product([a.extent for a in cut.k_axes])
-        tiles = [ThreadTile(cut.n_axes, cut.k_axes, k, 1, True) for k in VECTOR_SIZES]
+        config = self.config
+        assert config.norm_scale is not None
+        extent = product([a.extent for a in config.k_axes])
+        tiles = [ThreadTile(config.n_axes, config.k_axes, k, 1, True) for k in VECTOR_SIZES]
         tile = next(t for t in tiles if t.divides())
-        stage, dtype = cut.contraction.stage, cut.contraction.dtype
+        stage, dtype = config.contraction.stage, config.contraction.dtype
         elements = ElementLoads(tile.analyzer((*stage.axes, *stage.reduce)))
-        values = [elements.read(tile.at(cut.a, k, 0)) for k in range(tile.k)]
-        summands = [elements.read(tile.at(cut.norm_scale.term, k, 0)) for k in range(tile.k)]
+        values = [elements.read(tile.at(config.a, k, 0)) for k in range(tile.k)]
+        summands = [elements.read(tile.at(config.norm_scale.term, k, 0)) for k in range(tile.k)]
         registers = RegisterBuffers(elements.vectors(), 1)
         total = local("row_sum", [1], dtype)
 
         def row(r: ir.Expr) -> tirx.Stmt:
             def step(n: ir.Expr) -> tirx.Stmt:
-                k_tile = n * cut.threads + thread
-                here = cut.axes_at(number, r, 0, index(0)) | {tile.k_tile: k_tile}
+                k_tile = n * config.threads + thread
+                here = config.axes_at(number, r, 0, index(0)) | {tile.k_tile: k_tile}
 
                 def held(expr: ir.Expr) -> ir.Expr:
                     return substitute(registers.values(expr, index(0)), here)
@@ -109,7 +109,7 @@ class NormalizedRows:
                     stmts.append(tirx.BufferStore(total, added, [0]))
                 return when(k_tile * tile.k < extent, sequence(stmts))
 
-            steps = ceildiv(extent, tile.k * cut.threads)
+            steps = ceildiv(extent, tile.k * config.threads)
             return sequence(
                 [
                     tirx.BufferStore(total, tirx.const(0, dtype), [0]),
@@ -122,19 +122,19 @@ class NormalizedRows:
 
     def fold(self, thread: ir.Expr) -> tirx.Stmt:
         """Reduce the threads' sums of each row to :data:`FOLDED`, in a block's first threads."""
-        cut = self.cut
-        total = local("row_sum", [1], cut.contraction.dtype)
+        config = self.config
+        total = local("row_sum", [1], config.contraction.dtype)
 
         def row(r: ir.Expr) -> tirx.Stmt:
             def add(n: ir.Expr) -> tirx.Stmt:
                 value = load(total, [index(0)]) + load(self.partial, [r, n * FOLDED + thread])
-                inside = n * FOLDED + thread < cut.threads
+                inside = n * FOLDED + thread < config.threads
                 return when(inside, tirx.BufferStore(total, value, [0]))
 
             return sequence(
                 [
-                    tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0]),
-                    unrolled("i", -(-cut.threads // FOLDED), add),
+                    tirx.BufferStore(total, tirx.const(0, config.contraction.dtype), [0]),
+                    unrolled("i", -(-config.threads // FOLDED), add),
                     tirx.BufferStore(self.folded, load(total, [index(0)]), [r, thread]),
                 ]
             )
@@ -143,16 +143,16 @@ class NormalizedRows:
 
     def scale(self, row: ir.Expr, place: list[ir.Expr], total: ir.Var) -> tuple[tirx.Stmt, ir.Expr]:
         """Finish the sum over a row, and express the scale of the row's results."""
-        cut = self.cut
-        assert cut.norm_scale is not None
+        config = self.config
+        assert config.norm_scale is not None
 
         def add(n: ir.Expr) -> tirx.Stmt:
             value = load(total, [index(0)]) + load(self.folded, [row, n])
             return tirx.BufferStore(total, value, [0])
 
-        start = tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0])
+        start = tirx.BufferStore(total, tirx.const(0, config.contraction.dtype), [0])
         stmt = sequence([start, unrolled("i", FOLDED, add)])
-        return stmt, cut.norm_scale.at(place, load(total, [index(0)]), cut.contraction.stage)
+        return stmt, config.norm_scale.at(place, load(total, [index(0)]), config.contraction.stage)
 
     @property
     def buffers(self) -> list[ir.Var]:
@@ -160,10 +160,10 @@ class NormalizedRows:
         return [self.partial, self.folded]
 
     def _rows(self, body: Body) -> tirx.Stmt:
-        return unrolled("row", self.cut.m, body)
+        return unrolled("row", self.config.m, body)
 
     def _place(self, row: ir.Expr, k: ir.Expr) -> list[ir.Expr]:
-        flat = row * product([a.extent for a in self.cut.k_axes]) + k
+        flat = row * product([a.extent for a in self.config.k_axes]) + k
         return coordinates(flat, self.shared.ty.shape)
 
 

@@ -30,7 +30,7 @@ class OperandFragments:
 
     Parameters
     ----------
-    cut : TileGemmConfig
+    config : TileGemmConfig
         The product.
     layout : OperandLayout
         The operand's tiles.
@@ -45,14 +45,16 @@ class OperandFragments:
         Registers.
     """
 
-    def __init__(self, cut: TileGemmConfig, layout: OperandLayout, is_a: bool, slots: int) -> None:
-        self._cut, self._layout, self._is_a = cut, layout, is_a
-        self._warp = cut.warp_m if is_a else cut.warp_n
+    def __init__(
+        self, config: TileGemmConfig, layout: OperandLayout, is_a: bool, slots: int
+    ) -> None:
+        self._config, self._layout, self._is_a = config, layout, is_a
+        self._warp = config.warp_m if is_a else config.warp_n
         self._count = self._warp // M16
         # Bytes are held in words: the addresses of registers are those of words.
-        is_half = cut.a_dtype in HALF_TYPES
+        is_half = config.a_dtype in HALF_TYPES
         self._size = FRAGMENT_WORDS * (2 if is_half else 1)
-        held = cut.a_dtype if is_half else "uint32"
+        held = config.a_dtype if is_half else "uint32"
         name = "a_frag" if is_a else "b_frag"
         self.buffer = local(name, [slots * self._count * self._size], held)
 
@@ -89,7 +91,7 @@ class OperandFragments:
         """
         shared, start = tile
         first = warp * self._warp
-        has_words = self._cut.item_bytes == WORD_BYTES and not self._layout.is_k_contiguous
+        has_words = self._config.item_bytes == WORD_BYTES and not self._layout.is_k_contiguous
 
         def one(i: ir.Expr) -> tirx.Stmt:
             if has_words:
@@ -115,8 +117,8 @@ class OperandFragments:
         if self._layout.is_k_contiguous:
             line, chunk = first + high * 8 + row, step * CHUNKS + high_k
         else:
-            line = step * self._cut.k_step + high_k * 8 + row
-            chunk = tirx.floordiv(first, self._cut.chunk) + high
+            line = step * self._config.k_step + high_k * 8 + row
+            chunk = tirx.floordiv(first, self._config.chunk) + high
         return (line * self._layout.row_chunks + exchanged(chunk, by)) * WORDS
 
     def _load_words(
@@ -141,7 +143,7 @@ class OperandFragments:
         stmts = []
         for number in range(FRAGMENT_WORDS):
             high_k, high = divmod(number, 2) if self._is_a else divmod(number, 2)[::-1]
-            line = step * self._cut.k_step + high_k * THREADS_IN_GROUP + k
+            line = step * self._config.k_step + high_k * THREADS_IN_GROUP + k
             column = first + i * M16 + high * GROUPS + group
             chunk = exchanged(tirx.floordiv(column, size), self._layout.swizzle(line))
             word = (line * self._layout.row_chunks + chunk) * size + tirx.floormod(column, size)

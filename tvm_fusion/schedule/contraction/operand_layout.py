@@ -46,7 +46,7 @@ class OperandLayout:
 
     Parameters
     ----------
-    cut : TileGemmConfig
+    config : TileGemmConfig
         The product.
     is_a : bool
         Whether the operand is A.
@@ -69,31 +69,31 @@ class OperandLayout:
         Size of a tile in shared memory, in 32-bit words.
     """
 
-    def __init__(self, cut: TileGemmConfig, is_a: bool) -> None:
-        self._cut = cut
-        view = cut if is_a else cut.interleaved()
+    def __init__(self, config: TileGemmConfig, is_a: bool) -> None:
+        self._config = config
+        view = config if is_a else config.interleaved()
         self._expr = view.a if is_a else view.b
-        self._chunk, self._parts = cut.chunk, 1 if is_a else cut.parts
+        self._chunk, self._parts = config.chunk, 1 if is_a else config.parts
         self._axes = view.m_axes if is_a else view.n_axes
-        self._block = cut.block_m if is_a else cut.block_n
+        self._block = config.block_m if is_a else config.block_n
         self._extent = product([a.extent for a in self._axes])
-        orders = [(True, cut.k_axes), (False, self._axes)]
-        orders = orders[: 2 if cut.item_bytes > 1 else 1]  # bytes are not transposed
-        layout = chunk_layout(cut, self._expr, orders if is_a else orders[::-1])
+        orders = [(True, config.k_axes), (False, self._axes)]
+        orders = orders[: 2 if config.item_bytes > 1 else 1]  # bytes are not transposed
+        layout = chunk_layout(config, self._expr, orders if is_a else orders[::-1])
         self._layout, self.is_shifted = layout, layout.is_shifted
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
         is_loaded = is_plain(self._expr) or layout.guard is not None
         self.is_copied = layout.values is not None and len(layout.vectors) == 1 and is_loaded
         self.is_gathered = layout.values is None and not layout.is_shifted
-        across = cut.block_k if self.is_k_contiguous else self._block
+        across = config.block_k if self.is_k_contiguous else self._block
         self.row_chunks = across // self._chunk
-        self.words = self._block * cut.block_k * cut.item_bytes // WORD_BYTES
-        self._copies = self._block * cut.block_k // self.lanes
-        self._each = -(-self._copies // cut.threads)
+        self.words = self._block * config.block_k * config.item_bytes // WORD_BYTES
+        self._copies = self._block * config.block_k // self.lanes
+        self._each = -(-self._copies // config.threads)
 
     def _place(self, i: ir.Expr, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Give the row and column of a thread's i-th copy, and whether there is one."""
-        flat = i * self._cut.threads + thread
+        flat = i * self._config.threads + thread
         per_chunk = self._chunk // self.lanes
         row, column = coordinates(flat, [index(1), self.row_chunks * per_chunk])
         if self._parts > 1 and not self.is_k_contiguous:
@@ -102,56 +102,56 @@ class OperandLayout:
             sizes = [self._parts, self.row_chunks // self._parts, per_chunk]
             part, number, in_chunk = coordinates(column, sizes)
             column = (number * self._parts + part) * per_chunk + in_chunk
-        has_all = self._copies % self._cut.threads == 0
+        has_all = self._copies % self._config.threads == 0
         return row, column, tirx.const(True) if has_all else flat < self._copies
 
     def _word(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
         chunk, part = coordinates(column, [index(1), self._chunk // self.lanes])
         place = (row * self.row_chunks + exchanged(chunk, self.swizzle(row))) * WORDS
-        return place + part * (self.lanes * self._cut.item_bytes // WORD_BYTES)
+        return place + part * (self.lanes * self._config.item_bytes // WORD_BYTES)
 
     def swizzle(self, row: ir.Expr) -> ir.Expr:
         """Give what the chunks of a row are exchanged by.
 
         Four rows of k whose words are loaded one by one, eight of each, lie in all banks.
         """
-        has_words = self._cut.item_bytes == WORD_BYTES and not self.is_k_contiguous
+        has_words = self._config.item_bytes == WORD_BYTES and not self.is_k_contiguous
         return swizzle(row * 2 if has_words else row, self.row_chunks)
 
     def _source(
         self, tile: TilePosition, row: ir.Expr, column: ir.Expr
     ) -> tuple[dict[ir.Var, ir.Expr], ir.Expr]:
         """Give the vector and the axes of a copy, and whether it is inside of K."""
-        cut, inside, first, k_tile = self._cut, tirx.const(True), tile.first, tile.k_tile
+        config, inside, first, k_tile = self._config, tirx.const(True), tile.first, tile.k_tile
         if self.is_k_contiguous:
-            vector = k_tile * (cut.block_k // self.lanes) + column
-            if cut.k % (cut.block_k * cut.split_k):
-                inside = vector < cut.k // self.lanes
-                vector = tirx.min(vector, cut.k // self.lanes - 1)
+            vector = k_tile * (config.block_k // self.lanes) + column
+            if config.k % (config.block_k * config.split_k):
+                inside = vector < config.k // self.lanes
+                vector = tirx.min(vector, config.k // self.lanes - 1)
             return {self._vector: vector} | axis_values(self._axes, self._row(first + row)), inside
-        k = k_tile * cut.block_k + row
-        if cut.k % (cut.block_k * cut.split_k):
-            inside = k < cut.k
-            k = tirx.min(k, cut.k - 1)
+        k = k_tile * config.block_k + row
+        if config.k % (config.block_k * config.split_k):
+            inside = k < config.k
+            k = tirx.min(k, config.k - 1)
         vector = tirx.floordiv(first, self.lanes) + column
         vectors = tirx.floordiv(self._extent, self.lanes)
         if not self._is_exact():
             vector = tirx.min(vector, vectors - 1)
-        return {self._vector: vector} | axis_values(cut.k_axes, k), inside
+        return {self._vector: vector} | axis_values(config.k_axes, k), inside
 
     def _unaligned(
         self, tile: TilePosition, row: ir.Expr, chunk: ir.Expr
     ) -> tuple[ir.TensorLoad, ir.Expr]:
         """Give the first element of a chunk, and how many exist."""
-        cut, own = self._cut, self._extent
-        k = tile.k_tile * cut.block_k + (chunk * self._chunk if self.is_k_contiguous else row)
+        config, own = self._config, self._extent
+        k = tile.k_tile * config.block_k + (chunk * self._chunk if self.is_k_contiguous else row)
         place = tile.first + (row if self.is_k_contiguous else chunk * self._chunk)
         along, across = (k, place) if self.is_k_contiguous else (place, k)
-        most, rows = (cut.k, own) if self.is_k_contiguous else (own, cut.k)
+        most, rows = (config.k, own) if self.is_k_contiguous else (own, config.k)
         left = tirx.max(tirx.min(most - along, index(self._chunk)), index(0))
         count = tirx.Select(across < rows, left, index(0))
-        k, place = tirx.min(k, cut.k - 1), tirx.min(place, own - 1)
-        there = axis_values(cut.k_axes, k) | axis_values(self._axes, place)
+        k, place = tirx.min(k, config.k - 1), tirx.min(place, own - 1)
+        there = axis_values(config.k_axes, k) | axis_values(self._axes, place)
         return substitute(self._expr, {**tile.where, **there}), count
 
     def _row(self, row: ir.Expr) -> ir.Expr:

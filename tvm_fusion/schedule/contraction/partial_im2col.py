@@ -35,7 +35,7 @@ from .match_tma_window import image_dim, is_of_bounds
 from .operand_copies import OperandCopies
 from .operands import SumOfProducts, is_weight
 from .packing_function import packing_function
-from .partial_im2col_gpu import Columns, partial_im2col_gpu
+from .partial_im2col_gpu import ImageColumns, partial_im2col_gpu
 from .tile_gemm_config import is_plain, narrow_operand, unguarded
 from .tma_window import ImageDim
 
@@ -154,7 +154,7 @@ def _copies(contraction: SumOfProducts, found: _Convolution) -> OperandCopies:
         tuple(d.start + sum(d.taps[n] * at for n, at in tap.items()) for d in window.dims)
         for tap in taps
     )
-    columns = Columns(window.dims, window.row, (*outer, width), depth, terms)
+    columns = ImageColumns(window.dims, window.row, (*outer, width), depth, terms)
     copy = declare([*(outer or [1]), width * depth], dtype, f"{image.source.name}_columns")
 
     k = Axis(tirx.Var("k", "int64"), index(sizes[window.along] * depth))

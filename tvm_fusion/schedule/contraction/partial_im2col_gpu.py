@@ -35,7 +35,7 @@ from .tma_window import ImageDim
 
 
 @dataclass(frozen=True)
-class Columns:
+class ImageColumns:
     """Columns of an image: the terms that one input column has for a row of results.
 
     Attributes
@@ -59,14 +59,14 @@ class Columns:
     terms: tuple[tuple[int, ...], ...]
 
 
-def partial_im2col_gpu(image: ir.Var, copy: ir.Var, columns: Columns) -> tirx.PrimFunc:
+def partial_im2col_gpu(image: ir.Var, copy: ir.Var, columns: ImageColumns) -> tirx.PrimFunc:
     """Make the kernel.
 
     Parameters
     ----------
     image, copy : Var
         The image, and where the columns of a row lie one behind the other.
-    columns : Columns
+    columns : ImageColumns
         The columns.
 
     Returns
@@ -83,7 +83,7 @@ def partial_im2col_gpu(image: ir.Var, copy: ir.Var, columns: Columns) -> tirx.Pr
     return copy_kernel([image, copy], pieces)
 
 
-def _chunk(image: ir.Var, copy: ir.Var, columns: Columns, first: int, lanes: int) -> Body:
+def _chunk(image: ir.Var, copy: ir.Var, columns: ImageColumns, first: int, lanes: int) -> Body:
     """Write how a thread copies a chunk of a column."""
     dtype = str(image.ty.dtype)
 
@@ -109,7 +109,7 @@ def _chunk(image: ir.Var, copy: ir.Var, columns: Columns, first: int, lanes: int
 
 
 def _element(
-    image: ir.Var, columns: Columns, place: Sequence[ir.Expr], term: Sequence[int]
+    image: ir.Var, columns: ImageColumns, place: Sequence[ir.Expr], term: Sequence[int]
 ) -> ir.Expr:
     """Give the element of a term, or zero where it is not in the image."""
     indices: list[ir.Expr] = []

@@ -45,9 +45,9 @@ class ResultVectors:
     is_plain: bool = True
 
 
-def result_vectors(cut: TileGemmConfig) -> ResultVectors:
+def result_vectors(config: TileGemmConfig) -> ResultVectors:
     """Choose the widest vectors that all results can be stored in."""
-    results = cut.contraction.results
+    results = config.contraction.results
     values = [r.value for r in results]
     reads = [x for v in values for x in loads(v)]
     if any(map(conditional_loads, values)):
@@ -56,23 +56,23 @@ def result_vectors(cut: TileGemmConfig) -> ResultVectors:
         return ResultVectors(1, False, False)
     for width in WIDTHS:
         for is_along_m in (False, True):
-            axis = (cut.m_axes if is_along_m else cut.n_axes)[-1]
+            axis = (config.m_axes if is_along_m else config.n_axes)[-1]
             extent = constant(axis.extent)
             if extent is None or extent % width:
                 continue
-            if all(_is_contiguous(cut, r, axis, width) for r in results):
+            if all(_is_contiguous(config, r, axis, width) for r in results):
                 return ResultVectors(width, is_along_m)
-    is_contiguous = all(_is_contiguous(cut, r, cut.n_axes[-1], 1) for r in results)
+    is_contiguous = all(_is_contiguous(config, r, config.n_axes[-1], 1) for r in results)
     return ResultVectors(1, False, is_contiguous)
 
 
-def _is_contiguous(cut: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
+def _is_contiguous(config: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
     """Whether elements along an axis are aligned vectors of an output, which has all or none."""
     size = store_size(str(result.buffer.ty.dtype), width)
     if size is None:
         return False
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
-    analyzer = result_analyzer(cut, axis, vector, width)
+    analyzer = result_analyzer(config, axis, vector, width)
     ends = [{axis.var: vector * width + i} for i in (0, width - 1)]
     if result.condition is not None and not _is_uniform(result.condition, ends, analyzer):
         return False
@@ -113,10 +113,10 @@ def _is_uniform(
     )
 
 
-def result_analyzer(cut: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
+def result_analyzer(config: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
     """Bind the axes of results, one of them in vectors."""
     analyzer = sym.Analyzer()
-    for one in cut.contraction.stage.axes:
+    for one in config.contraction.stage.axes:
         extent = constant(one.extent)
         if extent is not None and one is not axis:
             analyzer.bind(one.var, ir.Range.from_min_extent(index(0), index(extent)))

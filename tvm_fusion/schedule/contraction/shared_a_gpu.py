@@ -27,7 +27,7 @@ class SharedA:
 
     Parameters
     ----------
-    cut : SkinnyMmaConfig
+    config : SkinnyMmaConfig
         A product of one row.
     block : Expr
         The block.
@@ -44,50 +44,50 @@ class SharedA:
 
     def __init__(
         self,
-        cut: SkinnyMmaConfig,
+        config: SkinnyMmaConfig,
         block: ir.Expr,
         values: Sequence[ir.Expr],
         vectors: Sequence[VectorLoad],
     ) -> None:
-        self._cut, self._block, self._values = cut, block, values
-        self._tiles = int(cut.k_tiles)
-        self._rounds = -(-self._tiles // cut.threads)
-        self._registers = RegisterBuffers(vectors, self._rounds, cut.threads)
-        tile_k = cut.tile.k
-        self._vector_size = min(tile_k, VECTOR_BYTES // DataType(cut.half).itemsize)
-        self._ordered = local("a_ordered", [cut.threads, tile_k], cut.half)
+        self._config, self._block, self._values = config, block, values
+        self._tiles = int(config.k_tiles)
+        self._rounds = -(-self._tiles // config.threads)
+        self._registers = RegisterBuffers(vectors, self._rounds, config.threads)
+        tile_k = config.tile.k
+        self._vector_size = min(tile_k, VECTOR_BYTES // DataType(config.half).itemsize)
+        self._ordered = local("a_ordered", [config.threads, tile_k], config.half)
         shape = [index(self._tiles), index(tile_k)]
-        self._shared = scratch(shape, cut.half, "a_shared", scope="shared")
+        self._shared = scratch(shape, config.half, "a_shared", scope="shared")
         self.buffers = [*self._registers.arrays, self._ordered, self._shared]
 
     @classmethod
     def of(
         cls,
-        cut: SkinnyMmaConfig,
+        config: SkinnyMmaConfig,
         block: ir.Expr,
         values: Sequence[ir.Expr],
         vectors: Sequence[VectorLoad],
     ) -> SharedA | None:
         """Plan the staging; ``None`` for several rows, or a row that is too long."""
-        return cls(cut, block, values, vectors) if cut.shared_row_bytes else None
+        return cls(config, block, values, vectors) if config.shared_row_bytes else None
 
     def load(self, thread: ir.Expr) -> tirx.Stmt:
         """Load a thread's tiles into registers."""
 
-        def tile(turn: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
-            return self._registers.fill(turn, where, None, thread)
+        def tile(step: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
+            return self._registers.fill(step, where, None, thread)
 
         return self._each_tile(thread, tile)
 
     def store(self, thread: ir.Expr) -> tirx.Stmt:
         """Store a thread's tiles in shared memory, in fragment order."""
 
-        def tile(turn: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
+        def tile(step: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
             stmts: list[tirx.Stmt] = []
             for place, value in enumerate(self._values):
-                held = substitute(self._registers.values(value, turn, thread), where)
+                held = substitute(self._registers.values(value, step, thread), where)
                 stmts.append(tirx.BufferStore(self._ordered, held, [thread, index(place)]))
-            number = where[self._cut.tile.k_tile]
+            number = where[self._config.tile.k_tile]
 
             def lane(own: ir.Expr, shared: ir.Expr) -> tirx.Stmt:
                 value = load(self._ordered, [thread, own])
@@ -110,12 +110,12 @@ class SharedA:
     def _each_tile(
         self, thread: ir.Expr, do: Callable[[ir.Expr, Mapping[ir.Var, ir.Expr]], tirx.Stmt]
     ) -> tirx.Stmt:
-        """Write ``do(turn, place)`` for every tile of a thread."""
+        """Write ``do(step, place)`` for every tile of a thread."""
 
-        def one(turn: ir.Expr) -> tirx.Stmt:
-            tile, first = turn * self._cut.threads + thread, index(0)
-            where = self._cut.axes_at(self._block, first, first, first)
-            return when(tile < self._tiles, do(turn, where | {self._cut.tile.k_tile: tile}))
+        def one(step: ir.Expr) -> tirx.Stmt:
+            tile, first = step * self._config.threads + thread, index(0)
+            where = self._config.axes_at(self._block, first, first, first)
+            return when(tile < self._tiles, do(step, where | {self._config.tile.k_tile: tile}))
 
         return unrolled("round", self._rounds, one)
 
@@ -123,7 +123,7 @@ class SharedA:
         self, tile: ir.Expr, lane: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
     ) -> tirx.Stmt:
         """Go through a tile's vectors, rotated so that adjacent tiles use different banks."""
-        vectors = self._cut.tile.k // self._vector_size
+        vectors = self._config.tile.k // self._vector_size
 
         def vector(number: ir.Expr) -> tirx.Stmt:
             rotated = tirx.floormod(number + tile, index(vectors))

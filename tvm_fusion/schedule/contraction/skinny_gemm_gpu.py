@@ -46,69 +46,73 @@ from .skinny_mma_mainloop import SkinnyMmaMainloop
 
 
 def skinny_gemm_gpu(
-    program: Program, cut: GemvConfig, beside: ConcatParts | None = None
+    program: Program, config: GemvConfig, beside: ConcatParts | None = None
 ) -> tirx.PrimFunc:
     """Make the kernel of a skinny GEMM, which may store other parts of a concatenation."""
-    slices, width = (index(size) for size in cut.partials_shape)
-    dtype, is_folded = cut.contraction.dtype, cut.folded_slices < cut.slices_k
+    slices, width = (index(size) for size in config.partials_shape)
+    dtype, is_folded = config.contraction.dtype, config.folded_slices < config.slices_k
     shared = scratch([slices, width], dtype, "partials", scope="shared")
-    folded = scratch([index(cut.folded_slices), width], dtype, "partials_folded", "shared")
+    folded = scratch([index(config.folded_slices), width], dtype, "partials_folded", "shared")
 
     def body(number: ir.Expr) -> tirx.Stmt:
         mainloop: GemvMainloop | SkinnyMmaMainloop
-        if isinstance(cut, SkinnyMmaConfig):
-            mainloop = SkinnyMmaMainloop(cut, number)
+        if isinstance(config, SkinnyMmaConfig):
+            mainloop = SkinnyMmaMainloop(config, number)
         else:
-            mainloop = GemvMainloop(cut, number, shared)
+            mainloop = GemvMainloop(config, number, shared)
         stmts = []
         if beside is not None:
-            workers = cut.blocks * cut.threads
-            stmts.append(cut.phase(lambda i: beside.stmt(number * cut.threads + i, workers)))
+            workers = config.blocks * config.threads
+            stmts.append(config.phase(lambda i: beside.stmt(number * config.threads + i, workers)))
         stmts.append(mainloop.stmt())
-        for first in range(0, cut.m, cut.rows_per_pass):
-            rows = range(first, min(first + cut.rows_per_pass, cut.m))
-            stmts.append(cut.phase(partial(mainloop.share_partials, rows, shared)))
+        for first in range(0, config.m, config.rows_per_pass):
+            rows = range(first, min(first + config.rows_per_pass, config.m))
+            stmts.append(config.phase(partial(mainloop.share_partials, rows, shared)))
             if is_folded:
-                stmts.append(cut.phase(partial(_fold, cut, rows, shared, folded)))
+                stmts.append(
+                    config.phase(partial(_reduce_to_fewer_slices, config, rows, shared, folded))
+                )
             partials = folded if is_folded else shared
-            reduce = partial(_reduce_slices, cut, number, rows, partials, mainloop.rows)
-            stmts.append(cut.phase(reduce))
+            reduce = partial(_reduce_slices, config, number, rows, partials, mainloop.rows)
+            stmts.append(config.phase(reduce))
         buffers = [*mainloop.buffers, shared, *([folded] if is_folded else [])]
         made = block("skinny_gemm", sequence(stmts), buffers)
-        return min_blocks_per_sm(made, cut.min_blocks_per_sm) if cut.min_blocks_per_sm else made
+        return (
+            min_blocks_per_sm(made, config.min_blocks_per_sm) if config.min_blocks_per_sm else made
+        )
 
-    return kernel(program, threads("blockIdx.x", cut.blocks, body))
+    return kernel(program, threads("blockIdx.x", config.blocks, body))
 
 
-def _fold(
-    cut: GemvConfig, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Expr
+def _reduce_to_fewer_slices(
+    config: GemvConfig, rows: range, shared: ir.Var, folded: ir.Var, thread: ir.Expr
 ) -> tirx.Stmt:
     """Reduce partial sums of all slices to those of fewer."""
     left = int(folded.ty.shape[0])
-    size = cut.partials(len(rows))
-    total = local("total", [1], cut.contraction.dtype)
+    size = config.partials(len(rows))
+    total = local("total", [1], config.contraction.dtype)
 
     def element(step: ir.Expr) -> tirx.Stmt:
-        flat = step * cut.threads + thread
+        flat = step * config.threads + thread
         first, place = coordinates(flat, [left, size])
 
         def add(n: ir.Expr) -> tirx.Stmt:
             k_slice = first + n * left
             value = load(total, [index(0)]) + load(shared, [k_slice, place])
-            return when(k_slice < cut.slices_k, tirx.BufferStore(total, value, [0]))
+            return when(k_slice < config.slices_k, tirx.BufferStore(total, value, [0]))
 
         stmts = [
-            tirx.BufferStore(total, tirx.const(0, cut.contraction.dtype), [0]),
-            unrolled("k_slice", -(-cut.slices_k // left), add),
+            tirx.BufferStore(total, tirx.const(0, config.contraction.dtype), [0]),
+            unrolled("k_slice", -(-config.slices_k // left), add),
             tirx.BufferStore(folded, load(total, [index(0)]), [first, place]),
         ]
         return when(flat < left * size, block("fold", sequence(stmts), [total]))
 
-    return loop("step", ceildiv(left * size, cut.threads), element)
+    return loop("step", ceildiv(left * size, config.threads), element)
 
 
 def _reduce_slices(
-    cut: GemvConfig,
+    config: GemvConfig,
     number: ir.Expr,
     rows: range,
     partials: ir.Var,
@@ -116,32 +120,32 @@ def _reduce_slices(
     thread: ir.Expr,
 ) -> tirx.Stmt:
     """Add up the slices of each element of some rows and store its epilogue, coalesced."""
-    dtype, parts, m = cut.contraction.dtype, range(cut.parts), len(rows)
-    totals, row_total = local("totals", [cut.parts], dtype), local("row_total", [1], dtype)
+    dtype, parts, m = config.contraction.dtype, range(config.parts), len(rows)
+    totals, row_total = local("totals", [config.parts], dtype), local("row_total", [1], dtype)
 
     def element(step: ir.Expr) -> tirx.Stmt:
-        flat = step * cut.threads + thread
-        row, column = coordinates(flat, [m, cut.block_n])
-        n_tile, lane = coordinates(column, [cut.threads_n, cut.tile_n])
+        flat = step * config.threads + thread
+        row, column = coordinates(flat, [m, config.block_n])
+        n_tile, lane = coordinates(column, [config.threads_n, config.tile_n])
 
         def add(s: ir.Expr) -> tirx.Stmt:
             def one(part: int) -> tirx.Stmt:
-                found = load(partials, [s, (row * cut.parts + part) * cut.block_n + column])
+                found = load(partials, [s, (row * config.parts + part) * config.block_n + column])
                 return tirx.BufferStore(totals, load(totals, [index(part)]) + found, [part])
 
             return sequence([one(part) for part in parts])
 
         stmts = [tirx.BufferStore(totals, tirx.const(0, dtype), [part]) for part in parts]
-        stmts.append(loop("k_slice", cut.folded_slices, add))
-        place = cut.output_index(number, rows.start + row, n_tile, lane)
+        stmts.append(loop("k_slice", config.folded_slices, add))
+        place = config.output_index(number, rows.start + row, n_tile, lane)
         found = [load(totals, [index(part)]) for part in parts]
         if rows_a is not None:
             reduced, scale = rows_a.scale(rows.start + row, place, row_total)
             stmts.append(reduced)
             found = [total * scale for total in found]
-        stmts.append(store_results(cut.contraction, place, *found))
+        stmts.append(store_results(config.contraction, place, *found))
         buffers = [totals] if rows_a is None else [totals, row_total]
-        stmt = when(flat < m * cut.block_n, block("epilogue", sequence(stmts), buffers))
-        return cut.guard_n(number, n_tile, stmt)
+        stmt = when(flat < m * config.block_n, block("epilogue", sequence(stmts), buffers))
+        return config.guard_n(number, n_tile, stmt)
 
-    return loop("result", ceildiv(m * cut.block_n, cut.threads), element)
+    return loop("result", ceildiv(m * config.block_n, config.threads), element)

@@ -121,37 +121,37 @@ def skinny_gemm_config(
     norm_scale : NormScale, optional
         See :attr:`GemvConfig.norm_scale`.
     """
-    cut = gemv_config(contraction, device, norm_scale)
-    return cut if cut is None else _mma_config(cut, device) or cut
+    config = gemv_config(contraction, device, norm_scale)
+    return config if config is None else _mma_config(config, device) or config
 
 
-def _mma_config(cut: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
+def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
     """Configure a skinny GEMM for tensor cores; ``None`` where CUDA cores multiply it.
 
     Parameters
     ----------
-    cut : GemvConfig
+    config : GemvConfig
         Its configuration for CUDA cores.
     device : Device
         A GPU.
     """
-    half, dtype = str(uncast(cut.a).ty.dtype), str(uncast(cut.b).ty.dtype)
-    if cut.norm_scale is not None or mma_atom(device, half) is None:
+    half, dtype = str(uncast(config.a).ty.dtype), str(uncast(config.b).ty.dtype)
+    if config.norm_scale is not None or mma_atom(device, half) is None:
         return None
-    if cut.contraction.dtype != "float32":
+    if config.contraction.dtype != "float32":
         return None
-    is_quantized = has_integers(cut.b)
-    k = constant(product([a.extent for a in cut.k_axes]))
+    is_quantized = has_integers(config.b)
+    k = constant(product([a.extent for a in config.k_axes]))
     if k is None or not (is_quantized or dtype == half):
         return None
-    least_rows = LEAST_ROWS_K_CONTIGUOUS if cut.tile.is_k_contiguous else LEAST_ROWS
-    if not is_quantized and cut.m < least_rows:
+    least_rows = LEAST_ROWS_K_CONTIGUOUS if config.tile.is_k_contiguous else LEAST_ROWS
+    if not is_quantized and config.m < least_rows:
         return None
-    axes = (*cut.contraction.stage.axes, *cut.contraction.stage.reduce)
+    axes = (*config.contraction.stage.axes, *config.contraction.stage.reduce)
 
     def blocks(tile: ThreadTile) -> int:
-        n = int(product([a.extent for a in cut.n_axes]))
-        return at(product([a.extent for a in cut.batch])) * -(-n // (tile.n * GROUPS))
+        n = int(product([a.extent for a in config.n_axes]))
+        return at(product([a.extent for a in config.batch])) * -(-n // (tile.n * GROUPS))
 
     def tile_with(least: int, least_k_contiguous: int) -> ThreadTile | None:
         def accept(tile: ThreadTile) -> bool:
@@ -160,11 +160,13 @@ def _mma_config(cut: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
             if blocks(tile) < (least_k_contiguous if tile.is_k_contiguous else least):
                 return False
             if is_quantized:
-                return _has_group_scales(tile, cut.b, half, axes)
+                return _has_group_scales(tile, config.b, half, axes)
             return not tile.is_k_contiguous or tile.vectors <= VECTORS_K_CONTIGUOUS
 
-        m = 2 * -(-cut.m // GROUPS)
-        return thread_tile(cut.b, cut.n_axes, cut.k_axes, axes, m, cut.parts, "cuda", accept)
+        m = 2 * -(-config.m // GROUPS)
+        return thread_tile(
+            config.b, config.n_axes, config.k_axes, axes, m, config.parts, "cuda", accept
+        )
 
     tile = tile_with(LEAST_BLOCKS, LEAST_BLOCKS_K_CONTIGUOUS) or tile_with(1, 1)
     if tile is None:
@@ -176,8 +178,8 @@ def _mma_config(cut: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
     warps = next(n for n in range(min(wanted, steps), 0, -1) if steps % n == 0)
     # Where B is contiguous along N, a step has fewer k: warps come to the next one sooner.
     stages = STAGES if tile.is_k_contiguous else 1
-    stages = min(stages, steps // warps, max(1, VECTORS // (tile.vectors * cut.parts)))
-    given = {f.name: getattr(cut, f.name) for f in fields(GemvConfig)}
+    stages = min(stages, steps // warps, max(1, VECTORS // (tile.vectors * config.parts)))
+    given = {f.name: getattr(config, f.name) for f in fields(GemvConfig)}
     given |= {
         "tile": tile,
         "threads_n": GROUPS,

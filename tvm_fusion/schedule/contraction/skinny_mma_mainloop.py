@@ -35,7 +35,7 @@ class SkinnyMmaMainloop:
 
     Parameters
     ----------
-    cut : SkinnyMmaConfig
+    config : SkinnyMmaConfig
         The product.
     block : Expr
         The block.
@@ -50,42 +50,42 @@ class SkinnyMmaMainloop:
 
     rows = None
 
-    def __init__(self, cut: SkinnyMmaConfig, block: ir.Expr) -> None:
-        self._cut, self._block = cut, block
-        tile, stage = cut.tile, cut.contraction.stage
+    def __init__(self, config: SkinnyMmaConfig, block: ir.Expr) -> None:
+        self._config, self._block = config, block
+        tile, stage = config.tile, config.contraction.stage
         analyzer = tile.analyzer((*stage.axes, *stage.reduce))
         elements = ElementLoads(analyzer)
-        self._a_values = [elements.read(tile.at(uncast(cut.a), k, 0)) for k in range(tile.k)]
+        self._a_values = [elements.read(tile.at(uncast(config.a), k, 0)) for k in range(tile.k)]
         vectors = elements.vectors()
-        self._b = WeightTiles(cut, analyzer)
-        self._a = RegisterBuffers(vectors, cut.stages * cut.n8, cut.threads)
+        self._b = WeightTiles(config, analyzer)
+        self._a = RegisterBuffers(vectors, config.stages * config.n8, config.threads)
         ordered = [self._a_values[k] for k in self._b.order]
-        self._shared_a = SharedA.of(cut, block, ordered, vectors)
+        self._shared_a = SharedA.of(config, block, ordered, vectors)
 
         def own(name: str, size: int, dtype: str) -> ir.Var:
             # Lowering drops the thread's number, the first index.
-            return local(name, [cut.threads, size], dtype)
+            return local(name, [config.threads, size], dtype)
 
-        self._b_frag = own("b_frag", cut.stages * cut.parts * tile.n * tile.k, cut.half)
-        self._a_frag = own("a_frag", cut.stages * cut.n8 * tile.k, cut.half)
-        self._acc = own("acc", cut.accumulators, "float32")
+        self._b_frag = own("b_frag", config.stages * config.parts * tile.n * tile.k, config.half)
+        self._a_frag = own("a_frag", config.stages * config.n8 * tile.k, config.half)
+        self._acc = own("acc", config.accumulators, "float32")
         self.buffers = [self._acc, self._b_frag, self._a_frag, *self._b.buffers]
         self.buffers += self._a.arrays if self._shared_a is None else self._shared_a.buffers
         self._group: GroupAccumulators | None = None
         if self._b.scales is not None:
-            self._group = GroupAccumulators(cut, self._b.encodings)
+            self._group = GroupAccumulators(config, self._b.encodings)
             self.buffers += self._group.buffers
 
     def stmt(self) -> tirx.Stmt:
         """Write the software pipeline over all steps of the warps."""
-        cut = self._cut
-        steps, slots = int(cut.k_tiles) // THREADS_IN_GROUP // cut.slices_k, cut.stages
+        config = self._config
+        steps, slots = int(config.k_tiles) // THREADS_IN_GROUP // config.slices_k, config.stages
 
         def start(thread: ir.Expr) -> tirx.Stmt:
             def one(i: ir.Expr) -> tirx.Stmt:
-                return tirx.BufferStore(self._acc, cut.contraction.initial, [thread, i])
+                return tirx.BufferStore(self._acc, config.contraction.initial, [thread, i])
 
-            clear = unrolled("i", cut.accumulators, one)
+            clear = unrolled("i", config.accumulators, one)
             return clear if self._group is None else sequence([clear, self._group.begin(thread)])
 
         def load_step(step: ir.Expr | int, slot: int) -> tirx.Stmt:
@@ -95,19 +95,19 @@ class SkinnyMmaMainloop:
             phases = (self._arrange, self._mma)
             return sequence([self._phase(do, index(step), slot % slots) for do in phases])
 
-        def turn(i: ir.Expr) -> tirx.Stmt:
+        def iteration(i: ir.Expr) -> tirx.Stmt:
             stmts = []
             for n in range(slots):
                 stmts.append(load_step(i * slots + (n + slots - 1), n + slots - 1))
                 stmts.append(use_step(i * slots + n, n))
             return sequence(stmts)
 
-        turns = (steps - slots + 1) // slots
+        iterations = (steps - slots + 1) // slots
         stmts = [load_step(n, n) for n in range(slots - 1)]
         if self._shared_a is not None:
-            stmts = [cut.phase(self._shared_a.load), *stmts, cut.phase(self._shared_a.store)]
-        stmts += [cut.phase(start), loop("step", turns, turn)]
-        for n in range(turns * slots, steps):
+            stmts = [config.phase(self._shared_a.load), *stmts, config.phase(self._shared_a.store)]
+        stmts += [config.phase(start), loop("step", iterations, iteration)]
+        for n in range(iterations * slots, steps):
             if n + slots - 1 < steps:
                 stmts.append(load_step(n + slots - 1, n + slots - 1))
             stmts.append(use_step(n, n))
@@ -115,120 +115,120 @@ class SkinnyMmaMainloop:
 
     def share_partials(self, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
         """Write a warp's accumulators of some rows to shared memory."""
-        cut = self._cut
-        warp, group, in_group = cut.lane_coords(thread)
+        config = self._config
+        warp, group, in_group = config.lane_coords(thread)
 
         def one(number: ir.Expr) -> tirx.Stmt:
-            part, n8, column, own = coordinates(number, [1, cut.n8, cut.tile_n, 2])
+            part, n8, column, own = coordinates(number, [1, config.n8, config.tile_n, 2])
             row = n8 * GROUPS + in_group * 2 + own - rows.start
-            place = (row * cut.parts + part) * cut.block_n + group * cut.tile_n + column
+            place = (row * config.parts + part) * config.block_n + group * config.tile_n + column
             value = load(self._acc, [thread, number])
             inside = tirx.all(row >= 0, row < len(rows))
             return when(inside, tirx.BufferStore(shared, value, [warp, place]))
 
-        return unrolled("i", cut.accumulators, one)
+        return unrolled("i", config.accumulators, one)
 
     def _phase(self, do: Phase, step: ir.Expr, slot: int) -> tirx.Stmt:
         """Run ``do(thread, slot, k_tile)`` in every thread, for a step of its warp."""
-        cut = self._cut
+        config = self._config
 
         def body(thread: ir.Expr) -> tirx.Stmt:
-            warp, _, in_group = cut.lane_coords(thread)
-            k_tile = (step * cut.slices_k + warp) * THREADS_IN_GROUP + in_group
+            warp, _, in_group = config.lane_coords(thread)
+            k_tile = (step * config.slices_k + warp) * THREADS_IN_GROUP + in_group
             return do(thread, index(slot), k_tile)
 
-        return cut.phase(body)
+        return config.phase(body)
 
     def _load(self, thread: ir.Expr, slot: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
         """Load a tile of B for each part, and the same k of the rows of A."""
-        cut = self._cut
+        config = self._config
 
         def b_tile(p: ir.Expr) -> tirx.Stmt:
-            return self._b.load(slot * cut.parts + p, self._b_place(thread, p, k_tile), thread)
+            return self._b.load(slot * config.parts + p, self._b_place(thread, p, k_tile), thread)
 
         def a_tile(n8: ir.Expr) -> tirx.Stmt:
             place = self._a_place(thread, n8, k_tile)
-            return self._a.fill(slot * cut.n8 + n8, place, None, thread)
+            return self._a.fill(slot * config.n8 + n8, place, None, thread)
 
-        loads = [unrolled("part", cut.parts, b_tile)]
+        loads = [unrolled("part", config.parts, b_tile)]
         if self._shared_a is None:
-            loads.append(unrolled("n8", cut.n8, a_tile))
+            loads.append(unrolled("n8", config.n8, a_tile))
         return sequence(loads)
 
     def _arrange(self, thread: ir.Expr, slot: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
         """Convert loaded tiles to fragments."""
-        cut, tile_k, weights = self._cut, self._cut.tile.k, self._b
+        config, tile_k, weights = self._config, self._config.tile.k, self._b
 
         def b_frag(p: ir.Expr) -> tirx.Stmt:
-            copy, where = slot * cut.parts + p, self._b_place(thread, p, k_tile)
+            copy, where = slot * config.parts + p, self._b_place(thread, p, k_tile)
             stmts = [weights.dequantize(copy, thread)]
-            for column in range(cut.tile_n):
+            for column in range(config.tile_n):
                 for place, k in enumerate(weights.order):
                     value = weights.value(column, k, copy, where, thread)
-                    mine = (copy * cut.tile_n + column) * tile_k + place
+                    mine = (copy * config.tile_n + column) * tile_k + place
                     stmts.append(tirx.BufferStore(self._b_frag, value, [thread, mine]))
             return sequence(stmts)
 
         def a_frag(n8: ir.Expr) -> tirx.Stmt:
-            copy, where, stmts = slot * cut.n8 + n8, self._a_place(thread, n8, k_tile), []
+            copy, where, stmts = slot * config.n8 + n8, self._a_place(thread, n8, k_tile), []
             for place, k in enumerate(weights.order):
                 held = self._a.values(self._a_values[k], copy, thread)
                 mine = [thread, copy * tile_k + place]
                 stmts.append(tirx.BufferStore(self._a_frag, substitute(held, where), mine))
             return sequence(stmts)
 
-        parts = unrolled("part", cut.parts, b_frag)
+        parts = unrolled("part", config.parts, b_frag)
         if self._shared_a is not None:
             loaded = self._shared_a.load_fragment(k_tile, self._a_frag, thread, slot * tile_k)
             return sequence([parts, loaded])
-        return sequence([parts, unrolled("n8", cut.n8, a_frag)])
+        return sequence([parts, unrolled("n8", config.n8, a_frag)])
 
     def _mma(self, thread: ir.Expr, slot: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
         """Multiply fragments; sums of a quantization group are scaled before they are added."""
-        cut, tile_k = self._cut, self._cut.tile.k
-        pairs, count = cut.tile_n // 2, cut.accumulators // cut.parts
+        config, tile_k = self._config, self._config.tile.k
+        pairs, count = config.tile_n // 2, config.accumulators // config.parts
 
         def part(p: ir.Expr) -> tirx.Stmt:
-            copy, where = slot * cut.parts + p, self._b_place(thread, p, k_tile)
+            copy, where = slot * config.parts + p, self._b_place(thread, p, k_tile)
 
             def b_frag(column: ir.Expr | int, chunk: ir.Expr | int) -> ir.TensorLoad:
-                place = (copy * cut.tile_n + column) * tile_k + chunk * K_PER_THREAD
+                place = (copy * config.tile_n + column) * tile_k + chunk * K_PER_THREAD
                 return load(self._b_frag, [thread, place])
 
             def a_frag(n8: ir.Expr, chunk: ir.Expr | int) -> ir.TensorLoad:
-                place = (slot * cut.n8 + n8) * tile_k + chunk * K_PER_THREAD
+                place = (slot * config.n8 + n8) * tile_k + chunk * K_PER_THREAD
                 return load(self._a_frag, [thread, place])
 
             def mma(number: ir.Expr) -> tirx.Stmt:
-                chunk, n8, pair = coordinates(number, [1, cut.n8, pairs])
+                chunk, n8, pair = coordinates(number, [1, config.n8, pairs])
                 acc = load(self._acc, [thread, p * count + (n8 * pairs + pair) * ACCUMULATORS])
                 columns = [b_frag(pair * 2 + side, chunk) for side in range(2)]
-                return mma_m16n8k16(cut.half, acc, columns, a_frag(n8, chunk))
+                return mma_m16n8k16(config.half, acc, columns, a_frag(n8, chunk))
 
             if self._group is None or self._b.scales is None:
-                return unrolled("mma", tile_k // K_PER_THREAD * cut.n8 * pairs, mma)
+                return unrolled("mma", tile_k // K_PER_THREAD * config.n8 * pairs, mma)
             stmts = [self._group.multiply(thread, b_frag, a_frag)]
             for number in range(count):
-                column = number // 2 % cut.tile_n
+                column = number // 2 % config.tile_n
                 value = self._group.value(thread, number, column)
                 scaled = value * self._b.scales[column](copy, where, thread)
                 mine = [thread, p * count + number]
                 stmts.append(tirx.BufferStore(self._acc, load(self._acc, mine) + scaled, mine))
             return sequence(stmts)
 
-        return unrolled("part", cut.parts, part)
+        return unrolled("part", config.parts, part)
 
     def _b_place(self, thread: ir.Expr, part: ir.Expr, k_tile: ir.Expr) -> Where:
         """Give the place of a thread's tile of B; groups beyond N load the last columns again."""
-        n_tile = self._cut.clamp_n(self._block, self._cut.lane_coords(thread)[1])
+        n_tile = self._config.clamp_n(self._block, self._config.lane_coords(thread)[1])
         return self._at(index(0), part, n_tile, k_tile)
 
     def _a_place(self, thread: ir.Expr, n8: ir.Expr, k_tile: ir.Expr) -> Where:
         """Give the place of a group's row of A."""
-        row, m = n8 * GROUPS + self._cut.lane_coords(thread)[1], self._cut.m
+        row, m = n8 * GROUPS + self._config.lane_coords(thread)[1], self._config.m
         row = row if m % GROUPS == 0 else tirx.min(row, index(m - 1))
         return self._at(row, index(0), index(0), k_tile)
 
     def _at(self, row: ir.Expr, part: ir.Expr, n_tile: ir.Expr, k_tile: ir.Expr) -> Where:
-        place = self._cut.axes_at(self._block, row, part, n_tile)
-        return place | {self._cut.tile.k_tile: k_tile}
+        place = self._config.axes_at(self._block, row, part, n_tile)
+        return place | {self._config.tile.k_tile: k_tile}

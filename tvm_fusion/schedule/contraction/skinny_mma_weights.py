@@ -28,7 +28,7 @@ class WeightTiles:
 
     Parameters
     ----------
-    cut : SkinnyMmaConfig
+    config : SkinnyMmaConfig
         The product.
     analyzer : Analyzer
         Knows the ranges of the variables in indices.
@@ -45,33 +45,33 @@ class WeightTiles:
         Buffers of the weights.
     """
 
-    def __init__(self, cut: SkinnyMmaConfig, analyzer: sym.Analyzer) -> None:
-        tile, elements = cut.tile, ElementLoads(analyzer)
-        b = uncast(cut.b)
+    def __init__(self, config: SkinnyMmaConfig, analyzer: sym.Analyzer) -> None:
+        tile, elements = config.tile, ElementLoads(analyzer)
+        b = uncast(config.b)
         self._values = [
             [elements.read(tile.at(b, k, n)) for k in range(tile.k)] for n in range(tile.n)
         ]
-        copies = cut.stages * cut.parts
+        copies = config.stages * config.parts
         vectors = elements.vectors()
         # Scales of groups share cache lines with those of the next steps: keep these in L1.
         scales = [v for v in vectors if len(v.elements) == 1 and tile.k_tile in _variables(v)]
-        self._registers = RegisterBuffers(vectors, copies, cut.threads, is_streamed=bool(scales))
+        self._registers = RegisterBuffers(vectors, copies, config.threads, is_streamed=bool(scales))
         self.buffers = list(self._registers.arrays)
         self.order = [*range(tile.k)]
         self.scales: list[Callable[[ir.Expr, Where, ir.Expr], ir.Expr]] | None = None
         self.encodings: list[list[Encoding]] = []
         self._dequantized: DequantizeF16x2 | None = None
-        if cut.is_quantized:
-            self._split_scales(cut)
+        if config.is_quantized:
+            self._split_scales(config)
 
-    def _split_scales(self, cut: SkinnyMmaConfig) -> None:
+    def _split_scales(self, config: SkinnyMmaConfig) -> None:
         split = [[quantized_and_scales(value) for value in column] for column in self._values]
         found = [[pair for pair in column if pair is not None] for column in split]
         quantized = [[value for value, _ in column] for column in found]
-        self._dequantized = DequantizeF16x2(quantized, self._registers, cut.half, cut.threads)
+        self._dequantized = DequantizeF16x2(quantized, self._registers, config.half, config.threads)
         self.order = self._dequantized.order
         self.encodings = [
-            self._dequantized.encodings(column, K_PER_THREAD) for column in range(cut.tile_n)
+            self._dequantized.encodings(column, K_PER_THREAD) for column in range(config.tile_n)
         ]
         self.buffers.append(self._dequantized.array)
         self.scales = [self._scale(column[0][1]) for column in found]

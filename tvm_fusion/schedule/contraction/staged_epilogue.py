@@ -33,7 +33,7 @@ class StagedEpilogue:
 
     Parameters
     ----------
-    cut : WgmmaConfig
+    config : WgmmaConfig
         The product.
     place : TilePlace
         The tile.
@@ -56,19 +56,19 @@ class StagedEpilogue:
 
     def __init__(
         self,
-        cut: WgmmaConfig,
+        config: WgmmaConfig,
         place: TilePlace,
         acc: ir.Var,
         first_row: ir.Expr,
         consumer: ir.Expr,
         shared: ir.Var,
     ) -> None:
-        self._cut, self._place, self._acc, self._first_row = cut, place, acc, first_row
+        self._config, self._place, self._acc, self._first_row = config, place, acc, first_row
         self._consumer, self._shared = consumer, shared
-        self._total = local("total", [M16], cut.contraction.dtype)
+        self._total = local("total", [M16], config.contraction.dtype)
         self._made = [
             local(f"result{number}", [M16], str(result.buffer.ty.dtype))
-            for number, result in enumerate(cut.contraction.results)
+            for number, result in enumerate(config.contraction.results)
         ]
         self.buffers = [self._total, *self._made]
 
@@ -78,15 +78,15 @@ class StagedEpilogue:
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write the results of a thread of the warpgroup."""
-        cut = self._cut
+        config = self._config
         warp, lane = coordinates(thread, [index(1), WARP])
-        base = (self._consumer * WARPS + warp) * STAGED_WARP_BYTES + cut.staging_offset
-        stmts = [touch(self._acc, cut.accumulators - 1), touch(self._total, M16 - 1)]
-        for slab in range(cut.slabs):
+        base = (self._consumer * WARPS + warp) * STAGED_WARP_BYTES + config.staging_offset
+        stmts = [touch(self._acc, config.accumulators - 1), touch(self._total, M16 - 1)]
+        for slab in range(config.slabs):
             m = self._first_row + slab * M + warp * M16  # of the tile
-            for first in range(0, cut.block_n, WARP):
+            for first in range(0, config.block_n, WARP):
                 n = first + lane
-                tile = slab * cut.n8 + first // GROUPS
+                tile = slab * config.n8 + first // GROUPS
                 stmts += [self._stage(base, lane, tile), warp_sync()]
                 stmts += [self._totals(base, lane), *self._results(m, n), warp_sync()]
         return sequence(stmts)
@@ -116,17 +116,17 @@ class StagedEpilogue:
     def _results(self, m: ir.Expr, n: ir.Expr) -> list[tirx.Stmt]:
         """Compute all rows before the first store, which might alias what they load."""
         stmts = []
-        for result, made in zip(self._cut.contraction.results, self._made, strict=True):
+        for result, made in zip(self._config.contraction.results, self._made, strict=True):
 
             def compute(row: ir.Expr, result: Result = result, made: ir.Var = made) -> tirx.Stmt:
-                where = self._cut.element_at(self._place, m + row, n)
-                sums = {self._cut.contraction.total: load(self._total, [row])}
+                where = self._config.element_at(self._place, m + row, n)
+                sums = {self._config.contraction.total: load(self._total, [row])}
                 value = substitute(result.value, {**where, **sums})
                 stored = tirx.BufferStore(made, value, [row])
                 return self._guarded(result, where, m + row, n, stored)
 
             def store(row: ir.Expr, result: Result = result, made: ir.Var = made) -> tirx.Stmt:
-                where = self._cut.element_at(self._place, m + row, n)
+                where = self._config.element_at(self._place, m + row, n)
                 places = [substitute(i, where) for i in result.indices]
                 stored = tirx.BufferStore(result.buffer, load(made, [row]), places)
                 return self._guarded(result, where, m + row, n, stored)
@@ -142,7 +142,7 @@ class StagedEpilogue:
         n: ir.Expr,
         stmt: tirx.Stmt,
     ) -> tirx.Stmt:
-        conditions = self._cut.bounds(self._place, m, n)
+        conditions = self._config.bounds(self._place, m, n)
         if result.condition is not None:
             conditions.append(substitute(result.condition, where))
         return when(tirx.all(*conditions), stmt) if conditions else stmt

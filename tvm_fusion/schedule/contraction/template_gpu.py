@@ -266,8 +266,8 @@ def _tile(
 def _slowdown(group: Group, contraction: SumOfProducts) -> int:
     """Weigh producers that the sum evaluates again and again."""
     operands = (contraction.left, contraction.right)
-    is_dear = any(is_expensive(x) or operations(x) > PROLOGUE for x in operands)
-    return RECOMPUTE_FACTOR if is_dear and has_prologue(group) else 1
+    has_expensive = any(is_expensive(x) or operations(x) > PROLOGUE for x in operands)
+    return RECOMPUTE_FACTOR if has_expensive and has_prologue(group) else 1
 
 
 def _is_of_half_types(contraction: SumOfProducts) -> bool:

@@ -16,7 +16,7 @@ class TileAccumulators:
 
     Parameters
     ----------
-    cut : TileGemmConfig
+    config : TileGemmConfig
         The product.
 
     Attributes
@@ -33,12 +33,12 @@ class TileAccumulators:
         Registers.
     """
 
-    def __init__(self, cut: TileGemmConfig) -> None:
-        self._cut = cut
-        self.slabs, self.n8 = cut.warp_m // M16, cut.warp_n // GROUPS
-        self.warps_m, self.warps_n, self.warps_k = cut.warps_m, cut.warps_n, cut.warps_k
-        self.threads = cut.threads
-        self.acc = local("acc", [cut.accumulators], cut.contraction.dtype)
+    def __init__(self, config: TileGemmConfig) -> None:
+        self._config = config
+        self.slabs, self.n8 = config.warp_m // M16, config.warp_n // GROUPS
+        self.warps_m, self.warps_n, self.warps_k = config.warps_m, config.warps_n, config.warps_k
+        self.threads = config.threads
+        self.acc = local("acc", [config.accumulators], config.contraction.dtype)
         self.buffers: list[ir.Var] = [self.acc]
 
     def has_sums(self, _thread: ir.Expr) -> ir.Expr:
@@ -58,7 +58,7 @@ class TileAccumulators:
 
     def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
         """Give the first row, in the block's tile, of a slab of the warps in a row."""
-        return warp_m * self._cut.warp_m + slab * M16
+        return warp_m * self._config.warp_m + slab * M16
 
     def barrier(self) -> tirx.Stmt:
         """Wait for all threads that have accumulators."""

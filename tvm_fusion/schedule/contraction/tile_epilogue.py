@@ -33,7 +33,7 @@ from .tile_results import VectorResults
 from .tile_shape import M16, STAGE_PAD
 
 # Elements, and vectors at most, of a thread whose loads are issued together.
-TURN_ELEMENTS, MOST_VECTORS = 32, 16
+BATCH_ELEMENTS, MOST_VECTORS = 32, 16
 
 
 class Mainloop(Protocol):
@@ -74,7 +74,7 @@ class TileEpilogue:
 
     Parameters
     ----------
-    cut : TileGemmConfig
+    config : TileGemmConfig
         The product.
     place : TilePlace
         The block's tile.
@@ -85,28 +85,28 @@ class TileEpilogue:
     """
 
     def __init__(
-        self, cut: TileGemmConfig, place: TilePlace, mainloop: Mainloop, shared: ir.Var
+        self, config: TileGemmConfig, place: TilePlace, mainloop: Mainloop, shared: ir.Var
     ) -> None:
-        self._cut, self._place, self._mainloop, self._shared = cut, place, mainloop, shared
-        self._slabs, self._columns = cut.staged
+        self._config, self._place, self._mainloop, self._shared = config, place, mainloop, shared
+        self._slabs, self._columns = config.staged
         self._width = mainloop.warps_n * self._columns
         self._rows = mainloop.warps_m * M16 * self._slabs
         self._stride = self._width + STAGE_PAD
-        self._positions = self._width // cut.parts
-        self._vectors = result_vectors(cut)
+        self._positions = self._width // config.parts
+        self._vectors = result_vectors(config)
         width = self._vectors.width
-        self._turn = min(MOST_VECTORS, TURN_ELEMENTS // width)
+        self._batch = min(MOST_VECTORS, BATCH_ELEMENTS // width)
         is_batched = width > 1 or self._vectors.is_plain
-        self._made = VectorResults(cut, self._vectors, self._turn) if is_batched else None
-        self._total = local("total", [width * cut.parts], cut.contraction.dtype)
-        self._partial = local("partial", [width], cut.contraction.dtype)
-        has_slices = mainloop.warps_k * cut.split_k > 1
+        self._made = VectorResults(config, self._vectors, self._batch) if is_batched else None
+        self._total = local("total", [width * config.parts], config.contraction.dtype)
+        self._partial = local("partial", [width], config.contraction.dtype)
+        has_slices = mainloop.warps_k * config.split_k > 1
         self._buffers = [self._total, *([self._partial] if has_slices else [])]
         self._buffers += self._made.buffers if self._made is not None else []
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write all passes."""
-        is_cluster = self._cut.split_k > 1
+        is_cluster = self._config.split_k > 1
         own = self._mainloop.barrier
         stmts = []
         for number, (slab, first) in enumerate(self._passes()):
@@ -162,7 +162,7 @@ class TileEpilogue:
         """
         width, is_along_m = self._vectors.width, self._vectors.is_along_m
         count = self._rows * self._positions // width
-        step_size = self._cut.split_k * self._mainloop.threads
+        step_size = self._config.split_k * self._mainloop.threads
         steps = -(-count // step_size)
 
         def at(step: ir.Expr) -> VectorPlace:
@@ -177,8 +177,8 @@ class TileEpilogue:
             return self._vector(row, column, slab, first, has_one)
 
         stmts = []
-        for start in range(0, steps, self._turn):
-            size = min(self._turn, steps - start)
+        for start in range(0, steps, self._batch):
+            size = min(self._batch, steps - start)
 
             def fill(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)
@@ -198,25 +198,25 @@ class TileEpilogue:
         self, row: ir.Expr, position: ir.Expr, slab: int, first: int, has_one: ir.Expr
     ) -> VectorPlace:
         """Find the first element of a vector of staged sums, of a column split those of part 0."""
-        cut, loop = self._cut, self._mainloop
+        config, loop = self._config, self._mainloop
         own_slab, warp_m, in_slab = coordinates(row, [index(1), loop.warps_m, M16])
         in_tile = in_slab + loop.slab_row(slab + own_slab, warp_m)
-        parts = cut.parts
+        parts = config.parts
         warp_n, in_warp = coordinates(position, [index(1), self._columns // parts])
-        n = warp_n * (cut.warp_n // parts) + first // parts + in_warp
+        n = warp_n * (config.warp_n // parts) + first // parts + in_warp
         column = position
         if parts > 1:
             panel, in_panel = coordinates(in_warp, [index(1), GROUPS])
             column = warp_n * self._columns + panel * (GROUPS * parts) + in_panel
-        where = cut.element_at(self._place, in_tile, n)
+        where = config.element_at(self._place, in_tile, n)
         return VectorPlace(
-            row, column, where, tirx.all(has_one, *cut.bounds(self._place, in_tile, n))
+            row, column, where, tirx.all(has_one, *config.bounds(self._place, in_tile, n))
         )
 
     def _store(self, copy: ir.Expr, place: VectorPlace) -> tirx.Stmt:
         """Add up the sums of a vector, compute its results and store them."""
         where, width = place.where, self._vectors.width
-        parts = range(self._cut.parts)
+        parts = range(self._config.parts)
         stmts = []
         for part in parts:
             stmts += self._totals(part * width, place.row, place.column + part * GROUPS)
@@ -225,9 +225,9 @@ class TileEpilogue:
             return load(self._total, [index(part * width + lane)])
 
         if self._made is None:
-            at = [where[a.var] for a in self._cut.contraction.stage.axes]
+            at = [where[a.var] for a in self._config.contraction.stage.axes]
             found = [total(part, 0) for part in parts]
-            stmts.append(store_results(self._cut.contraction, at, *found))
+            stmts.append(store_results(self._config.contraction, at, *found))
             return sequence(stmts)
         stmts.append(self._made.finish(copy, where, total))
         return sequence(stmts)
@@ -238,7 +238,7 @@ class TileEpilogue:
         size = 1 if is_along_m else min(width, VECTOR_BYTES // 4)
         stmts: list[tirx.Stmt] = []
         total, partial = self._total, self._partial
-        slices, ranks = self._mainloop.warps_k, self._cut.split_k
+        slices, ranks = self._mainloop.warps_k, self._config.split_k
         for number, (rank, k_slice) in enumerate(itertools.product(range(ranks), range(slices))):
             to, start = (partial, 0) if number else (total, first)
             for lane in range(0, width, size):

@@ -23,29 +23,31 @@ from .tile_mma_mainloop import TileMmaMainloop
 
 
 def tile_gemm_gpu(
-    program: Program, cut: TileGemmConfig, beside: ConcatParts | None = None
+    program: Program, config: TileGemmConfig, beside: ConcatParts | None = None
 ) -> tirx.PrimFunc:
     """Make the kernel of a tiled GEMM, which may store other parts of a concatenation."""
-    shared = scratch([index(cut.shared_bytes // 4)], "float32", "tiles", scope="shared.dyn")
+    shared = scratch([index(config.shared_bytes // 4)], "float32", "tiles", scope="shared.dyn")
 
     def body(number: ir.Expr) -> tirx.Stmt:
         def of_thread(thread: ir.Expr) -> tirx.Stmt:
             parts = None
             if beside is not None:
-                parts = beside.stmt(number * cut.threads + thread, cut.blocks * cut.threads)
-            return tile_block(cut, number, thread, shared, True, parts)
+                parts = beside.stmt(
+                    number * config.threads + thread, config.blocks * config.threads
+                )
+            return tile_block(config, number, thread, shared, True, parts)
 
-        made = threads("threadIdx.x", cut.threads, of_thread)
-        if cut.split_k > 1:  # a block's rank is its number modulo the cluster's size
+        made = threads("threadIdx.x", config.threads, of_thread)
+        if config.split_k > 1:  # a block's rank is its number modulo the cluster's size
             tile = made
-            made = threads("clusterCtaIdx.x", cut.split_k, lambda _: tile)
+            made = threads("clusterCtaIdx.x", config.split_k, lambda _: tile)
         return min_blocks_per_sm(made, 1)
 
-    return kernel(program, threads("blockIdx.x", cut.blocks, body))
+    return kernel(program, threads("blockIdx.x", config.blocks, body))
 
 
 def tile_block(
-    cut: TileGemmConfig,
+    config: TileGemmConfig,
     number: ir.Expr,
     thread: ir.Expr,
     shared: ir.Var,
@@ -56,7 +58,7 @@ def tile_block(
 
     Parameters
     ----------
-    cut : TileGemmConfig
+    config : TileGemmConfig
         The product.
     number, thread : Expr
         Of the block among those of the product, and of the thread.
@@ -67,9 +69,9 @@ def tile_block(
     beside : Stmt, optional
         What the thread does while the first tiles are on their way.
     """
-    place = cut.tile_of(number)
-    mainloop = TileMmaMainloop(cut, place, shared)
-    epilogue = TileEpilogue(cut, place, mainloop, shared)
+    place = config.tile_of(number)
+    mainloop = TileMmaMainloop(config, place, shared)
+    epilogue = TileEpilogue(config, place, mainloop, shared)
     stmts = [mainloop.stmt(thread, beside), epilogue.stmt(thread)]
     buffers = [*mainloop.buffers, *([shared] if owns_shared else [])]
     return block("tile_gemm", sequence(stmts), buffers)

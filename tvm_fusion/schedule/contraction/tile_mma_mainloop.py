@@ -44,7 +44,7 @@ class TileMmaMainloop(TileAccumulators):
 
     Parameters
     ----------
-    cut : TileGemmConfig
+    config : TileGemmConfig
         The product.
     place : TilePlace
         The block's tile.
@@ -52,23 +52,23 @@ class TileMmaMainloop(TileAccumulators):
         Shared memory, float32 words.
     """
 
-    def __init__(self, cut: TileGemmConfig, place: TilePlace, shared: ir.Var) -> None:
-        super().__init__(cut)
+    def __init__(self, config: TileGemmConfig, place: TilePlace, shared: ir.Var) -> None:
+        super().__init__(config)
         self._place, self._shared = place, shared
-        self._a, self._b = OperandTile(cut, True), OperandTile(cut, False)
-        self._steps = cut.block_k // cut.k_step // cut.warps_k
+        self._a, self._b = OperandTile(config, True), OperandTile(config, False)
+        self._steps = config.block_k // config.k_step // config.warps_k
         self._slots = 2 if self._steps % 2 == 0 else 1
-        self._a_frags = OperandFragments(cut, self._a, True, self._slots)
-        self._b_frags = OperandFragments(cut, self._b, False, self._slots)
+        self._a_frags = OperandFragments(config, self._a, True, self._slots)
+        self._b_frags = OperandFragments(config, self._b, False, self._slots)
         frags = [self._a_frags.buffer, self._b_frags.buffer]
         self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
         self._stage_words = self._a.words + self._b.words
         self._words = local("stage_word", [2], "int32")
         self.buffers += [self._words, *frags, *self._a.buffers, *self._b.buffers]
         self._parts: list[ir.Var] = []
-        if cut.products > 1:
+        if config.products > 1:
             names = ("part", "small")
-            self._parts = [local(n, [cut.accumulators], cut.contraction.dtype) for n in names]
+            self._parts = [local(n, [config.accumulators], config.contraction.dtype) for n in names]
             self.buffers += self._parts
 
     def stmt(self, thread: ir.Expr, beside: tirx.Stmt | None = None) -> tirx.Stmt:
@@ -81,39 +81,41 @@ class TileMmaMainloop(TileAccumulators):
         beside : Stmt, optional
             What it does while the first tiles are on their way.
         """
-        cut = self._cut
-        ahead = cut.stages - 1
+        config = self._config
+        prefetched = config.stages - 1
 
         def clear(i: ir.Expr) -> tirx.Stmt:
-            zero = tirx.const(0, cut.contraction.dtype)
+            zero = tirx.const(0, config.contraction.dtype)
             return sequence([tirx.BufferStore(b, zero, [i]) for b in (self.acc, *self._parts)])
 
         stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in self._by_address]
-        where = cut.axes_at(self._place.batch)
-        stmts.append(self._a.prepare(thread, where, self._place.m_tile * cut.block_m))
-        stmts.append(self._b.prepare(thread, where, self._place.n_tile * cut.block_n))
+        where = config.axes_at(self._place.batch)
+        stmts.append(self._a.prepare(thread, where, self._place.m_tile * config.block_m))
+        stmts.append(self._b.prepare(thread, where, self._place.n_tile * config.block_n))
 
         def fill(n: ir.Expr) -> tirx.Stmt:
             copies = [
                 self._copy(do, thread, n, n * self._stage_words) for do in ("begin", "finish")
             ]
-            return sequence([when(n < cut.k_tiles, sequence(copies)), self._commit()])
+            return sequence([when(n < config.k_tiles, sequence(copies)), self._commit()])
 
         # Copies of an operand that is computed are too much code to be written out.
         is_short = self._a.is_copied and self._b.is_copied
         kind = tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL
-        stmts.append(loop("stage", ahead, fill, kind))
+        stmts.append(loop("stage", prefetched, fill, kind))
         stmts += [] if beside is None else [beside]
-        for pointer, stage in ((READ, 0), (WRITE, ahead)):
+        for pointer, stage in ((READ, 0), (WRITE, prefetched)):
             word = tirx.const(stage * self._stage_words, "int32")
             stmts.append(tirx.BufferStore(self._words, word, [pointer]))
-        stmts.append(unrolled("i", cut.accumulators, clear))
-        turn = self._pipelined if self._slots == 2 else self._simple
+        stmts.append(unrolled("i", config.accumulators, clear))
+        tile_step = self._pipelined if self._slots == 2 else self._simple
         if self._slots == 2:
-            stmts += [self._wait(ahead - 1), self._load(thread, 0, 0)]
+            stmts += [self._wait(prefetched - 1), self._load(thread, 0, 0)]
         promote = [self._promote()] if self._parts else []
         stmts.append(
-            loop("k_tile", cut.k_tiles, lambda tile: sequence([turn(thread, tile), *promote]))
+            loop(
+                "k_tile", config.k_tiles, lambda tile: sequence([tile_step(thread, tile), *promote])
+            )
         )
         return sequence([*stmts, self._add_small()] if self._parts else stmts)
 
@@ -123,12 +125,12 @@ class TileMmaMainloop(TileAccumulators):
 
         def add(i: ir.Expr) -> tirx.Stmt:
             total = load(self.acc, [i]) + load(part, [i])
-            zero = tirx.const(0, self._cut.contraction.dtype)
+            zero = tirx.const(0, self._config.contraction.dtype)
             return sequence(
                 [tirx.BufferStore(self.acc, total, [i]), tirx.BufferStore(part, zero, [i])]
             )
 
-        return unrolled("i", self._cut.accumulators, add)
+        return unrolled("i", self._config.accumulators, add)
 
     def _add_small(self) -> tirx.Stmt:
         """Add the products with lower halves, which are NaN for an infinite operand."""
@@ -141,42 +143,42 @@ class TileMmaMainloop(TileAccumulators):
                 self.acc, tirx.Select(is_finite, total + load(small, [i]), total), [i]
             )
 
-        return unrolled("i", self._cut.accumulators, add)
+        return unrolled("i", self._config.accumulators, add)
 
     def _pipelined(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply a tile while the fragments of the next k16 are loaded."""
-        ahead, last = self._cut.stages - 1, self._steps - 1
+        prefetched, last = self._config.stages - 1, self._steps - 1
         stmts = []
         for k16 in range(self._steps):
             if k16 == last:
-                stmts += [self._ahead("finish", thread, tile), self._advance(WRITE)]
-                stmts += [self._wait(ahead - 1), self._advance(READ)]
+                stmts += [self._prefetch("finish", thread, tile), self._advance(WRITE)]
+                stmts += [self._wait(prefetched - 1), self._advance(READ)]
             stmts.append(self._load(thread, (k16 + 1) % self._steps, (k16 + 1) % 2))
             if k16 == 0:
-                stmts += [self._ahead("begin", thread, tile), self._commit()]
+                stmts += [self._prefetch("begin", thread, tile), self._commit()]
             stmts.append(self._multiply(k16 % 2))
         return sequence(stmts)
 
     def _simple(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply a tile, loading each of its fragments before it is used."""
-        stmts = [self._wait(self._cut.stages - 2)]
-        stmts += [self._ahead("begin", thread, tile), self._commit()]
+        stmts = [self._wait(self._config.stages - 2)]
+        stmts += [self._prefetch("begin", thread, tile), self._commit()]
         for k16 in range(self._steps):
             stmts += [self._load(thread, k16, 0), self._multiply(0)]
-        stmts.append(self._ahead("finish", thread, tile))
+        stmts.append(self._prefetch("finish", thread, tile))
         return sequence([*stmts, self._advance(WRITE), self._advance(READ)])
 
     def _commit(self) -> tirx.Stmt:
-        return commit() if self._cut.is_async else sequence([])
+        return commit() if self._config.is_async else sequence([])
 
     def _wait(self, pending: int) -> tirx.Stmt:
         """Wait for all but the last few copies of every thread of the block."""
-        return wait_and_barrier(pending) if self._cut.is_async else block_barrier()
+        return wait_and_barrier(pending) if self._config.is_async else block_barrier()
 
     def _advance(self, pointer: int) -> tirx.Stmt:
         """Go on to the next stage of the ring."""
         word, size = load(self._words, [index(pointer)]), self._stage_words
-        last = tirx.const((self._cut.stages - 1) * size, "int32")
+        last = tirx.const((self._config.stages - 1) * size, "int32")
         zero, step = tirx.const(0, "int32"), tirx.const(size, "int32")
         return tirx.BufferStore(
             self._words, tirx.Select(word == last, zero, word + step), [pointer]
@@ -185,17 +187,19 @@ class TileMmaMainloop(TileAccumulators):
     def _word(self, pointer: int) -> ir.Expr:
         return tirx.Cast("int64", load(self._words, [index(pointer)]))
 
-    def _ahead(self, do: str, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+    def _prefetch(self, do: str, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Begin or finish the copy of the tile that a stage is free for, if there is one."""
-        ahead = tile + (self._cut.stages - 1)
-        return when(ahead < self._cut.k_tiles, self._copy(do, thread, ahead, self._word(WRITE)))
+        prefetched = tile + (self._config.stages - 1)
+        return when(
+            prefetched < self._config.k_tiles, self._copy(do, thread, prefetched, self._word(WRITE))
+        )
 
     def _copy(self, do: str, thread: ir.Expr, tile: ir.Expr, word: ir.Expr) -> tirx.Stmt:
         """Copy the tiles of A and B to a stage."""
-        cut, place, where = self._cut, self._place, self._cut.axes_at(self._place.batch)
-        k_tile = place.rank * cut.k_tiles + tile
-        a = TilePosition(where, place.m_tile * cut.block_m, k_tile)
-        b = TilePosition(where, place.n_tile * cut.block_n, k_tile)
+        config, place, where = self._config, self._place, self._config.axes_at(self._place.batch)
+        k_tile = place.rank * config.k_tiles + tile
+        a = TilePosition(where, place.m_tile * config.block_m, k_tile)
+        b = TilePosition(where, place.n_tile * config.block_n, k_tile)
         return sequence(
             [
                 getattr(self._a, do)(thread, a, (self._shared, word)),
@@ -226,7 +230,7 @@ class TileMmaMainloop(TileAccumulators):
                     part, small = (load(x, [first]) for x in self._parts)
                     return mma_split_fragments(part, small, a, b)
                 acc = load(self.acc, [first])
-                return mma_fragments(self._cut.a_dtype, self._cut.b_dtype, acc, a, b)
+                return mma_fragments(self._config.a_dtype, self._config.b_dtype, acc, a, b)
 
             return unrolled("j", self.n8, one)
 

@@ -33,7 +33,7 @@ class OperandTile(OperandLayout):
 
     Parameters
     ----------
-    cut : TileGemmConfig
+    config : TileGemmConfig
         The product.
     is_a : bool
         Whether the operand is A.
@@ -46,11 +46,11 @@ class OperandTile(OperandLayout):
         Those of which TVM sees addresses alone.
     """
 
-    def __init__(self, cut: TileGemmConfig, is_a: bool) -> None:
-        super().__init__(cut, is_a)
+    def __init__(self, config: TileGemmConfig, is_a: bool) -> None:
+        super().__init__(config, is_a)
         layout = self._layout
         self._values, self._guard = layout.values, layout.guard
-        self._dtype = cut.a_dtype if is_a else cut.b_dtype
+        self._dtype = config.a_dtype if is_a else config.b_dtype
         self._first = layout.vectors[0].first if self.is_copied else None
         self._registers = None
         self._window: WindowCopies | None = None
@@ -58,15 +58,15 @@ class OperandTile(OperandLayout):
         self.by_address: list[ir.Var] = []
         self._held: ir.Var | None = None
         name = "a" if is_a else "b"
-        if self.is_copied and not cut.is_async:
+        if self.is_copied and not config.is_async:
             self._held = local(f"{name}_held", [self._each * self.lanes], self._dtype)
             self.buffers.append(self._held)
             self.by_address.append(self._held)
         if self._first is not None and self._guard is not None and self.is_k_contiguous:
-            per_tap = int(cut.k_axes[-1].extent) // self.lanes
+            per_tap = int(config.k_axes[-1].extent) // self.lanes
             self._window = WindowCopies.of(
                 self._first, self._guard, self._axes, self._vector,
-                cut.k // self.lanes, per_tap, self._each,
+                config.k // self.lanes, per_tap, self._each,
             )  # fmt: skip
             self.buffers += [] if self._window is None else self._window.buffers
         if not self.is_copied:
@@ -85,7 +85,7 @@ class OperandTile(OperandLayout):
 
     @property
     def _copy_bytes(self) -> int:
-        return self.lanes * self._cut.item_bytes
+        return self.lanes * self._config.item_bytes
 
     def prepare(self, thread: ir.Expr, where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
         """Compute what all tiles of a block have in common; parameters as of TilePosition."""
@@ -181,16 +181,16 @@ class OperandTile(OperandLayout):
         self, i: ir.Expr, tile: TilePosition, row: ir.Expr, chunk: ir.Expr
     ) -> tirx.Stmt:
         """Load the elements of a chunk one by one, those beyond K as zeros."""
-        cut, stmts = self._cut, []
+        config, stmts = self._config, []
         for lane in range(self._chunk):
             place = chunk * self._chunk + lane
             k_in_tile, own = (place, row) if self.is_k_contiguous else (row, place)
-            k = tile.k_tile * cut.block_k + k_in_tile
+            k = tile.k_tile * config.block_k + k_in_tile
             own = self._row(tile.first + own)
-            there = axis_values(cut.k_axes, k) | axis_values(self._axes, own)
+            there = axis_values(config.k_axes, k) | axis_values(self._axes, own)
             value = substitute(self._expr, {**tile.where, **there})
-            if cut.k % (cut.block_k * cut.split_k):
+            if config.k % (config.block_k * config.split_k):
                 zero = tirx.const(0, self._dtype)
-                value = tirx.if_then_else(k < cut.k, value, zero)
+                value = tirx.if_then_else(k < config.k, value, zero)
             stmts.append(tirx.BufferStore(self._staged, value, [i * self._chunk + lane]))
         return sequence(stmts)

@@ -31,7 +31,7 @@ class VectorResults:
 
     Parameters
     ----------
-    cut : TileGemmConfig
+    config : TileGemmConfig
         The product.
     vectors : ResultVectors
         Of more than one element, or plain ones.
@@ -46,9 +46,9 @@ class VectorResults:
         Whether results without a condition read anything beside the sums.
     """
 
-    def __init__(self, cut: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
+    def __init__(self, config: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
         alike: list[list[Result]] = []
-        for result in cut.contraction.results:
+        for result in config.contraction.results:
             for some in alike:
                 if tvm_ffi.structural_equal(some[0].condition, result.condition):
                     some.append(result)
@@ -56,9 +56,9 @@ class VectorResults:
             else:
                 alike.append([result])
         always = [some for some in alike if some[0].condition is None]
-        self._always = [_Vectors(cut, vectors, some, copies) for some in always]
+        self._always = [_Vectors(config, vectors, some, copies) for some in always]
         self._sometimes = [
-            (some[0].condition, _Vectors(cut, vectors, some, 1))
+            (some[0].condition, _Vectors(config, vectors, some, 1))
             for some in alike
             if some[0].condition is not None
         ]
@@ -109,12 +109,12 @@ class _Vectors:
     """Vectors of results that exist at the same places."""
 
     def __init__(
-        self, cut: TileGemmConfig, vectors: ResultVectors, results: Sequence[Result], copies: int
+        self, config: TileGemmConfig, vectors: ResultVectors, results: Sequence[Result], copies: int
     ) -> None:
-        self._cut, self._width, self._results = cut, vectors.width, results
-        self._axis = (cut.m_axes if vectors.is_along_m else cut.n_axes)[-1]
+        self._config, self._width, self._results = config, vectors.width, results
+        self._axis = (config.m_axes if vectors.is_along_m else config.n_axes)[-1]
         self._vector = tirx.Var("vector", "int64")
-        elements = ElementLoads(result_analyzer(cut, self._axis, self._vector, self._width))
+        elements = ElementLoads(result_analyzer(config, self._axis, self._vector, self._width))
         self._values = [
             [
                 elements.read(
@@ -142,7 +142,7 @@ class _Vectors:
     ) -> tirx.Stmt:
         """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
         there, stmts = self._at(where), []
-        totals = self._cut.contraction.totals
+        totals = self._config.contraction.totals
         for made, lanes in zip(self._made, self._values, strict=True):
             for lane, value in enumerate(lanes):
                 sums = {own: total(part, lane) for part, own in enumerate(totals)}

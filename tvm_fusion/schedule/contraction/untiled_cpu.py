@@ -34,7 +34,7 @@ from ...core.loops import (
 )
 from ...program.program import Program
 from ..address import offset, stride
-from ..cpu import PARALLEL_WORK, Registers
+from ..cpu import PARALLEL_WORK, VectorRegisters
 from ..elementwise.cpu import ElementwiseCpuConfig, maps_cpu, outermost
 from ..vector_loops import by_vectors, over_vectors
 from .fuse_epilogue import store_results
@@ -50,7 +50,7 @@ def untiled_cpu(
     program: Program,
     contraction: SumOfProducts,
     operands: Operands,
-    registers: Registers,
+    registers: VectorRegisters,
 ) -> tirx.PrimFunc:
     """Make the kernel: accumulators are vectors of columns, or of the terms of one column."""
     stage = contraction.stage

@@ -45,7 +45,7 @@ class WgmmaConfig(TileGemmConfig):
     consumers : int
         Warpgroups that multiply, 1 or 2.
     is_ping_pong : bool
-        Whether two consumers take turns, each with a tile of its own: one multiplies while the
+        Whether two consumers are ping-pong, each with a tile of its own: one multiplies while the
         other stores its results. Otherwise they share the rows of a tile.
     is_promoted : bool
         Whether the sums of each stage are added up in float32 outside of the instructions, which
@@ -92,10 +92,10 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def slabs(self) -> int:
         """Instructions that a consumer's rows take."""
-        return self.block_m // self.sharers // M
+        return self.block_m // self.consumers_of_tile // M
 
     @property
-    def sharers(self) -> int:
+    def consumers_of_tile(self) -> int:
         """Consumers that share the rows of a tile."""
         return 1 if self.is_ping_pong else self.consumers
 

@@ -29,28 +29,30 @@ from .wgmma_roles import IDLE_THREADS, Roles
 
 
 def wgmma_gemm_gpu(
-    program: Program, cut: WgmmaConfig, beside: ConcatParts | None = None
+    program: Program, config: WgmmaConfig, beside: ConcatParts | None = None
 ) -> tirx.PrimFunc:
     """Make the kernel, whose idle warps may store other parts of a concatenation."""
     maps: list[list[ir.Var]] = []
     encode: list[tirx.Stmt] = []
-    for name, operand in zip(("map_a", "map_b"), cut.operands, strict=True):
+    for name, operand in zip(("map_a", "map_b"), config.operands, strict=True):
         encoded = [tensor_map.encode(name) for tensor_map in operand.maps]
         maps.append([variable for variable, _ in encoded])
         encode += [stmt for _, stmts in encoded for stmt in stmts]
     made = threads(
         "blockIdx.x",
-        cut.blocks,
-        lambda number: min_blocks_per_sm(_block(cut, maps, number, beside), cut.blocks_per_sm),
+        config.blocks,
+        lambda number: min_blocks_per_sm(
+            _block(config, maps, number, beside), config.blocks_per_sm
+        ),
     )
     return kernel(program, made, encode)
 
 
 def _block(
-    cut: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr, beside: ConcatParts | None
+    config: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr, beside: ConcatParts | None
 ) -> tirx.Stmt:
     shared = tirx.decl_buffer(
-        [index(cut.shared_bytes)],
+        [index(config.shared_bytes)],
         "uint8",
         "stages",
         scope="shared.dyn",
@@ -59,12 +61,12 @@ def _block(
     )
 
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
-        roles = Roles(cut, maps, number, thread, shared)
+        roles = Roles(config, maps, number, thread, shared)
         group = tirx.Var("warpgroup", "int32")
         workers, worker = IDLE_THREADS, thread - (wgmma.THREADS - IDLE_THREADS)
         parts = None
         if beside is not None:
-            parts = beside.stmt(number * workers + worker, cut.blocks * workers)
+            parts = beside.stmt(number * workers + worker, config.blocks * workers)
         uniform = warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))
         stmts = [
             when(thread.equal(0), roles.initialize()),
@@ -73,15 +75,15 @@ def _block(
             tirx.Bind(group, uniform),
             tirx.IfThenElse(group.equal(0), roles.produce(parts), roles.consume(group - 1)),
         ]
-        if cut.split_k > 1:
-            place = cut.tile_of(number)
-            stmts.append(TileEpilogue(cut, place, _Sums(cut, roles.acc), shared).stmt(thread))
+        if config.split_k > 1:
+            place = config.tile_of(number)
+            stmts.append(TileEpilogue(config, place, _Sums(config, roles.acc), shared).stmt(thread))
         return block("wgmma_gemm", sequence(stmts), roles.buffers)
 
-    made = threads("threadIdx.x", cut.threads, of_thread)
-    if cut.split_k > 1:  # a block's rank is its number modulo the cluster's size
+    made = threads("threadIdx.x", config.threads, of_thread)
+    if config.split_k > 1:  # a block's rank is its number modulo the cluster's size
         tile = made
-        made = threads("clusterCtaIdx.x", cut.split_k, lambda _: tile)
+        made = threads("clusterCtaIdx.x", config.split_k, lambda _: tile)
     return block("grid", made, [shared])
 
 
@@ -93,9 +95,9 @@ class _Sums:
 
     warps_n = warps_k = 1
 
-    def __init__(self, cut: WgmmaConfig, acc: ir.Var) -> None:
-        self.acc, self.slabs, self.n8 = acc, cut.slabs, cut.n8
-        self.warps_m, self.threads = cut.warps_m, cut.threads
+    def __init__(self, config: WgmmaConfig, acc: ir.Var) -> None:
+        self.acc, self.slabs, self.n8 = acc, config.slabs, config.n8
+        self.warps_m, self.threads = config.warps_m, config.threads
 
     def has_sums(self, thread: ir.Expr) -> ir.Expr:
         """Whether a thread is a consumer's."""

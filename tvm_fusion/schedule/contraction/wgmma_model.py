@@ -51,7 +51,7 @@ class WgmmaRates:
         Multiply-adds of half types in a clock, of tiles of 128 columns or more, and of fewer.
     l2_half, l2_all : float
         Bytes of copies in a clock, half or all multiprocessors busy.
-    epilogue, element, dear_element : float
+    epilogue, element, expensive_element : float
         Clocks of an epilogue, and of each element of a tile, by one consumer.
     """
 
@@ -61,7 +61,7 @@ class WgmmaRates:
     l2_all: float
     epilogue: float
     element: float
-    dear_element: float
+    expensive_element: float
 
 
 GEMM = WgmmaRates(1395.0, 1350.0, 84.0, 56.0, 405.0, 0.106, 0.266)
@@ -87,7 +87,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     trips = -(-blocks // (sms * resident))
     elements = config.block_m * config.block_n
     rate = rates.wide if config.block_n >= 2 * M else rates.narrow
-    is_alone = config.sharers == resident == 1
+    is_alone = config.consumers_of_tile == resident == 1
     if config.item_bytes == WIDE_ITEM:
         rate *= TF32_COLUMNS if config.block_n < 4 * M else 1
         rate /= TF32_ALONE if is_alone else 1
@@ -99,12 +99,14 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     products = resident * max(elements * steps * K / rate, copies)
     stage = max(products, RATES.latency / (config.stages - 1))
     main = config.k_tiles * stage
-    is_dear = any(is_expensive(r.value) for r in config.contraction.results)
-    each = (rates.dear_element if is_dear else rates.element) * elements * resident
+    has_expensive = any(is_expensive(r.value) for r in config.contraction.results)
+    each = (rates.expensive_element if has_expensive else rates.element) * elements * resident
     # With split-K, sums that are exchanged take the time that a second consumer saves; two that
     # compute dear epilogues share the units: 197x768x3072 with GELU takes 5.71 us with tiles of
     # 128x64, 5.19 of 64x96; 1024x768x3072 12.21 of 128x192, 11.13 in turns.
-    shared = 1.0 if config.split_k > 1 else config.sharers ** (0.5 if is_dear else 1.0)
+    shared = (
+        1.0 if config.split_k > 1 else config.consumers_of_tile ** (0.5 if has_expensive else 1.0)
+    )
     epilogue = rates.epilogue + each / shared
     if config.split_k > 1:
         epilogue += CLUSTER + CLUSTER_BLOCK * blocks

@@ -6,12 +6,12 @@
     consumers, of block_m / consumers rows each, or of every other tile:
       for tile:
         load what the first results read, or behind the last k_tile
-        wait(turn[consumer]), if they take turns
+        wait(order[consumer]), if they are ping-pong
         for k_tile:
           wait(full[stage]);  acc += A * B                              wgmma, one group in flight
           arrive(empty[stage before])
           (of float8: acc = A * B of the stage; arrive(empty[stage]); sums += acc)
-        arrive(turn[the other])
+        arrive(order[the other])
         epilogue: results in vectors, from registers                    (direct_epilogue)
                   or of unaligned rows, through shared memory           (staged_epilogue)
       let the next kernel be launched
@@ -47,7 +47,7 @@ class Roles:
 
     Parameters
     ----------
-    cut : WgmmaConfig
+    config : WgmmaConfig
         The product.
     maps : list of list of Var
         Tensor maps of A, and of B.
@@ -66,21 +66,21 @@ class Roles:
 
     def __init__(
         self,
-        cut: WgmmaConfig,
+        config: WgmmaConfig,
         maps: list[list[ir.Var]],
         number: ir.Expr,
         thread: ir.Expr,
         shared: ir.Var,
     ) -> None:
-        self._cut, self._maps, self._number, self._thread = cut, maps, number, thread
-        self._shared, self._stages = shared, TileStages(cut, shared)
-        dtype = cut.contraction.dtype
-        self._own = self.acc = local("acc", [cut.accumulators], dtype)  # of a stage, and of all
+        self._config, self._maps, self._number, self._thread = config, maps, number, thread
+        self._shared, self._stages = shared, TileStages(config, shared)
+        dtype = config.contraction.dtype
+        self._own = self.acc = local("acc", [config.accumulators], dtype)  # of a stage, and of all
         self._tile = local("tile", [3], "int32")  # matrix of the batch, tile along M and N
-        self._ring = RingPosition(cut.stages)
+        self._ring = RingPosition(config.stages)
         self.buffers = [self.acc, self._tile, self._ring.buffer]
-        if cut.is_promoted:
-            self._own = local("own", [cut.accumulators], dtype)
+        if config.is_promoted:
+            self._own = local("own", [config.accumulators], dtype)
             self.buffers.append(self._own)
 
     def initialize(self) -> tirx.Stmt:
@@ -95,28 +95,30 @@ class Roles:
         beside : Stmt, optional
             What the threads of the other warps do.
         """
-        cut, stages = self._cut, self._stages
+        config, stages = self._config, self._stages
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
-            batch = cut.axes_at(place.batch)
-            firsts = [place.m_tile * cut.block_m], cut.first_columns(place.n_tile)
+            batch = config.axes_at(place.batch)
+            firsts = [place.m_tile * config.block_m], config.first_columns(place.n_tile)
 
             def copy(k_tile: ir.Expr) -> tirx.Stmt:
-                k = (place.rank * cut.k_tiles + k_tile if cut.split_k > 1 else k_tile) * cut.block_k
+                k = (
+                    place.rank * config.k_tiles + k_tile if config.split_k > 1 else k_tile
+                ) * config.block_k
                 stage, full = self._ring.stage, stages.full(self._ring.stage)
                 stmts = [
                     mbarrier.wait(stages.empty(stage), 1 - self._ring.parity),
-                    mbarrier.expect_bytes(full, cut.stage_bytes),
+                    mbarrier.expect_bytes(full, config.stage_bytes),
                 ]
-                for i, operand in enumerate(cut.operands):
+                for i, operand in enumerate(config.operands):
                     for at, own, where in operand.boxes(batch, firsts[i], k):
                         to = stages.operand(i, stage, at)
                         stmts.append(tma.load(to, self._maps[i][own], full, where))
                 return sequence([*stmts, *self._ring.advance(1)])
 
-            return loop("k_tile", cut.k_tiles, copy)
+            return loop("k_tile", config.k_tiles, copy)
 
-        give = [wgmma.give_registers(PRODUCER_REGISTERS)] if cut.moves_registers else []
+        give = [wgmma.give_registers(PRODUCER_REGISTERS)] if config.moves_registers else []
         tiles = sequence([*self._ring.start(), self._tiles(of_tile, index(0), 1)])
         made = when(self._thread.equal(0), tiles)
         if beside is not None:
@@ -125,18 +127,18 @@ class Roles:
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Multiply, and store the results: the warpgroups behind the first."""
-        cut, stages = self._cut, self._stages
+        config, stages = self._config, self._stages
         own = tirx.Cast("int64", group)
-        first_row = index(0) if cut.is_ping_pong else own * (cut.slabs * wgmma.M)
+        first_row = index(0) if config.is_ping_pong else own * (config.slabs * wgmma.M)
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
-            turns = stages.take_turns(self._thread, own, step) if cut.is_ping_pong else ([], [])
+            order = stages.ping_pong(self._thread, own, step) if config.is_ping_pong else ([], [])
 
             def one(k_tile: ir.Expr) -> tirx.Stmt:
                 stage = self._ring.stage
                 wait = mbarrier.wait(stages.full(stage), self._ring.parity)
                 products = self._multiply(stage, first_row, k_tile)
-                if cut.is_promoted:
+                if config.is_promoted:
                     own = [wgmma.wait(0), stages.release(self._thread, stage), self._promote()]
                     return sequence([wait, products, *own, *self._ring.advance(1)])
                 return sequence(
@@ -149,23 +151,23 @@ class Roles:
                     ]
                 )
 
-            products = loop("k_tile", cut.k_tiles, one)
-            if cut.is_promoted:
+            products = loop("k_tile", config.k_tiles, one)
+            if config.is_promoted:
                 products = sequence([self._clear(), products])
-            if cut.split_k > 1:  # all blocks of the cluster store results together
-                whole = touch(self.acc, cut.accumulators - 1)
+            if config.split_k > 1:  # all blocks of the cluster store results together
+                whole = touch(self.acc, config.accumulators - 1)
                 return sequence([whole, products, wgmma.wait(0)])
-            last = [] if cut.is_promoted else [stages.release(self._thread, self._ring.before)]
-            skip = self._ring.advance(cut.k_tiles) if cut.is_ping_pong else []
+            last = [] if config.is_promoted else [stages.release(self._thread, self._ring.before)]
+            skip = self._ring.advance(config.k_tiles) if config.is_ping_pong else []
             epilogue = self._epilogue(place, first_row, own)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
             loads = [epilogue.prologue(lane)]
             early, late = (loads, []) if epilogue.loads_early else ([], loads)
             stmts = [
                 *early,
-                *turns[0],
+                *order[0],
                 products,
-                *turns[1],
+                *order[1],
                 *late,
                 wgmma.wait(0),
                 *last,
@@ -174,48 +176,48 @@ class Roles:
             ]
             return block("tile", sequence(stmts), epilogue.buffers)
 
-        take = [wgmma.take_registers(CONSUMER_REGISTERS)] if cut.moves_registers else []
-        mine = (own, 2) if cut.is_ping_pong else (index(0), 1)
+        take = [wgmma.take_registers(CONSUMER_REGISTERS)] if config.moves_registers else []
+        mine = (own, 2) if config.is_ping_pong else (index(0), 1)
         start = self._ring.start()
-        if cut.is_ping_pong:  # the first tile is the other's
-            start.append(when(own.equal(1), sequence(self._ring.advance(cut.k_tiles))))
+        if config.is_ping_pong:  # the first tile is the other's
+            start.append(when(own.equal(1), sequence(self._ring.advance(config.k_tiles))))
         # Producers have ended before; with split-K, all threads store results.
-        last = [] if cut.split_k > 1 else [dependents_launch()]
+        last = [] if config.split_k > 1 else [dependents_launch()]
         return sequence([*take, *start, self._tiles(of_tile, *mine), *last])
 
     def _epilogue(
         self, place: TilePlace, first_row: ir.Expr, consumer: ir.Expr
     ) -> DirectEpilogue | StagedEpilogue:
-        common = self._cut, place, self.acc, first_row
-        if self._cut.is_staged:
+        common = self._config, place, self.acc, first_row
+        if self._config.is_staged:
             return StagedEpilogue(*common, consumer, self._shared)
         return DirectEpilogue(*common)
 
     def _multiply(self, stage: ir.Expr, first_row: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
         """Issue the products of a stage, as one group."""
-        cut, stages = self._cut, self._stages
-        a, b = (operand.layout for operand in cut.operands)
+        config, stages = self._config, self._stages
+        a, b = (operand.layout for operand in config.operands)
         of_b = tirx.Var("descriptor_b", "uint64")
         stmts = [tirx.Bind(of_b, b.descriptor(stages.operand(1, stage)))]
         of_a = []
-        for slab in range(cut.slabs):
-            row = cut.operands[0].slab(first_row + slab * wgmma.M)
+        for slab in range(config.slabs):
+            row = config.operands[0].slab(first_row + slab * wgmma.M)
             of_a.append(tirx.Var("descriptor_a", "uint64"))
             stmts.append(tirx.Bind(of_a[-1], a.descriptor(stages.operand(0, stage, row))))
         stmts.append(wgmma.fence())
-        for k16 in range(cut.block_k // cut.k_step):
-            for slab in range(cut.slabs):
-                sums = load(self._own, [index(slab * cut.block_n // 2)])
+        for k16 in range(config.block_k // config.k_step):
+            for slab in range(config.slabs):
+                sums = load(self._own, [index(slab * config.block_n // 2)])
                 left = a, of_a[slab] + tirx.const(a.step(k16), "uint64")
                 right = b, of_b + tirx.const(b.step(k16), "uint64")
-                is_first = tirx.const(False) if cut.is_promoted else k_tile > 0
+                is_first = tirx.const(False) if config.is_promoted else k_tile > 0
                 is_added = is_first if k16 == 0 else tirx.const(True)
-                types = cut.a_dtype, cut.b_dtype
-                stmts.append(wgmma.multiply(types, cut.block_n, sums, left, right, is_added))
+                types = config.a_dtype, config.b_dtype
+                stmts.append(wgmma.multiply(types, config.block_n, sums, left, right, is_added))
         return sequence([*stmts, wgmma.commit()])
 
     def _clear(self) -> tirx.Stmt:
-        zero, count = tirx.const(0, self._cut.contraction.dtype), self._cut.accumulators
+        zero, count = tirx.const(0, self._config.contraction.dtype), self._config.accumulators
         stores = unrolled("i", count, lambda i: tirx.BufferStore(self.acc, zero, [i]))
         return sequence([touch(self._own, count - 1), stores])
 
@@ -225,7 +227,7 @@ class Roles:
         def add(i: ir.Expr) -> tirx.Stmt:
             return tirx.BufferStore(self.acc, load(self.acc, [i]) + load(self._own, [i]), [i])
 
-        return unrolled("i", self._cut.accumulators, add)
+        return unrolled("i", self._config.accumulators, add)
 
     def _tiles(
         self,
@@ -234,17 +236,17 @@ class Roles:
         every: int,
     ) -> tirx.Stmt:
         """Loop over a block's tiles, or every second of them from the first or second on."""
-        cut, grid = self._cut, self._cut.blocks
-        if cut.split_k > 1:
-            return body(index(0), cut.tile_of(self._number))
-        trips = tirx.floordiv(cut.tiles - self._number + (grid - 1), grid)
+        config, grid = self._config, self._config.blocks
+        if config.split_k > 1:
+            return body(index(0), config.tile_of(self._number))
+        trips = tirx.floordiv(config.tiles - self._number + (grid - 1), grid)
         trips = tirx.floordiv(trips - first + (every - 1), index(every))
         held = [tirx.Cast("int64", load(self._tile, [index(i)])) for i in range(3)]
 
-        def one(turn: ir.Expr) -> tirx.Stmt:
-            step = turn * every + first
-            place = cut.tile_of(self._number + step * grid)
-            extents = [a.extent for a in cut.batch]
+        def one(trip: ir.Expr) -> tirx.Stmt:
+            step = trip * every + first
+            place = config.tile_of(self._number + step * grid)
+            extents = [a.extent for a in config.batch]
             matrix: ir.Expr = index(0)
             for position, extent in zip(place.batch, extents, strict=True):
                 matrix = matrix * index(extent) + position

@@ -3,7 +3,7 @@
 A of all stages, B of all stages      128-byte swizzle, as TMA writes them and wgmma reads them
 full[stage]     the copies of a stage are there: one arrival, and the bytes that TMA counts
 empty[stage]    each warp of the consumers has read it
-turn[consumer]  of two consumers that take turns: the other has multiplied its tile
+order[consumer]  of two ping-pong consumers: the other has multiplied its tile
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ class TileStages:
 
     Parameters
     ----------
-    cut : WgmmaConfig
+    config : WgmmaConfig
         The product.
     shared : Var
         Shared memory, bytes.
     """
 
-    def __init__(self, cut: WgmmaConfig, shared: ir.Var) -> None:
-        self._cut, self._shared = cut, shared
+    def __init__(self, config: WgmmaConfig, shared: ir.Var) -> None:
+        self._config, self._shared = config, shared
 
     def initialize(self, maps: list[list[ir.Var]]) -> tirx.Stmt:
         """Initialize the barriers, and prefetch tensor maps; one thread does."""
-        arrivals = self._cut.sharers * wgmma.WARPS
+        arrivals = self._config.consumers_of_tile * wgmma.WARPS
         stmts = [tma.prefetch(m) for some in maps for m in some]
-        for stage in range(self._cut.stages):
+        for stage in range(self._config.stages):
             stmts.append(mbarrier.init(self.full(index(stage)), 1))
             stmts.append(mbarrier.init(self.empty(index(stage)), arrivals))
-        if self._cut.is_ping_pong:
-            stmts += [mbarrier.init(self.turn(index(i)), wgmma.WARPS) for i in range(2)]
+        if self._config.is_ping_pong:
+            stmts += [mbarrier.init(self.order_barrier(index(i)), wgmma.WARPS) for i in range(2)]
         return sequence([*stmts, mbarrier.fence_init()])
 
     def operand(self, i: int, stage: ir.Expr, at: ir.Expr | int = 0) -> ir.TensorLoad:
         """Give the byte ``at`` of A (0) or B (1) of a stage."""
-        a, b = self._cut.operands
+        a, b = self._config.operands
         stage = index(stage)
-        place = stage * a.bytes if i == 0 else stage * b.bytes + self._cut.stages * a.bytes
+        place = stage * a.bytes if i == 0 else stage * b.bytes + self._config.stages * a.bytes
         return self._at(place + at)
 
     def full(self, stage: ir.Expr) -> ir.TensorLoad:
         """Give the barrier at which consumers wait for a stage."""
-        return self._at(index(stage) * mbarrier.BYTES + self._cut.barrier_offset)
+        return self._at(index(stage) * mbarrier.BYTES + self._config.barrier_offset)
 
     def empty(self, stage: ir.Expr) -> ir.TensorLoad:
         """Give the barrier at which the producer waits for a stage."""
-        behind = self._cut.barrier_offset + self._cut.stages * mbarrier.BYTES
+        behind = self._config.barrier_offset + self._config.stages * mbarrier.BYTES
         return self._at(index(stage) * mbarrier.BYTES + behind)
 
-    def turn(self, consumer: ir.Expr) -> ir.TensorLoad:
+    def order_barrier(self, consumer: ir.Expr) -> ir.TensorLoad:
         """Give the barrier at which a consumer waits for its turn."""
-        behind = self._cut.barrier_offset + 2 * self._cut.stages * mbarrier.BYTES
+        behind = self._config.barrier_offset + 2 * self._config.stages * mbarrier.BYTES
         return self._at(consumer * mbarrier.BYTES + behind)
 
     def release(self, thread: ir.Expr, stage: ir.Expr) -> tirx.Stmt:
@@ -68,7 +68,7 @@ class TileStages:
         lane = tirx.floormod(thread, index(WARP))
         return when(lane.equal(0), mbarrier.arrive(self.empty(stage)))
 
-    def take_turns(
+    def ping_pong(
         self, thread: ir.Expr, own: ir.Expr, step: ir.Expr
     ) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
         """Wait before a tile until the other consumer has multiplied the one before.
@@ -87,8 +87,8 @@ class TileStages:
         """
         parity = tirx.floormod(tirx.floordiv(step, index(2)) + 1 - own, index(2))
         lane = tirx.floormod(thread, index(WARP))
-        ready = when(lane.equal(0), mbarrier.arrive(self.turn(1 - own)))
-        return [mbarrier.wait(self.turn(own), parity)], [ready]
+        ready = when(lane.equal(0), mbarrier.arrive(self.order_barrier(1 - own)))
+        return [mbarrier.wait(self.order_barrier(own), parity)], [ready]
 
     def _at(self, place: ir.Expr) -> ir.TensorLoad:
         return load(self._shared, [place])

@@ -148,9 +148,11 @@ class DenseLoops:
 
         def tile(column: ir.Expr, width: int) -> tirx.Stmt:
             y, x = n * config.height, column * config.width
-            turn = n * count + column
+            tile_index = n * count + column
             shape = height, width
-            return self._tile.write(place, number, y, x, shape, vectors, is_last, turn, count, rows)
+            return self._tile.write(
+                place, number, y, x, shape, vectors, is_last, tile_index, count, rows
+            )
 
         stmts = []
         if full:

@@ -37,7 +37,7 @@ from .weight_cpu import PackedWeight
 UNROLLED = 8  # trips of the innermost loop that are written out
 
 Body = Callable[[ir.Expr], tirx.Stmt]
-Ahead = Callable[[ir.Expr], list[tirx.Stmt]]
+PrefetchCallback = Callable[[ir.Expr], list[tirx.Stmt]]
 
 
 class DenseTile:
@@ -91,8 +91,8 @@ class DenseTile:
         shape: tuple[int, int],
         vectors: int,
         is_last: bool,
-        turn: ir.Expr,
-        turns: int,
+        tile_index: ir.Expr,
+        row_tiles: int,
         rows: RowStores,
     ) -> tirx.Stmt:
         """Write one tile: clear, accumulate, results.
@@ -111,9 +111,9 @@ class DenseTile:
             Vectors of channels.
         is_last : bool
             Whether channels may end before it does.
-        turn : PrimExpr
+        tile_index : PrimExpr
             How many tiles of pixels the task has done with these channels.
-        turns : int
+        row_tiles : int
             Tiles of a row of pixels.
         rows : RowStores
             Of the row of tiles.
@@ -149,10 +149,10 @@ class DenseTile:
                 vector = partial(tirx.Ramp, stride=index(1), lanes=self._config.lanes)
                 return sequence([add(i, vector(index(start))) for start in starts])
 
-            ahead = self._prefetch.weight(number, turn, block_c, window, inner)
+            prefetch = self._prefetch.weight(number, tile_index, block_c, window, inner)
             if words is not None:
-                return with_prefetch(ahead, unrolled("i", pixels, add_words))
-            return with_prefetch(ahead, each(acc, add))
+                return with_prefetch(prefetch, unrolled("i", pixels, add_words))
+            return with_prefetch(prefetch, each(acc, add))
 
         def place(row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
             at = {problem.y.var: y + row, problem.x.var: x + column}
@@ -160,9 +160,9 @@ class DenseTile:
 
         results, buffers = self._epilogue.tile(acc, shape, first_k, is_last, place, ranges, rows.of)
         operands = self._prefetch.operands(shape, nr, first_k, place)
-        ahead = partial(self._prefetch.image, task, turn, turns)
+        prefetch = partial(self._prefetch.image, task, tile_index, row_tiles)
         is_beyond = is_last and int(first_k) >= problem.channels  # of a concatenation
-        sums = [] if is_beyond else self._sums(number, accumulate, ahead)
+        sums = [] if is_beyond else self._sums(number, accumulate, prefetch)
         parts = [*operands, clear(acc, problem.contraction.initial), *sums, results]
         return block("tile", sequence(parts), [acc, *buffers])
 
@@ -198,7 +198,7 @@ class DenseTile:
         return {**axes, **task, **pixel, y: task[y] + pixel[y]}
 
     def _sums(
-        self, number: ir.Expr, accumulate: Callable[..., tirx.Stmt], ahead: Ahead
+        self, number: ir.Expr, accumulate: Callable[..., tirx.Stmt], prefetch: PrefetchCallback
     ) -> list[tirx.Stmt]:
         """Write the loops over input channels and the window around a step."""
         problem, band, ranges = self._problem, self._weight.band, self._ranges
@@ -216,7 +216,7 @@ class DenseTile:
 
         def whole(n: ir.Expr) -> tirx.Stmt:
             terms = self._terms(first + n, n, size, accumulate)
-            return sequence([*ahead(first + n), terms])
+            return sequence([*prefetch(first + n), terms])
 
         stmts = []
         if blocks:

@@ -222,11 +222,11 @@ def _joined(
         ranges = Ranges()
         for one in (*conv.axes, *conv.reduce, axis):
             ranges.bind(one.var, one.extent)
-        apart = {
+        windowed = {
             other: tirx.floordiv(axis.var, index(size)),
             own: tirx.floormod(axis.var, index(size)),
         }
-        values = tuple(ranges.all_indices(substitute(v, apart)) for v in conv.values)
+        values = tuple(ranges.all_indices(substitute(v, windowed)) for v in conv.values)
         operands = (x for v in values for x in loads(v) if x.source not in conv.targets)
         divided = [d for x in operands for i in x.indices for d in find(i, tirx.FloorDiv)]
         if any(axis.var in variables(d) for d in divided):
@@ -235,7 +235,7 @@ def _joined(
         new = replace(
             conv,
             axes=tuple(a for a in axes if not a.var.same_as(own)),
-            indices=tuple(tuple(substitute(i, apart) for i in x) for x in conv.indices),
+            indices=tuple(tuple(substitute(i, windowed) for i in x) for x in conv.indices),
             values=values,
         )
         return new, axis.var, Window(pixels[pixel], inner)

@@ -51,7 +51,7 @@ class TilePrefetch:
     def weight(
         self,
         number: ir.Expr,
-        turn: ir.Expr,
+        tile_index: ir.Expr,
         block_c: ir.Expr,
         window: list[ir.Expr],
         inner: ir.Expr,
@@ -64,7 +64,7 @@ class TilePrefetch:
         ----------
         number : PrimExpr
             The tile of output channels.
-        turn : PrimExpr
+        tile_index : PrimExpr
             How many tiles of pixels the task has done with these channels.
         block_c, inner : PrimExpr
             The block of the packed weight, and the channel in it.
@@ -73,10 +73,12 @@ class TilePrefetch:
         """
         if not self._config.prefetches & Prefetch.WEIGHT:
             return None
-        vector = tirx.floormod(turn, index(self._config.vectors)) * self._config.lanes
+        vector = tirx.floormod(tile_index, index(self._config.vectors)) * self._config.lanes
         return self._weight.element(number + 1, block_c, window, inner, vector)
 
-    def image(self, task: Mapping, turn: ir.Expr, turns: int, block_c: ir.Expr) -> list[tirx.Stmt]:
+    def image(
+        self, task: Mapping, tile_index: ir.Expr, row_tiles: int, block_c: ir.Expr
+    ) -> list[tirx.Stmt]:
         """Prefetch a block of channels of the next tile of pixels.
 
         Behind the last tile of a task are pixels that the next one begins with, or nothing: no
@@ -86,9 +88,9 @@ class TilePrefetch:
         ----------
         task : Mapping
             As it was filled.
-        turn : PrimExpr
+        tile_index : PrimExpr
             How many tiles of pixels the task has done with these channels.
-        turns : int
+        row_tiles : int
             Tiles of a row of pixels.
         block_c : PrimExpr
             The block of channels.
@@ -96,8 +98,8 @@ class TilePrefetch:
         problem, config = self._problem, self._config
         if not config.prefetches & Prefetch.IMAGE or problem.c is None:
             return []
-        row = tirx.floordiv(turn + 1, index(turns)) * config.height
-        column = tirx.floormod(turn + 1, index(turns)) * config.width
+        row = tirx.floordiv(tile_index + 1, index(row_tiles)) * config.height
+        column = tirx.floormod(tile_index + 1, index(row_tiles)) * config.width
         stmts = []
         for pixel in range(config.height * config.width):
             down, right = divmod(pixel, config.width)

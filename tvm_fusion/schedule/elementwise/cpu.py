@@ -32,7 +32,7 @@ from ...core.loops import (
 )
 from ...program.program import Program
 from ...program.stage import Stage
-from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, Registers
+from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, VectorRegisters
 from ..design_space import Kernels
 from ..vector_loops import VECTORS, at_vector, by_vectors, vectors
 from ..vector_math import vector_math
@@ -79,7 +79,7 @@ class ElementwiseCpuConfig:
     def of(
         cls,
         stages: Sequence[Stage],
-        registers: Registers,
+        registers: VectorRegisters,
         kept: frozenset[ir.Var] = frozenset(),
         has_blocks: bool = False,
     ) -> ElementwiseCpuConfig:

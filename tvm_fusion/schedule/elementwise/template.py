@@ -14,7 +14,7 @@ from ...program.group import Group
 from ...program.lane_conditions import decide_for_blocks
 from ...program.layouts import is_layout_map
 from ...program.stage import Stage, Unstructured
-from ..cpu import Registers
+from ..cpu import VectorRegisters
 from ..design_space import not_in_space
 from ..estimate import flops, points, too_many_parameters, traffic
 from ..inline import inlined, inlined_size
@@ -79,7 +79,9 @@ class Elementwise(Template):
             flops=flops(stages) + sum(map(_strided_cost, stages)),
             parallelism=max(1, total // TASK),
             details={
-                "config": ElementwiseCpuConfig.of(stages, Registers.of(device), kept, has_blocks)
+                "config": ElementwiseCpuConfig.of(
+                    stages, VectorRegisters.of(device), kept, has_blocks
+                )
             },
         )
 
@@ -98,7 +100,7 @@ class Elementwise(Template):
         if self._is_gpu:
             return iter(())
         of: ElementwiseCpuConfig = claim.details["config"]
-        registers = Registers.of(device)
+        registers = VectorRegisters.of(device)
         return configs(ElementwiseCpuConfig.of(of.stages, registers, of.kept, of.has_blocks))
 
     def emit(self, claim: Claim, target: Target) -> Emission:

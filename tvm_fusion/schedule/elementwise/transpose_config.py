@@ -46,7 +46,7 @@ MAX_WASTE = 20  # at most one in so many tiles may be behind the end
 
 
 @dataclass(frozen=True)
-class TilePosition:
+class TransposeTile:
     """The tile of a block, and a thread of it.
 
     Attributes
@@ -181,11 +181,11 @@ class TransposeConfig:
         """Number of tiles."""
         return product(self._extents)
 
-    def position(self, number: ir.Expr, thread: ir.Expr) -> TilePosition:
+    def position(self, number: ir.Expr, thread: ir.Expr) -> TransposeTile:
         """Give the tile of a block, for a thread."""
         *rest, group, column, band = coordinates(number, self._extents)
         row = (group * self.group + band) * self.rows
-        return TilePosition(rest, row, column * self.columns, thread)
+        return TransposeTile(rest, row, column * self.columns, thread)
 
     def inside_row(self, row: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
         """Guard against elements of a tile behind the end of the axis ``across``."""
@@ -216,7 +216,7 @@ def head_elements(
     config: TransposeConfig,
     found: ir.TensorLoad,
     overlap: int,
-    position: TilePosition,
+    position: TransposeTile,
     column: ir.Expr,
 ) -> ir.Expr:
     """Count the elements of a line in a tile before those that are needed."""

@@ -29,7 +29,7 @@ from ...core.loops import (
 from ..address import offset
 from .alignment import WORD, aligned_width
 from .guarded_loads import bytes_of
-from .transpose_config import THREADS, TilePosition, TransposeConfig
+from .transpose_config import THREADS, TransposeConfig, TransposeTile
 from .vector_access import VectorAccess
 
 
@@ -58,7 +58,7 @@ def load_tiles(
 class _TileLoad:
     """What one thread loads of a tile: a few vectors along its rows."""
 
-    def __init__(self, config: TransposeConfig, number: int, position: TilePosition) -> None:
+    def __init__(self, config: TransposeConfig, number: int, position: TransposeTile) -> None:
         read = config.transposed[number]
         found = read.element
         self._config, self._found, self._position, self._condition = (

@@ -18,8 +18,8 @@ from ...core.expressions import load
 from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled
 from .alignment import WORD
 from .guarded_loads import bytes_of
-from .transpose_config import THREADS, WARP, TilePosition, TransposeConfig, head_elements
-from .vector_access import ResultVectors, VectorAccess
+from .transpose_config import THREADS, WARP, TransposeConfig, TransposeTile, head_elements
+from .vector_access import VectorAccess, VectorStores
 
 
 def store_tiles(
@@ -43,7 +43,7 @@ class _Results:
     """What one thread computes of a tile."""
 
     def __init__(
-        self, config: TransposeConfig, shared: Sequence[ir.Var], position: TilePosition
+        self, config: TransposeConfig, shared: Sequence[ir.Var], position: TransposeTile
     ) -> None:
         self._config, self._shared, self._position = config, shared, position
         space, width = config.space, config.width
@@ -59,7 +59,7 @@ class _Results:
         self._reads = [
             VectorAccess(x.source, x.indices, width, is_shifted) for x in config.straight
         ]
-        self._results = ResultVectors(space, width, is_shifted)
+        self._results = VectorStores(space, width, is_shifted)
         self._single = space.files(1)
 
     def write(self) -> tirx.Stmt:

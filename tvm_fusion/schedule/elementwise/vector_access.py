@@ -123,7 +123,7 @@ class VectorAccess:
         return [found], lambda lane: [*outer, self._start + lane]
 
 
-class ResultVectors:
+class VectorStores:
     """The results of a vector of points: computed one by one in registers, stored as vectors.
 
     Only copies are vector statements, so it does not matter which operators CUDA has on vectors.

@@ -34,7 +34,7 @@ from ..address import offset, stride
 from ..gpu.launch import VECTOR_BYTES
 from .guarded_loads import GuardedLoad, bytes_of, guarded_loads, has_vector_type
 from .iteration_space import IterationSpace
-from .vector_access import ResultVectors, VectorAccess
+from .vector_access import VectorAccess, VectorStores
 
 MIN_POINTS = 1 << 16  # below which wide accesses would leave multiprocessors idle
 # Bytes in flight of a thread: 2,048 threads of a multiprocessor then have 64 KiB in flight, and an
@@ -218,7 +218,7 @@ def compute(
         for r in config.loads
     ]
     accesses = [VectorAccess(r.element.source, r.element.indices, width) for r in config.loads]
-    results = ResultVectors(config.space, width)
+    results = VectorStores(config.space, width)
 
     def read(number: ir.Expr) -> tirx.Stmt:
         def place(lane: ir.Expr) -> dict[ir.Var, ir.Expr]:

@@ -56,7 +56,7 @@ def _griddepcontrol(action: str) -> tirx.Stmt:
     return tirx.Evaluate(tirx.call_intrin("void", "tirx.ptx.griddepcontrol", action, ""))
 
 
-def block_barrier() -> tirx.Stmt:
+def storage_sync() -> tirx.Stmt:
     """Synchronize the threads of a block (``__syncthreads``), for accesses by address."""
     return tirx.Evaluate(tirx.op.tvm_storage_sync("shared"))
 

@@ -83,15 +83,17 @@ def multiply(
     kinds = [OPERAND_TYPES[dtype] for dtype in dtypes]
     sums = SUM_TYPES[atom.sums]
     c_type, constraint = ("int", "r") if atom.sums == "int32" else ("float", "f")
-    turned = [int(not operand.is_k_contiguous) for operand, _ in (a, b)]
+    transposed = [int(not operand.is_k_contiguous) for operand, _ in (a, b)]
     # Signs, which integers lack, and orders of A and B, which half types alone have.
     modifiers = {"f32": ", 1, 1", "s32": ""}[sums]
     if atom.dtype in PTX_TYPES:
-        modifiers += f", {turned[0]}, {turned[1]}"
-    elif any(turned):
+        modifiers += f", {transposed[0]}, {transposed[1]}"
+    elif any(transposed):
         raise ValueError(f"wgmma takes {' and '.join(dtypes)} contiguous along K alone")
     shape = f"m64n{n}k{atom.k}"
-    name = f"tvm_fusion_wgmma_{shape}_{'_'.join(dict.fromkeys(kinds))}_{turned[0]}{turned[1]}"
+    name = (
+        f"tvm_fusion_wgmma_{shape}_{'_'.join(dict.fromkeys(kinds))}_{transposed[0]}{transposed[1]}"
+    )
     source = f"""
 __device__ __forceinline__ void {name}({c_type}* acc, unsigned long long a, unsigned long long b,
                                        bool is_added) {{

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...device import Device
 from ...program.program import Program
-from ..cpu import PARALLEL_WORK, Registers
+from ..cpu import PARALLEL_WORK, VectorRegisters
 from ..design_space import Kernels
 from .emit import static_volume
 
@@ -39,7 +39,7 @@ class CpuRowConfig:
         """Choose by the work of all rows."""
         loops = [(*stage.axes, *stage.reduce) for stage in program.stages]
         work = sum(static_volume(axes, PARALLEL_WORK) for axes in loops)
-        return cls(VECTORS * Registers.of(device).lanes, work >= PARALLEL_WORK, True)
+        return cls(VECTORS * VectorRegisters.of(device).lanes, work >= PARALLEL_WORK, True)
 
 
 KERNELS = Kernels({CpuRowConfig: ("rows", ("width", "is_parallel", "prefetches"))})

@@ -30,7 +30,7 @@ from .passes import Pass, are_vectors, lanes_are_rows, plan_passes
 from .prefetch import Prefetch, plan_hints
 from .row_program import RowProgram, row_program
 from .softmax import with_inverses
-from .vectors_cpu import RowVectors
+from .vectors_cpu import CpuRowVectors
 
 ROWS_PER_TASK = 256  # of a task without vectors
 
@@ -107,7 +107,7 @@ def _row(
     def row(number: ir.Expr) -> tirx.Stmt:
         position = unflatten(number, program.rows)
         following = unflatten(tirx.min(number + 1, count - 1), program.rows)
-        lanes = RowVectors(program, passes, lambda lane: position)
+        lanes = CpuRowVectors(program, passes, lambda lane: position)
         loops = [
             pass_over_row(lanes, one.stages, width, Prefetch(some, position, following))
             for one, some in zip(passes, hints, strict=True)
@@ -135,7 +135,7 @@ def _across_rows(program: RowProgram, passes: list[Pass], config: CpuRowConfig) 
         return tirx.IfThenElse(count >= width, full, vector(position, start, count))
 
     def vector(position: list[ir.Expr], start: ir.Expr, count: ir.Expr) -> tirx.Stmt:
-        lanes = RowVectors(program, passes, lambda lane: [*position, start + lane], width)
+        lanes = CpuRowVectors(program, passes, lambda lane: [*position, start + lane], width)
         body = sequence([pass_over_rows(lanes, one.stages, count, width) for one in passes])
         return block("rows", body, lanes.buffers)
 
@@ -158,7 +158,7 @@ def _scalar_rows(program: RowProgram, passes: list[Pass], config: CpuRowConfig) 
         start = tirx.floormod(number, runs) * length
 
         def row(place: ir.Expr) -> tirx.Stmt:
-            lanes = RowVectors(program, passes, lambda lane: [*position, start + place])
+            lanes = CpuRowVectors(program, passes, lambda lane: [*position, start + place])
             body = sequence([pass_over_row(lanes, one.stages, 1) for one in passes])
             return block("row", body, lanes.buffers)
 

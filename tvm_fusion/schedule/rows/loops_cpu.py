@@ -18,7 +18,7 @@ from .emit import Pairs, bind, nest, static_volume, unflatten, volume
 from .passes import unit_strides, vector_axes
 from .prefetch import Prefetch
 from .row_program import RowStage
-from .vectors_cpu import AtLane, RowVectors
+from .vectors_cpu import AtLane, CpuRowVectors
 
 # ``chunk(start, count, first_new)``: neighbouring elements; reductions skip those before.
 Chunk = Callable[[ir.Expr, ir.Expr, ir.Expr | None], tirx.Stmt]
@@ -26,7 +26,7 @@ Part = Callable[[Chunk], tirx.Stmt]
 
 
 def pass_over_rows(
-    lanes: RowVectors, stages: list[RowStage], count: ir.Expr, size: int
+    lanes: CpuRowVectors, stages: list[RowStage], count: ir.Expr, size: int
 ) -> tirx.Stmt:
     """Write a pass over several rows, one for each lane."""
 
@@ -56,12 +56,12 @@ def pass_over_rows(
 
 
 def pass_over_row(
-    lanes: RowVectors, stages: list[RowStage], width: int, ahead: Prefetch | None = None
+    lanes: CpuRowVectors, stages: list[RowStage], width: int, prefetches: Prefetch | None = None
 ) -> tirx.Stmt:
     """Write a pass over one row."""
     first = stages[0]
     if not (first.inner and first.reduce):
-        return _loop_over_axes(lanes, stages, [], width, ahead)
+        return _loop_over_axes(lanes, stages, [], width, prefetches)
     # Loads of inputs count: a result is stored once, after many loads.
     inside = [*first.targets, *lanes.program.internal]
     along_results, along_terms = (
@@ -75,11 +75,11 @@ def pass_over_row(
 
 
 def _loop_over_axes(
-    lanes: RowVectors,
+    lanes: CpuRowVectors,
     stages: list[RowStage],
     known: Pairs,
     width: int,
-    ahead: Prefetch | None = None,
+    prefetches: Prefetch | None = None,
 ) -> tirx.Stmt:
     """Loop over all axes but the known ones, the last ones fused into vectors."""
     axes = [list(s.loop_axes[len(known) :]) for s in stages]
@@ -91,7 +91,7 @@ def _loop_over_axes(
 
     def chunk_at(position: list[ir.Expr]) -> Chunk:
         def chunk(start: ir.Expr, count: ir.Expr, first_new: ir.Expr | None) -> tirx.Stmt:
-            hints = ahead.issue(order, split, position, start, size) if ahead else []
+            hints = prefetches.issue(order, split, position, start, size) if prefetches else []
             return sequence(
                 [
                     *hints,
@@ -128,7 +128,7 @@ def _loop_over_axes(
     )
 
 
-def _loop_over_results(lanes: RowVectors, stage: RowStage, width: int) -> tirx.Stmt:
+def _loop_over_results(lanes: CpuRowVectors, stage: RowStage, width: int) -> tirx.Stmt:
     """Vectorize along neighbouring results of a reduction within the row."""
     *outer, last = stage.inner
     size = power_of_two(last.size, width)

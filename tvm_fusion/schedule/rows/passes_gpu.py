@@ -26,7 +26,7 @@ from .masked_tail import MaskedTailLoop, can_mask_tail
 from .passes import Pass
 from .register_budget import items_per_thread
 from .row_program import RowStage
-from .row_vectors import VectorLoad
+from .row_vectors import RowVectorLoad
 from .thread_block import Position, ThreadBlock
 from .unaligned_loop import UnalignedLoop
 from .vector_loop import VectorLoop
@@ -97,7 +97,7 @@ def emit_early_loads(
 
 
 def _copies(
-    one: VectorLoop, reads: Sequence[VectorLoad]
+    one: VectorLoop, reads: Sequence[RowVectorLoad]
 ) -> Callable[[ir.Expr, ir.Expr], tirx.Stmt]:
     return lambda r, t: one.at(r, t).copies(reads)
 

@@ -27,7 +27,7 @@ LOADS_IN_FLIGHT = 8  # of 16 bytes that a thread issues before it uses the first
 
 
 @dataclass(frozen=True)
-class VectorLoad:
+class RowVectorLoad:
     """A vectorized load of an input.
 
     Attributes
@@ -110,20 +110,20 @@ class RowVectors:
         """Whether a load is vectorized, rather than scalar where it is used."""
         return is_vector(self.block.program, load, axis)
 
-    def _read(self, stage: RowStage, load: ir.TensorLoad) -> VectorLoad:
+    def _read(self, stage: RowStage, load: ir.TensorLoad) -> RowVectorLoad:
         """Choose the registers: those of the row, if the stage only copies it."""
         streamed = is_streamed(load, stage.rows)
         row = None
         if streamed and self._is_copy(stage, load):
             row = self.block.row_in_registers(stage.targets[0])
         if row is not None:
-            return VectorLoad(stage, load, row, True, True)
+            return RowVectorLoad(stage, load, row, True, True)
         if not streamed and self.is_unrolled and not any(map(has_load, load.indices)):
             early = self.block.early_registers(load, self.steps * self.width)
             if early is not None:
-                return VectorLoad(stage, load, early, False, False, True)
+                return RowVectorLoad(stage, load, early, False, False, True)
         size = self.width * (self.in_flight if streamed else 1)
-        return VectorLoad(stage, load, self._registers(load.source, size), False, streamed)
+        return RowVectorLoad(stage, load, self._registers(load.source, size), False, streamed)
 
     def _is_copy(self, stage: RowStage, load: ir.TensorLoad) -> bool:
         return (
@@ -142,7 +142,7 @@ class RowVectors:
         )
 
     def _slot(
-        self, read: VectorLoad, number: ir.Expr, step: ir.Expr, lane: ir.Expr
+        self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr, lane: ir.Expr
     ) -> list[ir.Expr]:
         vector = step if read.is_row or read.is_early else number if read.is_streamed else index(0)
         return [self.r, self.t, vector * self.width + lane]

@@ -136,8 +136,8 @@ class _Split:
             if total is not None:
                 mean = tirx.BufferLoad(own[total.targets[0]], _vars(rows)) * self._share(1)
                 near = tirx.BufferLoad(self._partial[total], where) * self._share(self._parts)
-                apart = tirx.const(self._size // self._parts, "float32")
-                value = value + apart * (near - mean) * (near - mean)
+                part_size = tirx.const(self._size // self._parts, "float32")
+                value = value + part_size * (near - mean) * (near - mean)
             target = self._declared(stage, "total", self._wide)
             own[stage.targets[0]] = target
             new = replace(stage, rows=rows, reduce=(part,))

@@ -45,7 +45,7 @@ class RowOrigin:
 
 
 @dataclass(frozen=True)
-class VectorAccess:
+class RowVectorAccess:
     """A vectorized access of a stage along an axis: ``buffer[indices]``.
 
     Attributes
@@ -62,7 +62,7 @@ class VectorAccess:
 
 
 def find_origin(
-    stages: Sequence[tuple[RowStage, Axis]], accesses: Sequence[VectorAccess], whole: int
+    stages: Sequence[tuple[RowStage, Axis]], accesses: Sequence[RowVectorAccess], whole: int
 ) -> tuple[int, RowOrigin] | None:
     """Find where rows begin, if all streamed accesses have the same offset in a vector.
 

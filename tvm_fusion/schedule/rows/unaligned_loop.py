@@ -12,7 +12,7 @@ from ...program.stage import Axis
 from ..address import offset
 from .emit import Pairs, bind, replace
 from .row_program import RowStage
-from .row_vectors import VectorLoad
+from .row_vectors import RowVectorLoad
 from .vector_loop import UNROLLED, VectorLoop
 from .vectorize import is_streamed
 
@@ -54,7 +54,7 @@ class UnalignedLoop(VectorLoop):
         is_inside = self._is_inside(step, lane)
         return [tirx.Select(is_inside, v, i) for v, i in zip(values, stage.init, strict=True)]
 
-    def _copy(self, read: VectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+    def _copy(self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         whole = super()._copy(read, number, step)
         buffer, stage = read.load.source, read.stage
         size = product(buffer.shape)

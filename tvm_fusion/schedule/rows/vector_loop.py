@@ -19,7 +19,7 @@ from ..gpu.keep_packed import keep_packed
 from ..half_math import HALF_TYPES
 from .emit import Pairs, replace
 from .row_program import RowStage
-from .row_vectors import RowVectors, VectorLoad
+from .row_vectors import RowVectorLoad, RowVectors
 from .thread_block import Position
 from .vectorize import lanes_per_access
 
@@ -44,7 +44,7 @@ class VectorLoop(RowVectors):
         return loop("group", groups, lambda g: self._group(g * self.in_flight, self.in_flight))
 
     @property
-    def early(self) -> list[VectorLoad]:
+    def early(self) -> list[RowVectorLoad]:
         """What is loaded before the first pass."""
         return [read for read in self.reads if read.is_early]
 
@@ -54,7 +54,7 @@ class VectorLoop(RowVectors):
         other.r, other.t = r, t
         return other
 
-    def copies(self, reads: Sequence[VectorLoad]) -> tirx.Stmt:
+    def copies(self, reads: Sequence[RowVectorLoad]) -> tirx.Stmt:
         """Load all vectors of a thread."""
 
         def one(number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
@@ -176,7 +176,7 @@ class VectorLoop(RowVectors):
         """Give the terms of an element."""
         return values
 
-    def _copy(self, read: VectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+    def _copy(self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Load one vector."""
 
         def one(lane: ir.Expr) -> tirx.Stmt:
@@ -190,7 +190,7 @@ class VectorLoop(RowVectors):
             made.loop_var, made.min, made.extent, made.kind, made.body, annotations={NEAR: True}
         )
 
-    def _placed(self, read: VectorLoad, pairs: Pairs, step: ir.Expr, lane: ir.Expr) -> ir.Expr:
+    def _placed(self, read: RowVectorLoad, pairs: Pairs, step: ir.Expr, lane: ir.Expr) -> ir.Expr:
         """Write a load whose indices may be results of the row, such as rows of a table."""
         position = Position(self.r, self.t, step * self.width + lane, ())
         return self.block.value(read.stage, read.load, pairs, position)

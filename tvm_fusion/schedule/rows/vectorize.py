@@ -16,7 +16,7 @@ from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from .emit import static_volume
 from .passes import equal_axes, vector_axes
 from .row_program import RowProgram, RowStage
-from .unaligned import RowOrigin, VectorAccess, find_origin
+from .unaligned import RowOrigin, RowVectorAccess, find_origin
 
 # Times less than 16 bytes at once, from which on vectors with masked ends are faster: two bytes.
 MIN_NARROWING = 8
@@ -91,7 +91,7 @@ def vectorize(program: RowProgram, axes: Sequence[Axis]) -> Vectorization:
     if len(axes) == 1 and width * MIN_NARROWING <= whole:
         loops = [(stage, own[0]) for stage, own in ordered]
         accesses = [
-            VectorAccess(stage, axis, *found)
+            RowVectorAccess(stage, axis, *found)
             for stage, axis in loops
             for found in _accesses(program, stage, [axis])
         ]

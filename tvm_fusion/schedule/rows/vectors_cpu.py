@@ -21,7 +21,7 @@ from .softmax import decaying
 AtLane = Callable[[ir.Expr], Pairs]
 
 
-class RowVectors:
+class CpuRowVectors:
     """Emit stages at given positions; intermediate rows live in local buffers.
 
     Parameters

@@ -42,10 +42,10 @@ Body = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 
 def scan_gpu(scan: PrefixSumProblem, config: RowScanConfig) -> tirx.Stmt:
     """Write the loop over blocks."""
-    return _ThreadBlock(scan, config).grid()
+    return _ScanBlock(scan, config).grid()
 
 
-class _ThreadBlock:
+class _ScanBlock:
     """One thread block: some rows."""
 
     def __init__(self, scan: PrefixSumProblem, config: RowScanConfig) -> None:

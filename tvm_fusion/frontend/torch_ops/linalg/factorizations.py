@@ -108,20 +108,20 @@ def _diagonal_product(call: Call, both: Any, rows: Any, shape: list[int], dtype:
 
     def body(b: Any, both: Any, rows: Any, det: Any, sign: Any, log: Any) -> None:
         zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
-        product, turn, total = Local(dtype, one), Local(dtype, one), Local(dtype, zero)
+        product, parity, total = Local(dtype, one), Local(dtype, one), Local(dtype, zero)
         with loop(0, n) as k:
             value = Local(dtype, both[b, k, k])
             with when(tirx.Cast("int64", rows[b, k]) != k + index(1)):
                 product.set(-product.value)
-                turn.set(-turn.value)
+                parity.set(-parity.value)
             product.set(product.value * value.value)
             with when(value.value < zero):
-                turn.set(-turn.value)
+                parity.set(-parity.value)
             with when(value.value == zero):
-                turn.set(zero)
+                parity.set(zero)
             total.set(total.value + tirx.log(tirx.abs(value.value)))
         store(det, [b], product.value)
-        store(sign, [b], turn.value)
+        store(sign, [b], parity.value)
         store(log, [b], total.value)
 
     if n == 0:

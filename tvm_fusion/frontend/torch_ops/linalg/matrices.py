@@ -83,7 +83,7 @@ def swap_rows(matrix: Any, b: Any, one: Any, other: Any, columns: int, dtype: st
         store(matrix, [b, other, j], kept.value)
 
 
-def solve_triangle(
+def triangular_solve(
     read: Callable[[Any, Any], Any],
     x: Any,
     b: Any,

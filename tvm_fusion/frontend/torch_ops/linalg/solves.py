@@ -11,7 +11,7 @@ from ..call import Call, name_of, static
 from ..kernel import Local, loop
 from ..registry import register
 from .factorizations import lu
-from .matrices import Batch, copy, index, solve_triangle, swap_rows, tell_unchecked
+from .matrices import Batch, copy, index, swap_rows, tell_unchecked, triangular_solve
 
 op = relax.op
 
@@ -45,8 +45,8 @@ def lu_solve(
             with loop(0, n) as step:
                 exchange(step)
         size = (b, n, columns, dtype)
-        solve_triangle(read, x, *size, is_lower=True, is_unit=not transposed)
-        solve_triangle(read, x, *size, is_lower=False, is_unit=transposed)
+        triangular_solve(read, x, *size, is_lower=True, is_unit=not transposed)
+        triangular_solve(read, x, *size, is_lower=False, is_unit=transposed)
         if transposed:
             with loop(0, n) as step:
                 exchange(step)
@@ -143,7 +143,7 @@ def triangular(
             return t[b, j, i] if transposed else t[b, i, j]
 
         is_first = is_lower != transposed
-        solve_triangle(read, x, b, n, columns, dtype, is_lower=is_first, is_unit=is_unit)
+        triangular_solve(read, x, b, n, columns, dtype, is_lower=is_first, is_unit=is_unit)
 
     inputs = [batch.flat(t, n, n), batch.flat(x, n, columns)]
     return batch.emit("triangular_solve", inputs, [([n, columns], dtype)], body)[0]
@@ -168,9 +168,9 @@ def old_triangular_solve(call: Call) -> Any:
     t, x = call.tensor("A"), call.tensor("self")
     n, fake = static(call.meta("A").shape)[-1], call.out[0]
     front, dtype = static(fake.shape)[:-2], name_of(fake.dtype)
-    lower, unit, turn = not call["upper"], call["unitriangular"], call["transpose"]
+    lower, unit, is_transposed = not call["upper"], call["unitriangular"], call["transpose"]
     columns = _extents(x)[-1]
-    y = triangular(call, t, x, front, n, columns, dtype, lower, unit, turn)
+    y = triangular(call, t, x, front, n, columns, dtype, lower, unit, is_transposed)
     return y, call.emit(op.broadcast_to(t, [*front, n, n]))
 
 

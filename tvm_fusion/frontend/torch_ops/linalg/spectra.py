@@ -33,7 +33,7 @@ def _f(value: float) -> Any:
     return tirx.const(value, _WIDE)
 
 
-def _turn(matrix: Any, b: Any, p: Any, q: Any, rows: int, c: Any, s: Any) -> None:
+def _rotate(matrix: Any, b: Any, p: Any, q: Any, rows: int, c: Any, s: Any) -> None:
     with loop(0, rows) as i:
         one, other = Local(_WIDE, matrix[b, i, p]), Local(_WIDE, matrix[b, i, q])
         store(matrix, [b, i, p], c * one.value - s * other.value)
@@ -64,8 +64,8 @@ def orthogonalized(call: Call, a: Any, shape: list[int]) -> list[Any]:
                 t = Local(_WIDE, tirx.Select(zeta.value < _f(0), _f(-1), _f(1)) / size)
                 c = Local(_WIDE, _f(1) / tirx.sqrt(_f(1) + t.value * t.value))
                 s = Local(_WIDE, c.value * t.value)
-                _turn(w, b, p, q, m, c.value, s.value)
-                _turn(v, b, p, q, n, c.value, s.value)
+                _rotate(w, b, p, q, m, c.value, s.value)
+                _rotate(v, b, p, q, n, c.value, s.value)
 
     outputs = [([m, n], _WIDE), ([n, n], _WIDE)]
     return batch.emit("jacobi", [batch.flat(call.cast(a, _WIDE), m, n)], outputs, body)
@@ -108,10 +108,10 @@ def _symmetric(call: Call, a: Any, shape: list[int], is_lower: bool) -> tuple[An
     """Return the symmetric matrix of one triangle, and the identity."""
     n, rank = shape[-1], len(shape)
     half = call.emit((op.tril if is_lower else op.triu)(a, 0))
-    turned = call.emit(op.permute_dims(half, [*range(rank - 2), rank - 1, rank - 2]))
+    mirrored = call.emit(op.permute_dims(half, [*range(rank - 2), rank - 1, rank - 2]))
     eye = call.emit(op.eye(n, n, 0, dtype_of(a)))
     once = call.emit(op.multiply(half, eye))
-    return call.emit(op.subtract(op.add(half, turned), once)), eye
+    return call.emit(op.subtract(op.add(half, mirrored), once)), eye
 
 
 @register("_linalg_eigh")
@@ -150,7 +150,7 @@ def pseudoinverse(call: Call) -> Any:
     a = call.tensor("self")
     if call["hermitian"]:
         a, _ = _symmetric(call, a, shape, True)
-    a, tall, is_turned = _tall(call, a, shape)
+    a, tall, is_transposed = _tall(call, a, shape)
     w, v = orthogonalized(call, a, tall)
     length = _lengths(call, w)
     largest = call.emit(op.max(length, [-1], keepdims=True))
@@ -173,5 +173,5 @@ def pseudoinverse(call: Call) -> Any:
     rank = len(shape)
     swap = [*range(rank - 2), rank - 1, rank - 2]
     result = call.emit(op.matmul(scaled, op.permute_dims(w, swap)))
-    result = call.emit(op.permute_dims(result, swap)) if is_turned else result
+    result = call.emit(op.permute_dims(result, swap)) if is_transposed else result
     return call.cast(result, dtype)
