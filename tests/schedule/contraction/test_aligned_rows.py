@@ -100,6 +100,16 @@ def test_large_products_are():
     assert claim.bytes > 3 * 2 * 5407 * 4684  # read, written, and read by the product
 
 
+@pytest.mark.parametrize(
+    ("shape", "is_copied"), [((4945, 2306, 46), True), ((172, 442, 101), False)], ids=str
+)
+def test_rows_of_whole_words_are_copied_where_k_is_long(shape, is_copied):
+    """By cp.async of 4 bytes, unless its first stages hold all of K."""
+    members = group(*product(*shape, b_is_turned=True)[:2], CUDA)
+    tile = TEMPLATE.claim(members, CUDA.device).details["config"].tile
+    assert isinstance(tile, WgmmaConfig) is is_copied
+
+
 @pytest.mark.parametrize("shapes", [[(5, 9)], [(3, 5, 7), (33, 70)], [(2, 1), (4, 15), (1, 250)]])
 def test_rows_are_padded_with_zeros(shapes):
     rng = np.random.default_rng()

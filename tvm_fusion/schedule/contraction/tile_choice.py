@@ -24,6 +24,7 @@ from .tile_gemm_model import RATES, estimated_clocks
 from .tile_gemm_problem import LEAST_ROWS, gemm_problem, gemm_sizes
 from .tile_operand import OperandTile
 from .tuning_gpu import tile_clocks
+from .unaligned_tiles import narrow_copy_clocks
 from .wgmma_config import WgmmaConfig
 from .wgmma_configs import best_wgmma_tile
 from .wgmma_model import BESIDE_MMA, wgmma_clocks
@@ -126,6 +127,7 @@ def behind_aligned_rows(
     clocks = wgmma_clocks(large, device, BESIDE_MMA) + copies_clocks(copies, device)
     small = estimated_clocks(tile, gemm_sizes(tile), device) - RATES.launch
     small *= SHIFTED if tile.staged_a or tile.staged_b else 1
+    small += narrow_copy_clocks(tile, device)
     return (copies, large) if clocks < RATES.launch + small else None
 
 
