@@ -33,8 +33,8 @@ UNALIGNED_ROWS, UNALIGNED_TERMS = 32, 128
 # is: 77x7207x4210 of bfloat16 as sm_80 code on an H200 took 154 us with one rank, 144 with 3, 127
 # with 4, 122 with 8, of which all but the sum of ranks is 3.9 to 4.0 times what is estimated.
 SHIFTED = 3.95
-# Copies of 4 or 8 bytes by cp.async that a multiprocessor makes in a clock, once its first stages are
-# full: on an H200 4945x2306x46 took 82.6 us and 2317x6074x147 225 us, 0.8 and 1.0 of 4 bytes.
+# Copies of 4 or 8 bytes by cp.async that a multiprocessor makes in a clock, once its first stages
+# are full: on an H200 4945x2306x46 took 82.6 us and 2317x6074x147 225 us, 0.8 and 1.0 of 4 bytes.
 NARROW_COPIES = 1.0
 
 
