@@ -196,8 +196,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a dilated window reads its neighbours",
         "schedule/contraction/padding.py",
-        "key = frozenset((v, count // by) for v, count in atoms.items())",
-        "key = frozenset((v, 1) for v in atoms)",
+        "terms = [(v, count // by) for v, count in atoms.items()]",
+        "terms = [(v, 1) for v in atoms]",
         seeds=(28,),
     ),
     Bug(

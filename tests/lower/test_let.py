@@ -71,7 +71,7 @@ def nested(count):
 
 
 def test_stores_read_what_was_stored_before():
-    made = let._Registers()
+    made = let._Temporaries()
     result = made.expr(nested(500))  # in quadratic time and more, minutes
     assert len(made.stores) == len(made.allocations) == 1000
     stored: set[int] = set()

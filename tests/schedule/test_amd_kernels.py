@@ -57,4 +57,4 @@ def test_few_rows_leave_registers_to_what_is_read_ahead(arch, dtype):
 
 
 def test_few_rows_have_wide_vectors_where_registers_allow():
-    assert sums_of_a_thread("cuda:sm_75", 16, "float16") == 128
+    assert sums_of_a_thread("cuda:sm_75", 16, "bfloat16") == 128

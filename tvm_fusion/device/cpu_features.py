@@ -39,7 +39,7 @@ _AMX_BF16 = MatrixInstruction("amx", "bfloat16", 16, 16, 32)
 # Sources: Intel's Software Developer's Manual and Intrinsics Guide, Arm's Architecture Reference
 # Manual. FMAX and FMIN of Arm pass NaN on, MAXPS and MINPS of x86 do not.
 _CAPABILITIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
-    ("sse2", {"fixed_vector_bits": 128, "vector_registers": 16}),
+    ("sse2", {"fixed_vector_bits": 128, "vector_registers": 16, "int16_dot_bits": 128}),
     (
         "neon",
         {
@@ -52,11 +52,13 @@ _CAPABILITIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("fullfp16", {"arithmetic": ("float16",)}),
     ("avx", {"fixed_vector_bits": 256}),
     ("fma", {"fused_multiply_add": True}),
+    ("avx2", {"int16_dot_bits": 256}),
     ("avxvnni", {"vnni_bits": 256}),
     (
         "avx512f",
         {"fixed_vector_bits": 512, "vector_registers": 32, "fused_multiply_add": True},
     ),
+    ("avx512bw", {"int16_dot_bits": 512}),
     ("avx512vnni", {"vnni_bits": 512}),
     ("avx512bf16", {"dpbf16_bits": 512}),
     ("avx512fp16", {"arithmetic": ("float16",)}),

@@ -72,9 +72,10 @@ class Device:
         How many vector registers a CPU's thread has.
     fused_multiply_add : bool
         Whether a CPU multiplies and adds vectors in one instruction.
-    vnni_bits, dpbf16_bits : int, optional
+    vnni_bits, dpbf16_bits, int16_dot_bits : int, optional
         Width of the widest vectors of x86's VPDPBUSD, which adds four products of bytes to an
-        int32, and of its VDPBF16PS, which adds two products of bfloat16 to a float32.
+        int32, of its VDPBF16PS, which adds two products of bfloat16 to a float32, and of its
+        PMADDWD, which adds two products of int16.
     l2_bytes, l3_bytes : int, optional
         Caches. CPU: as one core sees them, shared levels at full size. GPU: the whole chip.
     memory_bandwidth : float, optional
@@ -127,6 +128,7 @@ class Device:
     vector_registers: int | None = None
     fused_multiply_add: bool = False
     vnni_bits: int | None = None
+    int16_dot_bits: int | None = None
     dpbf16_bits: int | None = None
     l2_bytes: int | None = None
     l3_bytes: int | None = None

@@ -381,7 +381,7 @@ def emitted(params, body):
 
 def test_shared_memory_is_one_buffer_and_fragments_are_whole():
     """TVM may merge buffers, and declares no more of one than loads and stores reach."""
-    func = emitted(tensors(1, 16, 1024, 1024, 64, dtype=HALF), PLAIN[0])
+    func = emitted(tensors(1, 16, 1024, 384, 64, dtype=HALF), PLAIN[0])  # too few keys for TMA
     blocks = find(func.body, s_tir.SBlock)
     scopes = [b.scope() for block in blocks for b in block.alloc_buffers]
     assert scopes.count("shared.dyn") == 1

@@ -96,10 +96,10 @@ OF_MMA = {
 def a_producer_with_a_stage_less(monkeypatch):
     produce = Roles.produce
 
-    def fewer(self):
+    def fewer(self, beside=None):
         self._ring._stages -= 1
         try:
-            return produce(self)
+            return produce(self, beside)
         finally:
             self._ring._stages += 1
 

@@ -16,11 +16,11 @@ from tvm import ir, tirx
 from ...device import Device
 from .dot_products import WORD, DotProduct
 
-#: LLVM's name by the width of vectors, and the instruction set that has it.
+#: LLVM's name by the width of vectors.
 INTRINSICS = {
-    128: ("llvm.x86.sse2.pmadd.wd", "sse2"),
-    256: ("llvm.x86.avx2.pmadd.wd", "avx2"),
-    512: ("llvm.x86.avx512.pmaddw.d.512", "avx512bw"),
+    128: "llvm.x86.sse2.pmadd.wd",
+    256: "llvm.x86.avx2.pmadd.wd",
+    512: "llvm.x86.avx512.pmaddw.d.512",
 }
 
 
@@ -33,7 +33,7 @@ class Int16Dot(DotProduct):
         pairs = f"int16x{self.lanes * self.group}"
         products = tirx.call_llvm_pure_intrin(
             f"int32x{self.lanes}",
-            INTRINSICS[self.lanes * WORD][0],
+            INTRINSICS[self.lanes * WORD],
             tirx.reinterpret(pairs, tirx.Broadcast(left, self.lanes)),
             tirx.reinterpret(pairs, right),
         )
@@ -42,5 +42,5 @@ class Int16Dot(DotProduct):
 
 def has_int16_dot(device: Device, lanes: int) -> bool:
     """Whether a CPU has the instruction for vectors of so many int32."""
-    found = INTRINSICS.get(lanes * WORD)
-    return found is not None and found[1] in device.features
+    bits = lanes * WORD
+    return bits in INTRINSICS and bits <= (device.int16_dot_bits or 0)
