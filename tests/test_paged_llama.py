@@ -94,6 +94,7 @@ def check(found, expected):
         np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_named_pipeline(model, target, weights, expected):
     built = tvm.compile(model[0], target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion")
     check(served(relax.VirtualMachine(built, tvm.cpu()), weights), expected)

@@ -51,6 +51,7 @@ def test_kinds_of_graphs():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the command compares commits of git")
 def test_a_commit_does_not_differ_from_itself(capsys):
     """One mapping cell, written in a checkout of either side."""

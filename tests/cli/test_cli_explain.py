@@ -75,6 +75,7 @@ def test_bisect(cli, dense_file, tmp_path):
     assert cli(*arguments).out.startswith("passed: fusion is not at fault")
 
 
+@pytest.mark.slow
 def test_bisect_for_time(cli, dense_file):
     arguments = ("bisect", dense_file, "--dim", "batch=4", "--slow", "--tolerance", "20")
     found = object_of(cli(*arguments, "--json"))

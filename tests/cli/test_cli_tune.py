@@ -41,6 +41,7 @@ def _quick(whole):
     return init
 
 
+@pytest.mark.slow
 def test_lines_where_there_is_no_terminal(cli, model, tuned):
     result = cli("tune", model, "--dim", "batch=24", "--db", tuned, "--budget", "trials=6")
     assert result.code == 0

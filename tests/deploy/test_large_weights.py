@@ -126,6 +126,7 @@ def compiled_loaded_and_run(folder, count, width):
     assert np.abs(actual - wanted).max() < 1e-4 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
 def test_128_mib(tmp_path):
     compiled_loaded_and_run(tmp_path, 8, 2048)
 

@@ -291,6 +291,7 @@ def error(vm, name, dtype):
     return float(np.max(np.abs(got - expected) / rounding))
 
 
+@pytest.mark.slow
 def test_rounds_once(ours):
     dtype, vm = ours
     errors = {name: error(vm, name, dtype) for name in CASES if is_rewritable(name, dtype)}

@@ -57,6 +57,7 @@ def level_of_a_unet(emit, x, channels):
     return conv(emit, normalized(emit, x), 8, 3, activate=op.negative)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "size", "channels"),
     [

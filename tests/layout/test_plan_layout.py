@@ -78,6 +78,7 @@ def depthwise(net, x):
     return n(op.matmul(g, net.weight(ODD, 5)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [residual, concats, depthwise])
 def test_networks_are_right_and_blocked_throughout(body):
     mod = Network(1).module((2, 3, 9, 11), body)

@@ -159,6 +159,7 @@ def test_reductions(axis):
     check({name: reduction(name, axis) for name in ("max", "min", "argmax", "argmin")}, x, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_places_in_other_types(dtype):
     x = np.concatenate([ROWS.astype(dtype), drawn((4, 37), dtype, 0.02)])

@@ -61,6 +61,7 @@ def first(result):
     return np.asarray(next(iter(result.values())) if isinstance(result, dict) else result)
 
 
+@pytest.mark.slow
 def test_a_profiled_model_is_right_and_profiled_once(tmp_path, quick):
     db = tmp_path / "p.db"
     artifact = tvm_fusion.compile(attention(), db=db, profile="trials=99")

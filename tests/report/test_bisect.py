@@ -123,6 +123,7 @@ def test_a_target_that_is_not_here():
         find_broken(planned, planted.inputs())
 
 
+@pytest.mark.slow
 def test_a_slow_group_is_found(monkeypatch):
     planted.plant(monkeypatch, planted.slow)
     config = FusionConfig(dims={"batch": DimRange(1, 512)})
@@ -156,6 +157,7 @@ def test_what_only_the_whole_model_shows(monkeypatch):
     assert found.times_us == {"unfused": 100.0, "fused": 200.0, "without_slow": 100.0}
 
 
+@pytest.mark.slow
 def test_no_group_is_slow(monkeypatch):
     planted.plant(monkeypatch)
     found = find_slow(plan_model(planted.model()), planted.inputs(), tolerance=20.0)

@@ -155,6 +155,7 @@ def test_the_space_is_plain_data_with_the_default_first(case):
         assert list(claim.template.configs(again, CPU.device)) == configs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_drawn_configurations_compute_the_same(case):
     mod = planned(case)

@@ -298,6 +298,7 @@ def test_a_convolution_of_one_element_everywhere():
     check([tensor("x", x.shape), tensor("w", w.shape)], body, ([x, w], [right]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [3, 16, 127])
 def test_positions_of_values_that_make_no_vectors(columns):
     x = normal((5, columns))

@@ -99,6 +99,7 @@ def test_the_claimed_configuration_comes_first(case):
     assert again.launches == claim.launches
 
 
+@pytest.mark.slow
 def test_drawn_configurations_are_emitted(case):
     claim, device, _, configs = case
     target = SPEC.tvm_target()

@@ -40,6 +40,7 @@ def measure(folder, *options):
     return run.stdout
 
 
+@pytest.mark.slow
 def test_a_folder_is_measured_and_imported(exported):
     folder, db, told = exported
     data = json.loads((folder / "candidates.json").read_text())

@@ -255,6 +255,7 @@ def started(path):
     raise AssertionError(f"no trials, exit code {process.poll()}")
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_continued(tmp_path, bench):
     path = tmp_path / "t.db"
     process = started(path)
@@ -271,6 +272,7 @@ def test_a_killed_run_is_continued(tmp_path, bench):
     assert len(trials(path)) == len(before) + 9  # none of them a second time
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_everything(tmp_path):
     path = tmp_path / "t.db"
     process = started(path)
@@ -282,6 +284,7 @@ def test_an_interrupted_run_keeps_everything(tmp_path):
     assert len(trials(path)) >= 6
 
 
+@pytest.mark.slow
 def test_measured_for_real(tmp_path):
     found = tvm_fusion.tune(two_products(), db=tmp_path / "t.db", budget="trials=12", effort=QUICK)
     assert (found.trials, found.failed) == (12, 0)

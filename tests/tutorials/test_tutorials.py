@@ -51,6 +51,7 @@ def yardstick():
     return run(TUTORIALS, "-c", "import tvm")
 
 
+@pytest.mark.slow
 @scripts
 def test_runs_as_a_program_from_anywhere(script, tmp_path, yardstick):
     seconds = run(tmp_path, str(script))

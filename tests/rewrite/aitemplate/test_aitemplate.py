@@ -14,6 +14,7 @@ from .rows import EXAMPLES, ROWS
 each = pytest.mark.parametrize("name", list(EXAMPLES), scope="module")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @each
 def test_kernels_and_bytes(name, target):

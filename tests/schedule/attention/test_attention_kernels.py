@@ -53,6 +53,7 @@ def test_against_float64(case, spec):
     compare(*CASES[case], spec)
 
 
+@pytest.mark.slow
 @SPECS
 @pytest.mark.parametrize("case", SYMBOLIC)
 def test_symbolic_lengths(case, spec, monkeypatch):

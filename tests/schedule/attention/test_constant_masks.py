@@ -121,6 +121,7 @@ MASKS = {
 ON_CPUS = ("causal", "causal, large", "decoding", "window", "heads in uneven rows")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "spec"), [*((c, CUDA) for c in MASKS), *((c, CPU) for c in ON_CPUS)]
 )

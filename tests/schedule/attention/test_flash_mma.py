@@ -169,6 +169,7 @@ def test_hidden_tiles_are_skipped(queries, keys, options, skips):
     assert len(problem.score.bounds) == (1 + ("window" in options) if skips else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queries", "keys", "options"), [(150, 200, None), (150, 150, {}), (150, 150, {"window": 40})]
 )

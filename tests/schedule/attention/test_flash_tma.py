@@ -56,6 +56,7 @@ def pace_of(config):
 PACES = pytest.mark.parametrize("pace", ["own", "turns"])
 
 
+@pytest.mark.slow
 @PACES
 @pytest.mark.parametrize(
     ("queries", "keys", "size", "columns"),
@@ -67,6 +68,7 @@ def test_sizes_of_heads(queries, keys, size, columns, pace):
     compare(params, *PLAIN, accept=lambda c: pace_of(c) == pace)
 
 
+@pytest.mark.slow
 @PACES
 def test_three_consumers(pace):
     params = tensors(1, 1, 333, 280, 64, dtype=HALF)
@@ -77,6 +79,7 @@ def test_bfloat16():
     compare(tensors(1, 1, 140, 150, 64, dtype="bfloat16"), *PLAIN)
 
 
+@pytest.mark.slow
 @PACES
 @pytest.mark.parametrize("options", [{}, {"window": 100}, {"offset": 90}, {"offset": -140}])
 def test_hidden_tiles_are_skipped(options, pace):
@@ -99,6 +102,7 @@ def test_hidden_tiles_are_skipped(options, pace):
     assert_close(found[:, :, ~hidden], exact[:, :, ~hidden], *wide)
 
 
+@pytest.mark.slow
 def test_heads_of_rows_that_share_keys():
     """Views of one tensor: queries, keys and values side by side, GQA, results in rows."""
     count, shared, size, rows = 6, 2, 64, 150

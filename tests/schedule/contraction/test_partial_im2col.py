@@ -65,6 +65,7 @@ def device(request, monkeypatch):
     return replace(CUDA.device, tma=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_nchw", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_computes_the_convolution(case, is_nchw, device):

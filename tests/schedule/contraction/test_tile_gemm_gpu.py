@@ -228,6 +228,7 @@ def test_split_k_through_memory(spec, change, case):
         close([result], [wide], 2e-3 if result.dtype == "float16" else 2e-5)
 
 
+@pytest.mark.slow
 def test_split_k_where_it_pays():
     """Few tiles of many terms, on a device without clusters; two launches, or one otherwise."""
     long_, short = product(64, 14336, 4096), product(128, 3072, 768)

@@ -26,6 +26,7 @@ def prefetches(conv, l3_bytes):
     return claimed(conv.params(), conv.body, with_l3(l3_bytes)).details["config"].prefetches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "conv",
     [

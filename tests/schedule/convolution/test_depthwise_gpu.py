@@ -103,6 +103,7 @@ def run(claim, arrays):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_configuration_is_right(case):
     members, arrays, expected = group_of(case)

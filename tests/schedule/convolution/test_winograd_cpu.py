@@ -51,12 +51,14 @@ def test_transforms_are_exact(m):
         assert list(at @ ((g @ w) * (bt @ d))) == [int(place == i + tap) for i in range(m)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", SIZES)
 @pytest.mark.parametrize("case", CASES)
 def test_within_the_bound_of_float64(case, m):
     check(CASES[case], m)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", SHAPES)
 def test_tiles_of_other_sizes(sizes):
     check(Conv(20, 72, (13, 17), residual=True), 4, **sizes)
