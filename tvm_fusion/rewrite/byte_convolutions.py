@@ -1,4 +1,4 @@
-"""Convolutions of quantised images, as convolutions of the bytes themselves.
+"""Convolutions of quantized images as those of 8-bit integers, dequantized afterwards.
 
     conv(x - z, W)            = conv(pad(x, z), W) - z sum(W)             zeros as padding become z
     conv(s(x - z), t(W - u))  = s t (conv(pad(x, z), W - u) - z sum(W - u))
@@ -65,7 +65,7 @@ def _integers(conv: relax.Call, scope: Scope) -> Any:
     is_narrow = given.data.same_as(conv.args[0]) and narrow.same_as(conv.args[1])
     if is_narrow and dtype_of(given.data) != dtype_of(narrow):
         return None
-    decide(conv, "accepted", "bytes", "Both operands are bytes: widened as they are multiplied.")
+    decide(conv, "accepted", "bytes", "Both operands are 8-bit integers: instructions widen them as they multiply.")
     note(Change("", "", ("byte_products",), "conv(x - z, W)", "conv(pad(x, z), W) - z sum(W)"))
     return _of_bytes(conv, image, weights, narrow, scope)
 
@@ -86,7 +86,7 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
         return None
     per_channel = int(matrix.attrs.axis) % w.ty.ndim == 0
     if not per_channel and not (is_single(scales) and is_single(zeros)):
-        decide(conv, "refused", "several_scales", "Scales of its weight vary along its terms.")
+        decide(conv, "refused", "several_scales", "Scales of the weight vary along its channels.")
         return None
     behind = (1,) * (w.ty.ndim - 1)
     weights = IntegerWeights(
@@ -102,7 +102,12 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
         decide(conv, "refused", *reason)
         return None
     assert narrow is not None
-    decide(conv, "accepted", "bytes", "Multiplied before they are dequantised.")
+    decide(
+        conv,
+        "accepted",
+        "bytes",
+        "The quantized operands are multiplied as 8-bit integers, and the result is dequantized.",
+    )
     both_scaled = ("conv(s(x - z), t(W - u))", "s t (conv(pad(x, z), W - u) - z sum(W - u))")
     note(Change("", "", ("byte_products",), *both_scaled))
     total = scope.emit(_of_bytes(conv, image, weights, narrow, scope))
@@ -117,24 +122,24 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
 def _refusal(
     conv: relax.Call, image: ByteImage, narrow: GenericConst | None
 ) -> tuple[str, str] | None:
-    """Tell why a convolution is none of bytes: a code and a sentence."""
+    """Tell why a convolution is not computed in 8-bit integers: a code and a sentence."""
     groups, channels = int(conv.attrs.groups), int(conv.args[1].ty.shape[1])
     target = Target.current()
     if target is not None and target.kind.name != "llvm":
-        return "no_byte_kernels", "Kernels of convolutions of bytes are for CPUs."
+        return "no_byte_kernels", "Convolution kernels of 8-bit integers are for CPUs."
     if narrow is None:
-        return "wide_weights", "Less its zero point its weight is no bytes."
+        return "wide_weights", "The weights minus their zero point do not fit into 8 bits."
     if groups > 1 and channels == 1:
-        return "depthwise", "Depthwise: an instruction adds up products of several channels."
+        return "depthwise", "It is depthwise, and dot-product instructions add up several channels."
     if groups > 1 and channels % WORD:
-        return "narrow_groups", f"Channels of its groups are no multiple of {WORD}."
+        return "narrow_groups", f"The channels of a group are not a multiple of {WORD}."
     if not _is_padded(conv):
         return None
     if not isinstance(image.zero, int):
-        return "unknown_padding", "Its padding is a zero point that is known at run time only."
+        return "unknown_padding", "The zero point that pads the image is known at run time only."
     limits = np.iinfo(dtype_of(image.data))
     if not limits.min <= image.zero <= limits.max:
-        return "wide_padding", "Its padding is a zero point that is no byte."
+        return "wide_padding", "The zero point that pads the image does not fit into 8 bits."
     return None
 
 

@@ -1,4 +1,4 @@
-"""Operands of quantised products: bytes less a zero point, and constants of integers."""
+"""Operands of quantized products: 8-bit integers minus a zero point, integer constants."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class IntegerWeights:
 
 
 def byte_tensor(operand: ir.Expr, scope: Scope) -> ByteTensor | None:
-    """Take off what widens bytes, and a zero point that does not vary along the terms."""
+    """Match 8-bit data behind a cast to int32 and a zero point constant along K."""
     zero = None
     value = scope.value(operand)
     difference = scope.call(operand, "relax.subtract")
