@@ -285,6 +285,7 @@ def built(entries, tmp_path_factory):
     return folder, batches.failed
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compiled_costs_nothing_else(built, entries):
     folder, failed = built
     assert [(lost.name, lost.stage) for lost in failed] == [("bad", "compile")]

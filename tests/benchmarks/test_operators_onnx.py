@@ -44,6 +44,7 @@ def test_reasons_lose_what_differs_between_cases():
     assert records.shortened(reason) == "values of type float8_e4m3fn"
 
 
+@pytest.mark.slow
 def test_the_stored_record_is_right_and_the_page_is_its_page(known):
     record = records.load()
     ours = records.verdicts_of(record, "ours", known)

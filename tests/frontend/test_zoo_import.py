@@ -32,6 +32,7 @@ def test_convolutional_networks(name, counts, operators):
     assert len(imported.weight_names) >= 50
 
 
+@pytest.mark.slow
 def test_symbolic_transformer():
     config = FusionConfig(dims={"seq": DimRange(1, 512)}, precision="bf16")
     imported = import_model(zoo.load("bert_base_dyn"), config)

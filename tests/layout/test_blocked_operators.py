@@ -84,6 +84,7 @@ def check(params, body, layout, arrays):
     return found, claim
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "channels", "lanes"), [(name, *block) for name in ONE for block in BLOCKS[name]]
 )

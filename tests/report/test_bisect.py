@@ -28,6 +28,7 @@ def broken(monkeypatch):
     return find
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [

@@ -64,6 +64,7 @@ CASES = [(name, dtype, CUDA) for name in SHAPES for dtype in ("float16", "float3
 CASES += [("five", "bfloat16", CUDA), ("long", "float16", AMPERE), ("odd", "float32", AMPERE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype", "spec"), CASES, ids=[f"{n}-{d}-{s.text}" for n, d, s in CASES]
 )

@@ -162,6 +162,7 @@ def test_claims_and_computes_the_product(name):
     assert claim.shared_bytes == shared_bytes(func)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_several_tiles_of_a_pipeline(name):
     """Small tiles: more than one along M, N and K, with a ragged last one."""
