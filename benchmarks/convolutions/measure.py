@@ -2,6 +2,8 @@
 
 Both read and write the blocked layout, with weights packed before. Of each the quickest call
 counts. With one thread its CPU time is taken, which leaves out when other processes had the core.
+Threads of a pool spin for a while before they sleep, on cores that the other engine is to have: a
+turn is many calls, behind a pause.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from tvm_fusion.schedule.register_tile import VectorUnit, each
 from .layers import NETWORKS, Layer
 
 SECONDS, CALLS = 0.8, (10, 2000)
+TURN, PAUSE = 20, 0.01  # calls of a turn; seconds before it
 TOLERANCE = 1e-4
 PEAK_STEPS = 1 << 15
 STEP = relax.const(np.float32(2.0**-12))  # of sums of bytes, for each result of eight bits
@@ -70,10 +73,12 @@ def compare(layer: Layer, clock: Callable[[], float], batch: int = 1) -> dict[st
     calls, end = 0, time.monotonic() + SECONDS
     while calls < CALLS[0] or (time.monotonic() < end and calls < CALLS[1]):
         for number, call in enumerate((ours, theirs)):
-            start = clock()
-            call()
-            best[number] = min(best[number], clock() - start)
-        calls += 1
+            time.sleep(PAUSE)
+            for _ in range(TURN):
+                start = clock()
+                call()
+                best[number] = min(best[number], clock() - start)
+        calls += TURN
     return {"flops": batch * layer.flops, "ours_us": best[0] * 1e6, "theirs_us": best[1] * 1e6}
 
 
