@@ -65,7 +65,12 @@ def _integers(conv: relax.Call, scope: Scope) -> Any:
     is_narrow = given.data.same_as(conv.args[0]) and narrow.same_as(conv.args[1])
     if is_narrow and dtype_of(given.data) != dtype_of(narrow):
         return None
-    decide(conv, "accepted", "bytes", "Both operands are 8-bit integers: instructions widen them as they multiply.")
+    decide(
+        conv,
+        "accepted",
+        "bytes",
+        "Both operands are 8-bit integers: instructions widen them as they multiply.",
+    )
     note(Change("", "", ("byte_products",), "conv(x - z, W)", "conv(pad(x, z), W) - z sum(W)"))
     return _of_bytes(conv, image, weights, narrow, scope)
 
