@@ -28,6 +28,7 @@ from .byte_operands import (
     integer_weights,
     is_single,
     scalar,
+    scaled,
 )
 from .changes import Change, note
 from .widened_convolutions import ByteImage, convolve, decide, widened
@@ -116,12 +117,7 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
     both_scaled = ("conv(s(x - z), t(W - u))", "s t (conv(pad(x, z), W - u) - z sum(W - u))")
     note(Change("", "", ("byte_products",), *both_scaled))
     total = scope.emit(_of_bytes(conv, image, weights, narrow, scope))
-    factor, factors = scalar(scale, "float32", scope), scales.value.numpy()
-    factors = factors.reshape(-1, *behind[1:])
-    both: Any = relax.op.multiply(factor, derived(relax.const(factors), "reshape", [scales]))
-    if isinstance(factor, GenericConst):
-        both = derived(relax.const(factor.value.numpy() * factors), "multiply", [scales])
-    return relax.op.multiply(scope.emit(relax.op.astype(total, "float32")), both)
+    return scaled(total, scale, scales, (-1, *behind[1:]), scope)
 
 
 def _refusal(

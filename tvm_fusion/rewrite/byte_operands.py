@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,17 @@ def scalar(expr: ir.Expr, dtype: str, scope: Scope) -> ir.Expr:
     if expr.ty.ndim:
         expr = scope.emit(relax.op.reshape(expr, []))
     return expr if dtype_of(expr) == dtype else scope.emit(relax.op.astype(expr, dtype))
+
+
+def scaled(
+    total: ir.Expr, scale: ir.Expr, scales: GenericConst, shape: Sequence[int], scope: Scope
+) -> ir.Expr:
+    """Multiply integer sums by the scales of both operands, those of the weights in a shape."""
+    factor, factors = scalar(scale, "float32", scope), scales.value.numpy().reshape(shape)
+    both: Any = relax.op.multiply(factor, derived(relax.const(factors), "reshape", [scales]))
+    if isinstance(factor, GenericConst):
+        both = derived(relax.const(factor.value.numpy() * factors), "multiply", [scales])
+    return relax.op.multiply(scope.emit(relax.op.astype(total, "float32")), both)
 
 
 def is_single(expr: ir.Expr) -> bool:

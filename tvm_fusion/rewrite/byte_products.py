@@ -22,6 +22,7 @@ from .byte_operands import (
     integer_weights,
     is_single,
     scalar,
+    scaled,
 )
 from .changes import Change, note
 from .widened_convolutions import CONVOLUTIONS
@@ -117,12 +118,8 @@ def _dequantised(product: relax.Call, scope: Scope) -> Any:
     total = scope.emit(
         _without_zero(ByteTensor(x, scalar(zero, "int32", scope)), weights, narrow, scope)
     )
-    factor, factors = scalar(scale, "float32", scope), scales.value.numpy()
-    factors = factors.reshape(()) if factors.size == 1 else factors
-    both: Any = relax.op.multiply(factor, derived(relax.const(factors), "reshape", [scales]))
-    if isinstance(factor, GenericConst):
-        both = derived(relax.const(factor.value.numpy() * factors), "multiply", [scales])
-    return relax.op.multiply(scope.emit(relax.op.astype(total, "float32")), both)
+    shape = () if is_single(scales) else scales.value.shape
+    return scaled(total, scale, scales, shape, scope)
 
 
 def _without_zero(

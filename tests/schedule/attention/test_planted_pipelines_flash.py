@@ -2,6 +2,7 @@
 
 import pytest
 from attention_graphs import PLAIN, tensors
+from emulator.mbarrier_mistakes import no_wait_for_empty, too_few_bytes
 from emulator.memory import EmulationError
 from emulator.plant import WAIT, plant, with_text
 from group_kernels import CUDA
@@ -16,7 +17,6 @@ from tvm_fusion.schedule.attention.flash_mma_products import FlashMmaProducts
 from tvm_fusion.schedule.attention.flash_tma_config import FlashTmaConfig
 from tvm_fusion.schedule.attention.flash_tma_consumers import Consumers
 from tvm_fusion.schedule.attention.flash_tma_roles import K_FULL, Roles
-from tvm_fusion.schedule.gpu import mbarrier
 
 DEADLOCK = "deadlock: all roles wait"
 EARLY_READ = "before its copy was waited for"
@@ -125,23 +125,6 @@ def no_wait_for_keys(monkeypatch):
 
 def no_wait_for_scores(monkeypatch):
     monkeypatch.setattr(Roles, "_wait_for_scores", lambda self: tirx.Evaluate(0))
-
-
-def no_wait_for_empty(monkeypatch):
-    wait, is_first = mbarrier.wait, [True]
-
-    def unless_first(bar, parity):
-        if is_first:  # of the producer, whose code is written first
-            is_first.clear()
-            return tirx.Evaluate(0)
-        return wait(bar, parity)
-
-    monkeypatch.setattr(mbarrier, "wait", unless_first)
-
-
-def too_few_bytes(monkeypatch):
-    expect = mbarrier.expect_bytes
-    monkeypatch.setattr(mbarrier, "expect_bytes", lambda bar, count: expect(bar, count // 2))
 
 
 def keys_released_before_the_wait(monkeypatch):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from emulator.mbarrier_mistakes import no_wait_for_empty, too_few_bytes
 from emulator.memory import EmulationError
 from emulator.plant import WAIT, plant, with_text
 from gemm_graphs import computes, contraction_of, product
@@ -122,26 +123,9 @@ def no_wait_for_full(monkeypatch):
     monkeypatch.setattr(mbarrier, "wait", unless_full)
 
 
-def no_wait_for_empty(monkeypatch):
-    wait, is_first = mbarrier.wait, [True]
-
-    def unless_first(bar, parity):
-        if is_first:  # of the producer, whose code is written first
-            is_first.clear()
-            return tirx.Evaluate(0)
-        return wait(bar, parity)
-
-    monkeypatch.setattr(mbarrier, "wait", unless_first)
-
-
 def a_wait_for_too_few_products(monkeypatch):
     wait = wgmma.wait
     monkeypatch.setattr(wgmma, "wait", lambda pending: wait(pending + 1))
-
-
-def too_few_bytes(monkeypatch):
-    expect = mbarrier.expect_bytes
-    monkeypatch.setattr(mbarrier, "expect_bytes", lambda bar, count: expect(bar, count // 2))
 
 
 def a_wrong_parity(monkeypatch):
