@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -61,7 +62,7 @@ class ChannelGroupsConfig:
     def bytes_between(self) -> int:
         """What is written to workspaces, and read by every block of the second launch."""
         count = self.view.pixel_count
-        written = 4 * sum(_volume(buffer) for buffer in self.partial)
+        written = 4 * sum(math.prod(map(int, buffer.shape)) for buffer in self.partial)
         return written * (1 + count // self.second.pixels)
 
     @property
@@ -138,10 +139,3 @@ def _config(
     shape = [*(axis.extent for axis in view.rows), index(parts), index(view.groups)]
     partial = tuple(declare(shape, "float32", name) for name in ("part_mean", "part_squares"))
     return ChannelGroupsConfig(view, partial, first, second)
-
-
-def _volume(buffer: ir.Var) -> int:
-    total = 1
-    for extent in buffer.shape:
-        total *= int(extent)
-    return total
