@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from group_kernels import CPU, CUDA, group
 from tvm import relax
 
 from tvm_fusion.core.template import Template
+from tvm_fusion.device import Device
 from tvm_fusion.program.group import Group
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
@@ -18,7 +19,8 @@ from tvm_fusion.program.variant import variant
 class Case:
     """A group that a template refuses, and what its sentence must say.
 
-    ``layout`` is that of the inputs and outputs without constants; none is the graph's.
+    ``layout`` is that of the inputs and outputs without constants; none is the graph's. ``limits``
+    are what the device has instead of a real one's.
     """
 
     code: str
@@ -28,10 +30,15 @@ class Case:
     says: tuple[str, ...]
     on_gpu: bool = field(default=False)
     layout: Layout | None = field(default=None)
+    limits: dict[str, int] = field(default_factory=dict)
 
     @property
     def spec(self):
         return CUDA if self.on_gpu else CPU
+
+    @property
+    def device(self) -> Device:
+        return replace(self.spec.device, **self.limits)
 
     @property
     def group(self) -> Group:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from group_kernels import CPU, CUDA, group, tensor
-from kernel_refusals import IMAGE, KERNEL_CASES, behind, conv
+from kernel_refusals import IMAGE, KERNEL_CASES, behind, conv, ones
 from refusal_case import Case
 from toy_templates import Anchored, graph_of, planned
 from tvm import relax, tirx
@@ -25,6 +25,8 @@ from tvm_fusion.schedule.contraction.grouped_gemm_template import GroupedGemm
 from tvm_fusion.schedule.contraction.norm_gemm_template import NormGemm
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.convolution import groups
+from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.elementwise.template import Elementwise
 from tvm_fusion.schedule.rows.template import Rows
 from tvm_fusion.schedule.scan.template import PrefixSum
@@ -329,7 +331,7 @@ def _name(case):
 
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_a_template_says_why_not(case):
-    refusal = case.template.claim(case.group, case.spec.device)
+    refusal = case.template.claim(case.group, case.device)
     assert isinstance(refusal, Refusal), refusal
     assert refusal.code == case.code, refusal
     assert all(words in refusal.sentence for words in case.says), refusal.sentence
@@ -458,18 +460,25 @@ def test_an_update_that_is_no_reduction():
     assert "horner: the update is no sum, product, extremum or selection" in refusal.sentence
 
 
+def test_groups_of_fewer_channels_than_a_vector(monkeypatch):
+    # As the widest vectors would have them, if twice the multiplications were too many.
+    monkeypatch.setattr(groups, "MOST_WASTE", 1)
+    members = group(IMAGE, lambda e, x: op.nn.conv2d(x, ones(16, 2, 3, 3), groups=8))
+    refusal = CpuConvolution().claim(members, CPU.device)
+    assert refusal.code == "groups_in_a_vector"
+    assert "A vector of output channels would be of several groups" in refusal.sentence
+
+
 # Codes -------------------------------------------------------------------------------------------
 
 ELSEWHERE = {
     "better_proposal",  # test_a_proposal_that_a_better_one_overlaps
+    "groups_in_a_vector",  # test_groups_of_fewer_channels_than_a_vector
     "claim_broken",  # test_a_broken_claim_is_not_made_again
     "no_combiner",  # test_an_update_that_is_no_reduction
     "no_such_config",  # of tuning: tests/schedule/test_design_spaces.py
     # A map in the way that the composition of a group has already given another form.
     "not_inlinable",
-    # Of vectors wider, or of devices smaller, than those that there are.
-    "groups_in_a_vector",
-    "no_common_block",
     # Computed: the code of the nearest template's refusal, or no_template if all are far away.
     "no_template",
 }
