@@ -133,12 +133,12 @@ def _eliminate(
         scope = tuple(dict.fromkeys(u for t in mine for u in t.variables if u != v))
         joined = np.zeros([*(sizes[u] for u in scope), sizes[v]])
         for table in mine:
-            joined = joined + _spread(table, (*scope, v))
-        steps.append((v, Table(scope, joined.argmin(axis=-1))))
+            joined += _spread(table, (*scope, v))
+        steps.append((v, Table(scope, joined)))
         add(Table(scope, joined.min(axis=-1)))
     values = dict(fixed)
-    for v, choice in reversed(steps):
-        values[v] = int(choice.costs[tuple(values[u] for u in choice.variables)])
+    for v, table in reversed(steps):
+        values[v] = int(table.costs[tuple(values[u] for u in table.variables)].argmin())
     return float(sum(t.costs for t in left[-1])), [values[v] for v in range(len(sizes))]
 
 

@@ -158,7 +158,11 @@ def default(problem: ConvProblem, device: Device) -> ConvConfig | None:
         A CPU.
     """
     machine = Machine.of(device)
-    sizes = ConvSizes.of(problem, machine)
+    return _fastest(ConvSizes.of(problem, machine), machine)
+
+
+@lru_cache(maxsize=1024)
+def _fastest(sizes: ConvSizes, machine: Machine) -> ConvConfig | None:
     tiles = {tile: _tile_cycles(tile, sizes) for tile in _tiles(sizes, machine)}
     if not tiles:
         return None
