@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tvm import ir, tirx
 from tvm.tirx import Buffer
@@ -29,19 +30,19 @@ class Program:
         Symbolic variables that are no bare dimension of an input.
     stages : tuple of Stage
         In an order in which every target is complete before another stage reads it.
-    rows : int
-        The first ``rows`` axes are the same in every stage, and every load of an earlier stage's
-        target stays within its own row: the first ``rows`` indices of the load, and of the
-        target's write, are the first ``rows`` axes of the stage.
+    row_count : int
+        The first ``row_count`` axes are the rows: the same in every stage, and every load of an
+        earlier stage's target stays within its own row: the first indices of the load, and of the
+        target's write, are the rows of the stage.
     """
 
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     scalars: tuple[ir.Var, ...]
     stages: tuple[Stage, ...]
-    rows: int
+    row_count: int
 
-    @property
+    @cached_property
     def internal(self) -> tuple[Buffer, ...]:
         """Targets that are no outputs, in the order in which they are written."""
         outside = set(self.outputs)

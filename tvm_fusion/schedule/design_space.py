@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -23,6 +23,16 @@ def find(designs: Iterable[Sizes], config: Config) -> Sizes | None:
     """Find the member of a design space that a configuration describes; ``None`` if none is."""
     wanted = dict(config)
     return next((sizes for sizes in designs if plain(sizes) == wanted), None)
+
+
+def distinct(designs: Iterable[Sizes], plain: Callable[[Sizes], Config] = plain) -> Iterator[Sizes]:
+    """Enumerate the members of a design space once each, by what they are as plain data."""
+    found: set[tuple[object, ...]] = set()
+    for sizes in designs:
+        key = tuple(plain(sizes).items())
+        if key not in found:
+            found.add(key)
+            yield sizes
 
 
 def not_in_space(claim: Claim, config: Config) -> Refusal:

@@ -29,16 +29,13 @@ _SIGN = {tirx.GT: 1, tirx.LT: -1}  # of the comparison that keeps the result
 def with_extrema_first(program: RowProgram) -> RowProgram:
     """Split each argmax or argmin of floating point numbers in two reductions."""
     stages: list[RowStage] = []
-    internal = list(program.internal)
     for stage in program.stages:
         parts = _split(program, stage)
         if parts is None:
             stages.append(stage)
             continue
         stages += parts
-        internal = [b for b in internal if not b.same_as(stage.targets[1])]
-        internal += [part.targets[0] for part in parts[:-1]]
-    return RowProgram(tuple(stages), tuple(internal))
+    return program.with_stages(stages)
 
 
 def _split(program: RowProgram, stage: RowStage) -> list[RowStage] | None:

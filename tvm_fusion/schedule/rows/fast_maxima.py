@@ -23,8 +23,7 @@ _SWALLOWING = (tirx.Select, tirx.Max, tirx.Min, tirx.LT, tirx.LE, tirx.GT, tirx.
 
 def with_fast_maxima(program: RowProgram) -> RowProgram:
     """Let row maxima that only softmax reads ignore NaN."""
-    stages = tuple(_plain(program, stage) for stage in program.stages)
-    return RowProgram(stages, program.internal)
+    return program.with_stages([_plain(program, stage) for stage in program.stages])
 
 
 def _plain(program: RowProgram, stage: RowStage) -> RowStage:

@@ -123,12 +123,11 @@ def schedule_rows_gpu(
     rows = split if _holds(split, config) else rows
     rows = with_half_precision_math(with_inverses(rows), config.one_pass_variance)
     rows = with_wide_integers(rows)
-    return row_kernel(rows, program, config, device, constants)
+    return row_kernel(rows, config, device, constants)
 
 
 def row_kernel(
     rows: RowProgram,
-    program: Program,
     config: RowConfig,
     device: Device,
     constants: Container[ir.Var] = (),
@@ -138,9 +137,7 @@ def row_kernel(
     Parameters
     ----------
     rows : RowProgram
-        The stages.
-    program : Program
-        Whose inputs, scalars and outputs are the parameters.
+        The stages, and the parameters: inputs, scalars and outputs.
     config : RowConfig
         Threads of a block.
     device : Device
@@ -175,7 +172,7 @@ def row_kernel(
         has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)
         return _with_occupancy(stmt, owner) if has_bound else stmt
 
-    return kernel(program, threads("blockIdx.x", blocks, body))
+    return kernel(rows, threads("blockIdx.x", blocks, body))
 
 
 def _row_program(program: Program) -> RowProgram:

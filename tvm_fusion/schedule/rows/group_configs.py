@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
@@ -13,6 +13,7 @@ from ..._tvm.buffer import declare
 from ...core.loops import index
 from ...device import Device
 from ...program.program import Program
+from ..design_space import distinct
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
 from .channel_groups import ChannelGroups, channel_groups
 from .group_normalize import normalize_kernel
@@ -75,10 +76,10 @@ class ChannelGroupsConfig:
             "second_threads": self.second.threads,
         }
 
-    def kernels(
-        self, first: Program, second: Program, device: Device
-    ) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    def kernels(self, program: Program, _device: Device) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
         """Write both kernels."""
+        first = replace(program, outputs=self.partial)
+        second = replace(program, inputs=(*program.inputs, *self.partial))
         return (
             statistics_kernel(self.view, first, self.first, self.partial),
             normalize_kernel(self.view, second, self.second, self.partial),
@@ -110,13 +111,11 @@ def channel_groups_configs(program: RowProgram, device: Device) -> Iterator[Chan
         A GPU.
     """
     view = channel_groups(program)
-    found: set[tuple[int, ...]] = set()
     several = itertools.product(SHARES, repeat=2), itertools.product(MORE_THREADS, repeat=2)
-    for shares, threads in itertools.product(*several):
-        config = None if view is None else _config(view, device, shares, threads)
-        if config is not None and tuple(config.plain.values()) not in found:
-            found.add(tuple(config.plain.values()))
-            yield config
+    if view is None:
+        return iter(())
+    every = (_config(view, device, *chosen) for chosen in itertools.product(*several))
+    return distinct((config for config in every if config is not None), lambda one: one.plain)
 
 
 def _config(

@@ -35,14 +35,13 @@ def with_half_precision_math(program: RowProgram, one_pass: bool = False) -> Row
     if _has_half_results(program):
         program = _with_loose_means(program)
         program = with_one_pass_variance(program) if one_pass else program
-    return RowProgram(
-        tuple(
+    return program.with_stages(
+        [
             stage.with_values([_power_of_two(stage.values[0])])
             if _is_exponential(stage) and _makes_ratios(program, stage)
             else stage
             for stage in program.stages
-        ),
-        program.internal,
+        ]
     )
 
 

@@ -1,4 +1,4 @@
-"""A program as rows: each stage's axes split into rows, inner axes and reduction axes.
+"""A program whose stages begin with rows, and whose reductions have a combiner.
 
 A reduction's update is split into its terms and a combiner, which vector lanes, threads and warps
 apply to partial results.
@@ -7,56 +7,71 @@ apply to partial results.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from tvm import ir, sym
 
-from ...core.expressions import loads
 from ...program.program import Program
 from ...program.stage import Axis, Stage
 from .combiner import Combiner, split_update
 
 
 @dataclass(frozen=True, eq=False)
-class RowStage:
-    """``targets[indices] = values`` for all rows and inner axes, or a reduction of ``values``.
+class RowStage(Stage):
+    """A stage of a row; the ``values`` of a reduction are its terms.
 
     Attributes
     ----------
-    name : str
-        The stage's.
-    rows, inner, reduce : tuple of Axis
-        The axes.
-    targets : tuple of Var
-        Buffers that are written; several in a reduction of tuples.
-    indices : tuple of tuple of Expr
-        Where in each target.
-    values : tuple of Expr
-        A map's results; a reduction's terms.
     init : tuple of Expr
         A reduction's neutral elements; empty for a map.
+    row_count : int
+        How many of the axes are rows.
     combine : Combiner or None
         ``None`` for a map.
-    operator : str
-        Title of the operator that it is part of; empty for what a kernel adds.
     """
 
-    name: str
-    rows: tuple[Axis, ...]
-    inner: tuple[Axis, ...]
-    reduce: tuple[Axis, ...]
-    targets: tuple[ir.Var, ...]
-    indices: tuple[tuple[ir.Expr, ...], ...]
-    values: tuple[ir.Expr, ...]
     init: tuple[ir.Expr, ...] = ()
+    row_count: int = 0
     combine: Combiner | None = None
-    operator: str = ""
+
+    @classmethod
+    def of(cls, stage: Stage, row_count: int) -> RowStage:
+        """Split a reduction into terms and a combiner.
+
+        Raises
+        ------
+        ValueError
+            Naming a reduction that cannot be split.
+        """
+        given = {f.name: getattr(stage, f.name) for f in fields(stage)} | {"row_count": row_count}
+        if stage.init is None:
+            return cls(**given | {"init": ()})
+        terms, combine = split_update(stage.title, stage.targets, stage.values)
+        return cls(**given | {"values": terms, "combine": combine})
+
+    @classmethod
+    def map_of(
+        cls,
+        target: ir.Var,
+        axes: tuple[tuple[Axis, ...], tuple[Axis, ...]],
+        indices: Sequence[ir.Expr],
+        value: ir.Expr,
+    ) -> RowStage:
+        """Make a map that a kernel adds, over rows and the axes inside."""
+        name, (rows, inner) = target.name, axes
+        given = ((*rows, *inner), (), (target,), (tuple(indices),), (value,))
+        return cls(name, *given, row_count=len(rows))
 
     @property
-    def title(self) -> str:
-        """What a user may find it by: its operator's title, or else its own name."""
-        return self.operator or self.name
+    def rows(self) -> tuple[Axis, ...]:
+        """The axes that are rows."""
+        return self.axes[: self.row_count]
+
+    @property
+    def inner(self) -> tuple[Axis, ...]:
+        """The axes of results inside a row."""
+        return self.axes[self.row_count :]
 
     @property
     def loop_axes(self) -> tuple[Axis, ...]:
@@ -67,11 +82,6 @@ class RowStage:
     def is_map(self) -> bool:
         """Whether each element is written once."""
         return self.combine is None
-
-    @cached_property
-    def loads(self) -> list[ir.TensorLoad]:
-        """Every load of the values."""
-        return [load for value in self.values for load in loads(value)]
 
     def written(self, target: ir.Var) -> tuple[ir.Expr, ...]:
         """Give the indices at which a target is written."""
@@ -90,19 +100,10 @@ class RowStage:
 
 
 @dataclass(frozen=True, eq=False)
-class RowProgram:
-    """The stages of a row, which both schedules transform and emit.
-
-    Attributes
-    ----------
-    stages : tuple of RowStage
-        In order of execution.
-    internal : tuple of Var
-        Buffers that exist only inside, each indexed by its row first.
-    """
+class RowProgram(Program):
+    """A program of such stages, which both schedules transform and emit."""
 
     stages: tuple[RowStage, ...]
-    internal: tuple[ir.Var, ...]
 
     @property
     def rows(self) -> tuple[Axis, ...]:
@@ -117,10 +118,13 @@ class RowProgram:
         """Find the stage that writes an internal buffer."""
         return next(s for s in self.stages if buffer in s.targets)
 
+    def with_stages(self, stages: Sequence[RowStage]) -> RowProgram:
+        """Return the program with other stages that make the same results."""
+        return replace(self, stages=tuple(stages))
+
     def map_values(self, change: Callable[[ir.Expr], ir.Expr]) -> RowProgram:
         """Return the program with every value changed."""
-        stages = tuple(s.with_values([change(v) for v in s.values]) for s in self.stages)
-        return replace(self, stages=stages)
+        return self.with_stages([s.with_values([change(v) for v in s.values]) for s in self.stages])
 
 
 def row_program(program: Program) -> RowProgram:
@@ -131,26 +135,9 @@ def row_program(program: Program) -> RowProgram:
     ValueError
         Naming a reduction that cannot be split into terms and a combiner.
     """
-    stages = tuple(_stage(stage, program.rows) for stage in program.stages)
-    return RowProgram(stages, program.internal)
-
-
-def _stage(stage: Stage, rows: int) -> RowStage:
-    values, combine = stage.values, None
-    if stage.init is not None:
-        values, combine = split_update(stage.title, stage.targets, values)
-    return RowStage(
-        stage.name,
-        stage.axes[:rows],
-        stage.axes[rows:],
-        stage.reduce,
-        stage.targets,
-        stage.indices,
-        values,
-        stage.init or (),
-        combine,
-        stage.operator,
-    )
+    stages = tuple(RowStage.of(stage, program.row_count) for stage in program.stages)
+    given = {f.name: getattr(program, f.name) for f in fields(program)}
+    return RowProgram(**given | {"stages": stages})
 
 
 def stride(offset: ir.Expr, axes: Sequence[Axis]) -> list[ir.Expr] | None:

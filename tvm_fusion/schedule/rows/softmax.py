@@ -39,7 +39,6 @@ def with_inverses(program: RowProgram) -> RowProgram:
     than quotients. A sum of 0, of a row of minus infinity, still makes NaN of 0, and NaN stays.
     """
     stages: list[RowStage] = []
-    internal = list(program.internal)
     inverses: list[tuple[ir.Var, ir.Var]] = []  # with the sums that they are of
     for stage in program.stages:
         stages.append(_multiplied(stage, inverses))
@@ -47,17 +46,11 @@ def with_inverses(program: RowProgram) -> RowProgram:
             (total,), (indices,) = stage.targets, stage.indices
             inverse = declare(list(total.shape), "float32", f"{total.name}_inverse")
             value = tirx.const(1, "float32") / tirx.BufferLoad(total, list(indices))
-            stages.append(
-                RowStage(inverse.name, stage.rows, (), (), (inverse,), (indices,), (value,))
-            )
+            stages.append(RowStage.map_of(inverse, (stage.rows, ()), indices, value))
             inverses.append((total, inverse))
-            internal.append(inverse)
     used = [new for _, new in inverses if any(_reads(stage, new) for stage in stages)]
     unused = [new for _, new in inverses if new not in used]
-    return RowProgram(
-        tuple(s for s in stages if s.targets[0] not in unused),
-        tuple(b for b in internal if b not in unused),
-    )
+    return program.with_stages([s for s in stages if s.targets[0] not in unused])
 
 
 def _multiplied(stage: RowStage, inverses: Sequence[tuple[ir.Var, ir.Var]]) -> RowStage:

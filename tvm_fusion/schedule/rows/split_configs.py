@@ -15,6 +15,7 @@ from tvm import ir, tirx
 from ...device import Device
 from ...ecg.work import at
 from ...program.program import Program
+from ..design_space import distinct
 from .config_gpu import WARP_SIZE, RowConfig, longest_loop, row_config
 from .configs_gpu import LEAST_THREADS
 from .emit import static_volume
@@ -65,13 +66,11 @@ class SplitRowsConfig:
         """What is written to workspaces, and read once."""
         return 2 * 4 * self.parallelism * len(self.partial)
 
-    def kernels(
-        self, first: Program, second: Program, device: Device
-    ) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    def kernels(self, _program: Program, device: Device) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
         """Write both kernels."""
         return (
-            row_kernel(self.split.first, first, self.first, device),
-            row_kernel(self.split.second, second, self.second, device),
+            row_kernel(self.split.first, self.first, device),
+            row_kernel(self.split.second, self.second, device),
         )
 
     @property
@@ -115,11 +114,8 @@ def configs(program: RowProgram, device: Device) -> Iterator[SplitRowsConfig]:
     device : Device
         A GPU.
     """
-    found: set[int] = set()
-    for start in (split_rows_config(program, device, share) for share in SHARES):
-        if start is None or start.parts in found:
-            continue
-        found.add(start.parts)
+    starts = (split_rows_config(program, device, share) for share in SHARES)
+    for start in distinct((x for x in starts if x is not None), lambda one: {"parts": one.parts}):
         threads = (
             _threads(half, config, device)
             for half, config in (

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tvm import ir, tirx
 
@@ -112,19 +113,11 @@ class _Split:
             own[stage] = target
             sums.append(self._sum(new, target, value))
             rows = self._rows(stage)
-            results.append(
-                RowStage(
-                    f"{stage.name}_result",
-                    rows,
-                    (),
-                    (),
-                    (self._partial[stage],),
-                    ((*_vars(rows[: len(stage.rows)]), self._part(rows)),),
-                    (tirx.BufferLoad(target, _vars(rows)),),
-                    operator=stage.operator,
-                )
-            )
-        return RowProgram((*sums, *results), tuple(own.values()))
+            where = (*_vars(rows[: len(stage.rows)]), self._part(rows))
+            load = tirx.BufferLoad(target, _vars(rows))
+            result = RowStage.map_of(self._partial[stage], (rows, ()), where, load)
+            results.append(replace(result, operator=stage.operator))
+        return self._program_of((*sums, *results), outputs=tuple(self._partial.values()))
 
     def _second(self) -> RowProgram:
         totals: list[RowStage] = []
@@ -140,7 +133,7 @@ class _Split:
                 value = value + part_size * (near - mean) * (near - mean)
             target = self._declared(stage, "total", self._wide)
             own[stage.targets[0]] = target
-            new = replace(stage, rows=rows, reduce=(part,))
+            new = replace(stage, axes=rows, row_count=len(rows), reduce=(part,))
             totals.append(self._sum(new, target, value))
         maps = []
         for stage in self._program.stages:
@@ -155,7 +148,11 @@ class _Split:
             values = [map_loads(substitute(v, places), read) for v in stage.values]
             indices = tuple(tuple(substitute(i, places) for i in w) for w in stage.indices)
             maps.append(replace(new, values=tuple(values), indices=indices))
-        return RowProgram((*totals, *maps), tuple(own.values()))
+        inputs = (*self._program.inputs, *self._partial.values())
+        return self._program_of((*totals, *maps), inputs=inputs)
+
+    def _program_of(self, stages: tuple[RowStage, ...], **changes: Any) -> RowProgram:
+        return replace(self._program, stages=stages, row_count=stages[0].row_count, **changes)
 
     @property
     def _wide(self) -> list[int]:
@@ -180,7 +177,7 @@ class _Split:
         return (*rows, *(Axis(tirx.Var("part", "int64"), index(x)) for x in self._wide))
 
     def _part(self, rows: Sequence[Axis]) -> ir.Expr:
-        parts = rows[len(self._program.rows) :]
+        parts = rows[self._program.row_count :]
         return flatten(_vars(parts), [axis.extent for axis in parts])
 
     def _of_part(self, stage: RowStage) -> tuple[RowStage, dict[ir.Var, ir.Expr]]:
@@ -198,8 +195,8 @@ class _Split:
             first: ir.Expr = index(0) if outer == 1 else next(parts).var * index(size)
             places[axis.var] = first + own.var if outer > 1 else own.var
         kept = tuple(inner)
-        new = replace(stage, inner=kept) if stage.inner else replace(stage, reduce=kept)
-        return replace(new, rows=rows), places
+        axes, reduce = ((*rows, *kept), ()) if stage.inner else (rows, kept)
+        return replace(stage, axes=axes, reduce=reduce, row_count=len(rows)), places
 
 
 def _vars(axes: Sequence[Axis]) -> list[ir.Expr]:

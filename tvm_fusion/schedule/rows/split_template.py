@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tvm import relax
 from tvm.target import Target
@@ -57,7 +56,7 @@ class SplitRows(Template):
             return Refusal("unstructured", str(reason))
         if device.kind != "cuda" or all(stage.is_map for stage in program.stages):
             return Refusal("not_mine", "There is no reduction, or the device is no NVIDIA GPU.")
-        if any(has_branches(stage, program.rows) for stage in program.stages):
+        if any(has_branches(stage, program.row_count) for stage in program.stages):
             return Refusal(
                 "not_mine", "Loads of some elements are conditional, and are not vectorized."
             )
@@ -101,13 +100,11 @@ class SplitRows(Template):
         """Write both kernels."""
         group, config, device = claim.group, claim.details["config"], device_of(target)
         program, partial = group.program, config.partial
-        first = replace(program, outputs=partial)
-        second = replace(program, inputs=(*program.inputs, *partial))
         inputs = tuple(Slot("input", i) for i in range(len(group.inputs)))
         scalars = tuple(Slot("scalar", i) for i in range(len(group.scalars)))
         outputs = tuple(Slot("output", i) for i in range(len(group.outputs)))
         between = tuple(Slot("workspace", i) for i in range(len(partial)))
-        reduce_parts, map_elements = config.kernels(first, second, device)
+        reduce_parts, map_elements = config.kernels(program, device)
         return Emission(
             (
                 Kernel(reduce_parts, (*inputs, *scalars), between),
@@ -162,4 +159,4 @@ def _whole(program: Program) -> RowProgram:
 
 
 def _row_count(program: Program) -> int:
-    return math.prod(at(axis.extent) for axis in program.stages[0].axes[: program.rows])
+    return math.prod(at(axis.extent) for axis in program.stages[0].axes[: program.row_count])

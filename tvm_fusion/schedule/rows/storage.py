@@ -74,7 +74,7 @@ def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool)
             if is_thread_local(program, buffer) and room.hold(program, passes, [*kept, buffer]):
                 kept.append(buffer)
                 continue
-            size = _bytes(buffer, len(program.rows))
+            size = _bytes(buffer, program.row_count)
             if size is not None and used + size * config.rows <= limit - RESERVED_SHARED:
                 shared.append(buffer)
                 used += size * config.rows
@@ -96,12 +96,10 @@ def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool)
 def copy_inputs(program: RowProgram) -> RowProgram:
     """Load each input element once: what several passes load becomes a row buffer."""
     stages = list(program.stages)
-    internal = list(program.internal)
     for load, owner in _repeated_loads(program):
         axes = (*owner.rows, *owner.loop_axes)
         shape = [axis.extent for axis in axes]
         copy = declare(shape, str(load.source.dtype), f"{load.source.name}_row")
-        internal.append(copy)
         stages = [_redirect(stage, owner, load, copy) for stage in stages]
         indices = tuple(axis.var for axis in axes)
         # Behind what computes its indices, such as the rows of an embedding table.
@@ -109,9 +107,9 @@ def copy_inputs(program: RowProgram) -> RowProgram:
         behind = [n for n, s in enumerate(stages) if any(b in s.targets for b in read)]
         stages.insert(
             max(behind, default=-1) + 1,
-            RowStage(copy.name, owner.rows, owner.loop_axes, (), (copy,), (indices,), (load,)),
+            RowStage.map_of(copy, (owner.rows, owner.loop_axes), indices, load),
         )
-    return RowProgram(tuple(stages), tuple(internal))
+    return program.with_stages(stages)
 
 
 def _repeated_loads(program: RowProgram) -> list[tuple[ir.TensorLoad, RowStage]]:
@@ -181,9 +179,8 @@ def recompute(program: RowProgram, producer: RowStage) -> RowProgram:
         pairs = dict(zip(producer.written(buffer), load.indices, strict=True))
         return substitute(producer.values[0], pairs)
 
-    stages = tuple(stage for stage in program.stages if stage is not producer)
-    internal = tuple(b for b in program.internal if not b.same_as(buffer))
-    return RowProgram(stages, internal).map_values(lambda value: map_loads(value, inlined))
+    kept = program.with_stages([stage for stage in program.stages if stage is not producer])
+    return kept.map_values(lambda value: map_loads(value, inlined))
 
 
 def _bytes(buffer: ir.Var, rows: int) -> int | None:

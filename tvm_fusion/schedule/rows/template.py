@@ -221,7 +221,7 @@ def _read_again(program: Program) -> int:
 def _obstacles(program: Program) -> int:
     """Count the operations that strided accesses and branches cost vectors of rows or elements."""
     return sum(
-        strided_access_cost(s, [*s.axes[max(program.rows - 1, 0) :], *s.reduce], branches=True)
+        strided_access_cost(s, [*s.axes[max(program.row_count - 1, 0) :], *s.reduce], branches=True)
         for s in program.stages
     )
 
@@ -240,13 +240,13 @@ def _waits(program: Program, estimate: RowEstimate, device: Device) -> int:
         return waits
     loads_ = branches = 0
     for stage in program.stages:
-        inner = math.prod(at(axis.extent) for axis in stage.axes[program.rows :])
+        inner = math.prod(at(axis.extent) for axis in stage.axes[program.row_count :])
         terms = math.prod(at(axis.extent) for axis in stage.reduce)
         is_inside = inner > 1 and not stage.is_map and not is_contraction(stage)
         if is_inside and terms > MOST_UNROLLED:
             each = OPERATIONS_A_LOAD if terms >= LONG else OPERATIONS_A_LOAD_AHEAD
             loads_ += -(-inner // estimate.config.threads) * terms * each
-        if inner * terms >= LONG_BRANCHED and has_branches(stage, program.rows):
+        if inner * terms >= LONG_BRANCHED and has_branches(stage, program.row_count):
             branches += inner * terms
     return rows * (loads_ + branches * OPERATIONS_A_BRANCH) + waits
 
@@ -285,5 +285,5 @@ def _operations(stage: Stage) -> int:
 
 
 def _row_count(program: Program) -> int:
-    axes = program.stages[0].axes[: program.rows]
+    axes = program.stages[0].axes[: program.row_count]
     return math.prod(at(axis.extent) for axis in axes)

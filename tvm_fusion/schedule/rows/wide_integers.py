@@ -57,9 +57,7 @@ def with_wide_integers(program: RowProgram) -> RowProgram:
         read = tirx.BufferLoad(own, list(load.indices)[: len(own.shape)])
         return tirx.Cast(str(load.ty.dtype), read)
 
-    internal = [b for b in program.internal if b not in wide]
-    changed = RowProgram(tuple(stages), (*internal, *wide.values()))
-    return changed.map_values(lambda value: map_loads(value, narrow))
+    return program.with_stages(stages).map_values(lambda value: map_loads(value, narrow))
 
 
 def _is_narrow_extremum(stage: RowStage) -> bool:
