@@ -14,9 +14,10 @@ from ..schedule.attention import attention_configs, flash_mma_model
 from ..schedule.attention.constants import read_group
 from ..schedule.attention.flash_problem import flash_problem
 from ..schedule.attention.pattern import Pattern
-from ..schedule.contraction import tuning_gpu
+from ..schedule.contraction import gemm_configs_gpu
 from ..schedule.contraction.gpu import GpuContractionConfig
 from ..schedule.contraction.tile_gemm_config import TileGemmConfig
+from ..schedule.contraction.tuning_gpu import designs
 
 # What makes a tile, of GEMM and of attention; the rest are its variants.
 TILE = (
@@ -74,8 +75,8 @@ def estimated(claim: Claim, device: Device) -> list[Estimated]:
     config = claim.details.get("config")
     if not isinstance(config, GpuContractionConfig) or config.tile is None:
         return []
-    found = [x for x in tuning_gpu.designs(claim, device) if isinstance(x, TileGemmConfig)]
-    return [(tuning_gpu.tile_clocks(x, device), tuning_gpu.KERNELS.plain(x)) for x in found]
+    found = [x for x in designs(claim, device) if isinstance(x, TileGemmConfig)]
+    return [(gemm_configs_gpu.clocks(x, device), gemm_configs_gpu.KERNELS.plain(x)) for x in found]
 
 
 def _attention(pattern: Pattern, device: Device) -> Iterator[Estimated]:

@@ -71,7 +71,7 @@ def test_computes_the_convolution(case):
     if has_windows:
         tile = best_wgmma_tile(gemm_problem(config.contraction, device), device)
         assert isinstance(tile, WgmmaWindowConfig)
-        details = {**claim.details, "config": replace(config, tile=tile)}
+        details = {**claim.details, "config": replace(config, gemm=tile)}
         claim = replace(claim, details=details)
     made = TEMPLATE.emit(claim, CUDA.tvm_target())
     every = enumerate(members.inputs)

@@ -74,7 +74,7 @@ def test_windows_of_groups(case, is_nchw):
     assert len(tile.batch) == 1
     assert tile.is_of_rows is not is_nchw
     program = first.program(made[0].program)
-    config = GpuContractionConfig(program, contraction, CUDA.device, None, tile)
+    config = GpuContractionConfig(program, contraction, CUDA.device, tile)
     details = {**claim.details, "config": config, "convolution": first}
     check(made, replace(claim, details=details))
 

@@ -97,7 +97,7 @@ def test_other_configurations_are_right(shape):
     claim = claimed(members)
     config = claim.details["config"]
     small = {"block_m": 32, "block_n": 32, "warps_m": 1, "warps_n": 1, "warps_k": 4, **shape}
-    config = replace(config, tile=replace(config.tile, **small))
+    config = replace(config, gemm=replace(config.tile, **small))
     claim = replace(claim, details={**claim.details, "config": config})
     np.testing.assert_allclose(run(claim, arrays), expected, atol=4e-3)
 

@@ -14,7 +14,7 @@ from tvm import relax
 
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
-from tvm_fusion.schedule.contraction import tile_choice
+from tvm_fusion.schedule.contraction import gemm_configs_gpu, tile_choice
 from tvm_fusion.schedule.contraction.operands import analyse
 from tvm_fusion.schedule.contraction.partial_im2col import partial_im2col
 from tvm_fusion.schedule.contraction.template import constants_of
@@ -60,7 +60,7 @@ def _copies_are_free(monkeypatch):
 def device(request, monkeypatch):
     """Of which so small a product takes the one or the other."""
     if request.param == "wgmma":
-        monkeypatch.setattr(tile_choice, "estimated_clocks", lambda *_: math.inf)
+        monkeypatch.setattr(gemm_configs_gpu, "estimated_clocks", lambda *_: math.inf)
         return CUDA.device
     return replace(CUDA.device, tma=False)
 

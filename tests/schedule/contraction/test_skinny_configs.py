@@ -6,13 +6,14 @@ from group_kernels import CUDA, arrays, close, group, run, tensor
 from tvm import relax
 
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.gemm_configs_gpu import GpuGemmProblem, configs
 from tvm_fusion.schedule.contraction.gpu import GpuContractionConfig, contraction_gpu
 from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.contraction.skinny_configs import configs
 from tvm_fusion.schedule.contraction.skinny_mma_config import (
     SkinnyMmaConfig,
     skinny_gemm_config,
 )
+from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
 
 ROW, PIPELINE, ROWS = (1, 300, 520, "float32"), (1, 1544, 264, "float16"), (3, 512, 264, "float16")
 
@@ -25,7 +26,7 @@ def product(rows, terms, columns, dtype):
 
 def space(shape, spec=CUDA):
     *_, contraction = product(*shape)
-    return contraction, list(configs(contraction, spec.device))
+    return contraction, list(configs(GpuGemmProblem(contraction, spec.device)))
 
 
 @pytest.mark.parametrize("shape", [ROW, PIPELINE, ROWS], ids=["row", "pipeline", "rows"])
@@ -44,14 +45,17 @@ def test_both_main_loops_and_the_pipeline_are_in_it():
     assert {type(config) is SkinnyMmaConfig for config in older} == {False, True}
 
 
-def test_many_rows_have_none():
-    assert space((17, 64, 64, "float32"))[1] == []
+def test_many_rows_are_tiles():
+    contraction, found = space((17, 64, 64, "float32"))
+    assert skinny_gemm_config(contraction, CUDA.device) is None
+    assert {isinstance(config, TileGemmConfig) for config in found} == {True}
+    assert space((17, 65, 63, "float64"))[1] == []
 
 
 @pytest.mark.parametrize("shape", [ROW, PIPELINE, ROWS], ids=["row", "pipeline", "rows"])
 def test_every_configuration_computes_the_product(shape):
     params, members, contraction = product(*shape)
-    found = list(configs(contraction, CUDA.device))
+    found = list(configs(GpuGemmProblem(contraction, CUDA.device)))
     rng = np.random.default_rng()
     drawn = [found[i] for i in rng.choice(len(found), 5, replace=False)]
     inputs = arrays(params)

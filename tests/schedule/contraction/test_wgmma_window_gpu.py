@@ -12,10 +12,10 @@ from nvcc import machine_code, needs_nvcc
 from rounding import assert_sums_close
 from tvm import relax
 
+from tvm_fusion.schedule.contraction.gemm_configs_gpu import KERNELS
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
 from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_problem
-from tvm_fusion.schedule.contraction.tuning_gpu import KERNELS
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma_configs import best_wgmma_tile, wgmma_configs
 
@@ -55,14 +55,14 @@ def of_tile(claim, device=FEW, **tile):
     assert isinstance(best_wgmma_tile(problem, device), WgmmaWindowConfig)
     every = wgmma_configs(config.contraction, device)
     found = next(c for c in every if all(getattr(c, k) == v for k, v in tile.items()))
-    return replace(claim, details={**claim.details, "config": replace(config, tile=found)})
+    return replace(claim, details={**claim.details, "config": replace(config, gemm=found)})
 
 
 def check(made, tile, change=None):
     members, arrays, exact, size = made
     claim = of_tile(TEMPLATE.claim(members, CUDA.device), **tile)
     config = claim.details["config"]
-    config = replace(config, tile=replace(config.tile, **(change or {})))
+    config = replace(config, gemm=replace(config.tile, **(change or {})))
     claim = replace(claim, details={**claim.details, "config": config})
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, arrays)
     assert_sums_close(result, exact, size, config.tile.k + 2)

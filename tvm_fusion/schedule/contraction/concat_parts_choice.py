@@ -10,10 +10,10 @@ from ...core.template import Refusal
 from ...device import Device
 from ...ecg.work import at
 from .concat_parts_gpu import ConcatParts
+from .gemm_configs_gpu import clocks as tile_clocks
 from .gemv_config import GemvConfig
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_model import RATES
-from .tuning_gpu import tile_clocks
 from .wgmma_config import WgmmaConfig
 from .wgmma_roles import IDLE_THREADS
 

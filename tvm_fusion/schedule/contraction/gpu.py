@@ -33,6 +33,7 @@ from ..launches import launches
 from .concat_parts_gpu import ConcatParts
 from .dynamic_m_gpu import dispatch_on_m
 from .fuse_epilogue import CannotFuseEpilogue, fuse_epilogue
+from .gemm_configs_gpu import GemmConfig
 from .gemv_config import GemvConfig
 from .operands import SumOfProducts
 from .prim_func import contraction_prim_func, materialize_computed
@@ -58,21 +59,28 @@ class GpuContractionConfig:
         Its contraction; behind a norm prologue, without the scale.
     device : Device
         The GPU.
-    skinny : GemvConfig or None
-        For few rows; ``None`` for tiled and untiled kernels, which DLight configures, with skinny
-        GEMMs in front if M is symbolic.
-    tile : TileGemmConfig or None
-        For half types on tensor cores, if there are not too few rows.
+    gemm : GemvConfig, TileGemmConfig or None
+        Of few rows, or of tiles on tensor cores; ``None`` for tiled and untiled kernels, which
+        DLight configures, with skinny GEMMs in front if M is symbolic.
     beside : ConcatParts or None
-        Other parts of a concatenation with the product; there is a skinny GEMM or a tile then.
+        Other parts of a concatenation with the product; there is a configuration then.
     """
 
     program: Program
     contraction: SumOfProducts
     device: Device
-    skinny: GemvConfig | None
-    tile: TileGemmConfig | None = None
+    gemm: GemmConfig | None
     beside: ConcatParts | None = None
+
+    @property
+    def skinny(self) -> GemvConfig | None:
+        """The configuration, if it is one of few rows."""
+        return self.gemm if isinstance(self.gemm, GemvConfig) else None
+
+    @property
+    def tile(self) -> TileGemmConfig | None:
+        """The configuration, if it is one of tiles."""
+        return self.gemm if isinstance(self.gemm, TileGemmConfig) else None
 
 
 def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> tirx.PrimFunc:

@@ -18,17 +18,16 @@ from ...ecg.graph import Graph, Operator
 from ...program.group import Group
 from ..estimate import flops, traffic
 from ..gpu.launch import PREFETCHED
+from .gemm_configs_gpu import GpuGemmProblem, clocks
 from .grouped_gemm_choice import grouped_tiles, has_few_sums
 from .grouped_gemm_gpu import GroupedGemmConfig, grouped_gemm_gpu
 from .grouped_products import concat_proposals, products_of
 from .implicit_gemm import with_stored_columns
 from .operands import SumOfProducts
-from .skinny_mma_config import skinny_gemm_config
 from .template import constants_of
-from .tile_choice import behind_aligned_rows, is_gathered, tensor_core_tile
+from .tile_choice import behind_aligned_rows, is_gathered
 from .tile_gemm_model import RATES, memory_clocks
 from .tile_gemm_problem import gemm_problem, gemm_sizes
-from .tuning_gpu import tile_clocks
 from .unaligned_tiles import unaligned_clocks, unaligned_operands
 from .wgmma_config import WgmmaConfig
 
@@ -67,17 +66,17 @@ class GpuGroupedGemm(Template):
         if len(tiled) < len(problems) or None in each:
             sentence = "Tensor cores cannot compute some of the products, or only from copies."
             return Refusal("no_gemm", sentence)
-        separate = sum(clocks or 0.0 for clocks in each)
+        separate = sum(estimate or 0.0 for estimate in each)
         chosen = grouped_tiles(tiled, device)
         if chosen is None:
             return Refusal(
                 "no_common_block", "No tiles of all products have the same number of threads."
             )
-        tiles, clocks = chosen
-        if clocks > MOST_OF_SEPARATE * separate:
+        tiles, together = chosen
+        if together > MOST_OF_SEPARATE * separate:
             return Refusal(
                 "large_products",
-                f"One launch of the products is estimated to take {clocks / separate:.0%} of the "
+                f"One launch of the products is estimated to take {together / separate:.0%} of the "
                 f"time of a launch of each; more than {MOST_OF_SEPARATE:.0%} are not worth it.",
             )
         config = GroupedGemmConfig(tiles, found.others)
@@ -118,12 +117,13 @@ def _separate_clocks(
 
     ``None`` where its kernel is no tile, or one behind copies to aligned rows.
     """
-    tile = tensor_core_tile(contraction, device)
+    problem = GpuGemmProblem(contraction, device)
+    tile = problem.tile
     if tile is None or behind_aligned_rows(contraction, tile, constants, device) is not None:
         return None
-    clocks, sizes = tile_clocks(tile, device), gemm_sizes(tile)
+    estimate, sizes = clocks(tile, device), gemm_sizes(tile)
     if not isinstance(tile, WgmmaConfig):
-        clocks += unaligned_clocks(tile, sizes, device, unaligned_operands(tile, sizes))
-    if skinny_gemm_config(contraction, device, None) is not None:  # maybe as fast as memory
-        clocks = min(clocks, RATES.launch + memory_clocks(tile, sizes, device))
-    return clocks
+        estimate += unaligned_clocks(tile, sizes, device, unaligned_operands(tile, sizes))
+    if problem.skinny is not None:  # maybe as fast as memory
+        estimate = min(estimate, RATES.launch + memory_clocks(tile, sizes, device))
+    return estimate

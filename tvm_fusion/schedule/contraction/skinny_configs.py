@@ -1,7 +1,7 @@
 """The design space of a skinny GEMM on a GPU: every configuration that fits the device.
 
-``skinny_gemm_config`` chooses the default by rules; ``configs`` enumerates what a tuner may measure
-instead. Each is plain data; the kernel (skinny_gemm_gpu) is made of any of them.
+``skinny_gemm_config`` chooses the default by rules; ``skinny_configs`` enumerates what a tuner may
+measure instead. Each is plain data; the kernel (skinny_gemm_gpu) is made of any of them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BLOCKS_PER_SM = (1, 2, 3, 4, 5, 6, 7, 8)
 LEAST_THREADS = 64  # a block of fewer hides no latency
 
 
-def configs(
+def skinny_configs(
     contraction: SumOfProducts, device: Device, norm_scale: NormScale | None = None
 ) -> Iterator[GemvConfig]:
-    """Enumerate configurations, the default first; none where the product is no skinny GEMM.
+    """Enumerate configurations, the default too; none where the product is no skinny GEMM.
 
     Parameters
     ----------
@@ -44,20 +44,17 @@ def configs(
     Yields
     ------
     GemvConfig
-        For CUDA cores, or a :class:`SkinnyMmaConfig` for tensor cores; each one once.
+        For CUDA cores, or a :class:`SkinnyMmaConfig` for tensor cores.
     """
     chosen = skinny_gemm_config(contraction, device, norm_scale)
     if chosen is None:
         return
-    found = {_key(chosen)}
-    yield chosen
     on_cuda_cores = gemv_config(contraction, device, norm_scale)
     spaces = [] if on_cuda_cores is None else [_cuda_cores(on_cuda_cores)]
     if isinstance(chosen, SkinnyMmaConfig):
         spaces.append(_tensor_cores(chosen))
     for config in itertools.chain(*spaces):
-        if _key(config) not in found and _fits(config, device):
-            found.add(_key(config))
+        if _fits(config, device):
             yield config
 
 
@@ -97,15 +94,4 @@ def _fits(config: GemvConfig, device: Device) -> bool:
         and config.shared_bytes <= STATIC_SHARED_BYTES
         and config.accumulators < config.registers
         and blocks * config.threads * config.registers <= file
-    )
-
-
-def _key(config: GemvConfig) -> tuple[object, ...]:
-    return (
-        type(config),
-        config.threads_n,
-        config.slices_k,
-        config.stages,
-        config.cp_async_stages,
-        config.min_blocks_per_sm,
     )

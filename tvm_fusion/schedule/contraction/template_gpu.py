@@ -24,28 +24,26 @@ from .concat_epilogue import concat_epilogue
 from .concat_parts_choice import refuse_parts
 from .concat_parts_gpu import ConcatParts
 from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
-from .gemv_config import GemvConfig
+from .gemm_configs_gpu import KERNELS, GemmConfig, GpuGemmProblem, default
 from .gpu import GpuContractionConfig, contraction_gpu
 from .grouped_gemm_choice import has_few_sums
 from .implicit_gemm import implicit_gemm, with_stored_columns
 from .norm_prologue import norm_gemm_proposals
 from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
-from .skinny_mma_config import skinny_gemm_config
 from .split_k_workspace import split_k_kernels
 from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_convolution, has_prologue
 from .tile_choice import (
     GATHERED,
-    LEAST_CHANNELS,
     behind_aligned_rows,
     behind_im2col,
+    conv_tile,
     is_gathered,
-    tensor_core_tile,
     tile_of_groups,
 )
 from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_problem import LEAST_ROWS
-from .tuning_gpu import KERNELS, configured, designs, tile_launches, tile_workspace_bytes
+from .tuning_gpu import configured, designs, gemm_launches, workspace_bytes
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as
 # there are taps. So do depthwise convolutions over NCHW; 3 channels of 512 by 512 pixels of 128
@@ -79,8 +77,9 @@ class GpuContraction(Contraction):
             constants = frozenset(x for x in constants if not beside.reads(x))
         if norm_scale is None:
             contraction = with_stored_columns(contraction, constants)
-        skinny = skinny_gemm_config(contraction, device, norm_scale)
-        if norm_scale is not None and skinny is None:
+        problem = GpuGemmProblem(contraction, device, norm_scale)
+        few = problem.skinny
+        if norm_scale is not None and few is None:
             sentence = (
                 "A norm prologue is fused into GEMV and skinny GEMM only; "
                 f"{contraction.stage.title} has too many or too long rows, or another layout."
@@ -90,52 +89,48 @@ class GpuContraction(Contraction):
             work = flops(program.stages)  # normalized rows are computed once
         else:
             work = flops(stages) * _slowdown(group, contraction)
-        tile, found, convolution = None, None, implicit_gemm(contraction, constants)
+        gemm: GemmConfig | None = None
+        found, convolution = None, implicit_gemm(contraction, constants)
         groups = tile_of_groups(contraction, constants, device)
         if groups is not None:
-            convolution, tile = groups
-        elif convolution is not None and (skinny is None or skinny.m >= LEAST_ROWS):
-            tile = tensor_core_tile(convolution.contraction, device, LEAST_CHANNELS)
-        if convolution is None or tile is None:
-            tile, convolution = _tile(contraction, skinny, device), None
+            convolution, gemm = groups
+        elif convolution is not None and (few is None or few.m >= LEAST_ROWS):
+            gemm = conv_tile(convolution.contraction, device)
+        if convolution is None or gemm is None:
+            gemm, convolution = default(problem), None
             if beside is None:
-                found = behind_aligned_rows(contraction, tile, constants, device)
+                found = behind_aligned_rows(contraction, gemm, constants, device)
         if beside is None:
-            found = found or behind_im2col(contraction, tile, constants, device)
+            found = found or behind_im2col(contraction, gemm, constants, device)
         copies = None
         if found is not None:
-            (copies, tile), convolution = found, None
+            (copies, gemm), convolution = found, None
             program, contraction = copies.program(program), copies.contraction
         elif convolution is not None:
             program, contraction = convolution.program(program), convolution.contraction
+        tile = gemm if isinstance(gemm, TileGemmConfig) else None
         if tile is not None:
-            skinny = None
             work *= GATHERED if is_gathered(tile) else 1
-        elif (
-            skinny is None
-            and reads_windows(contraction)
-            and (_is_of_half_types(contraction) or not reuses_operands(contraction))
-        ):
-            work *= UNTILED
-        if skinny is None and tile is None and (refusal := _refuse_split(contraction, device)):
+        elif gemm is None:
+            if refusal := _refuse_split(contraction, device):
+                return refusal
+            work *= _untiled(contraction)
+        if beside is not None and (refusal := refuse_parts(beside, gemm, device)):
             return refusal
-        config = tile or skinny
-        if beside is not None and (refusal := refuse_parts(beside, config, device)):
-            return refusal
-        blocks = _blocks(contraction) if config is None else at(config.blocks)
+        blocks = _blocks(contraction) if gemm is None else at(gemm.blocks)
         return Claim(
             self,
             group,
-            launches=tile_launches(tile) + (0 if copies is None else copies.launches),
+            launches=gemm_launches(gemm) + (0 if copies is None else copies.launches),
             bytes=traffic(group, stages)
-            + tile_workspace_bytes(tile)
+            + workspace_bytes(gemm)
             + (0 if copies is None else copies.bytes),
             flops=work,
             parallelism=blocks,
-            shared_bytes=0 if config is None else config.shared_bytes,
-            registers=0 if config is None else config.registers,
+            shared_bytes=0 if gemm is None else gemm.shared_bytes,
+            registers=0 if gemm is None else gemm.registers,
             details={
-                "config": GpuContractionConfig(program, contraction, device, skinny, tile, beside),
+                "config": GpuContractionConfig(program, contraction, device, gemm, beside),
                 "arithmetic": "" if tile is None else tile.arithmetic,
                 "matrix_dtype": "" if tile is None else tile.narrow_dtype,
                 "convolution": convolution,
@@ -165,7 +160,7 @@ class GpuContraction(Contraction):
             parallelism=at(tile.blocks),
             shared_bytes=tile.shared_bytes,
             registers=tile.registers,
-            details={"config": GpuContractionConfig(program, contraction, device, None, tile)},
+            details={"config": GpuContractionConfig(program, contraction, device, tile)},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
@@ -248,21 +243,6 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
     )
 
 
-def _tile(
-    contraction: SumOfProducts, skinny: GemvConfig | None, device: Device
-) -> TileGemmConfig | None:
-    """Configure a tiled GEMM, unless a skinny GEMM serves its rows better.
-
-    On an H200, of 9 to 16 rows of float16 (N 14336, K 4096) the one takes 29 us, the other 34;
-    operands that threads compute are computed once for all rows by a skinny GEMM.
-    """
-    if skinny is not None and (skinny.norm_scale is not None or skinny.m < LEAST_ROWS):
-        return None
-    tile = tensor_core_tile(contraction, device)
-    is_computed = tile is not None and (tile.staged_a or tile.staged_b or tile.products > 1)
-    return None if skinny is not None and is_computed else tile
-
-
 def _slowdown(group: Group, contraction: SumOfProducts) -> int:
     """Weigh producers that the sum evaluates again and again."""
     operands = (contraction.left, contraction.right)
@@ -270,10 +250,12 @@ def _slowdown(group: Group, contraction: SumOfProducts) -> int:
     return RECOMPUTE_FACTOR if has_expensive and has_prologue(group) else 1
 
 
-def _is_of_half_types(contraction: SumOfProducts) -> bool:
-    """Whether tensor cores would multiply the operands, were there tiles."""
+def _untiled(contraction: SumOfProducts) -> int:
+    """Weigh windows without tiles that tensor cores would multiply, or that no tile would share."""
     sides = contraction.left, contraction.right
-    return all(str(narrow_operand(x).ty.dtype) in HALF_TYPES for x in sides)
+    is_of_halves = all(str(narrow_operand(x).ty.dtype) in HALF_TYPES for x in sides)
+    is_slow = is_of_halves or not reuses_operands(contraction)
+    return UNTILED if is_slow and reads_windows(contraction) else 1
 
 
 def _blocks(contraction: SumOfProducts) -> int:

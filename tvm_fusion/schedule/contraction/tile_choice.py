@@ -1,6 +1,6 @@
-"""The choice of a tile for tensor cores: mma.sync or wgmma, of operands as they are or of copies.
+"""The choice of a tile for tensor cores of operands as they are, of groups, or of copies.
 
-Models of both estimate clocks. Copies of operands that neither TMA nor cp.async can read pay where
+Models estimate clocks. Copies of operands that neither TMA nor cp.async can read pay where
 the product behind them is faster by more than they take.
 """
 
@@ -13,17 +13,16 @@ from tvm import ir
 
 from ...device import Device
 from .aligned_rows import aligned_rows
+from .gemm_configs_gpu import GemmConfig, GpuGemmProblem, clocks
 from .grouped_convolution import grouped_gemms
 from .implicit_gemm import ImplicitGemm, with_stored_columns
 from .operand_copies import OperandCopies, copies_clocks
 from .operands import SumOfProducts
 from .partial_im2col import partial_im2col
-from .tile_gemm_choice import best_tile
 from .tile_gemm_config import TileGemmConfig
-from .tile_gemm_model import RATES, estimated_clocks
-from .tile_gemm_problem import LEAST_ROWS, gemm_problem, gemm_sizes
+from .tile_gemm_model import RATES
+from .tile_gemm_problem import gemm_problem
 from .tile_operand import OperandTile
-from .tuning_gpu import tile_clocks
 from .unaligned_tiles import narrow_copy_clocks
 from .wgmma_config import WgmmaConfig
 from .wgmma_configs import best_wgmma_tile
@@ -48,24 +47,9 @@ def is_gathered(tile: TileGemmConfig) -> bool:
     return any(staged and OperandTile(tile, is_a).is_gathered for is_a, staged in sides)
 
 
-def tensor_core_tile(
-    contraction: SumOfProducts, device: Device, least_rows: int = LEAST_ROWS
-) -> TileGemmConfig | None:
-    """Choose between mma.sync and wgmma by what their models estimate.
-
-    Parameters
-    ----------
-    contraction, device, least_rows
-        As in :func:`.tile_gemm_problem.gemm_problem`.
-    """
-    problem = gemm_problem(contraction, device, least_rows)
-    if problem is None:
-        return None
-    small, large = best_tile(problem, device), best_wgmma_tile(problem, device)
-    if small is None or large is None:
-        return small or large
-    clocks = estimated_clocks(small, gemm_sizes(small), device)
-    return large if wgmma_clocks(large, device) < clocks else small
+def conv_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
+    """Choose the tile of a convolution, which may have very few channels."""
+    return GpuGemmProblem(contraction, device, least_rows=LEAST_CHANNELS).tile
 
 
 def tile_of_groups(
@@ -86,16 +70,16 @@ def tile_of_groups(
     found: list[tuple[float, ImplicitGemm, TileGemmConfig]] = []
     for one in grouped_gemms(contraction, constants):
         made = replace(one, contraction=with_stored_columns(one.contraction, {one.packed}))
-        tile = tensor_core_tile(made.contraction, device, LEAST_CHANNELS)
+        tile = conv_tile(made.contraction, device)
         if tile is not None and not is_gathered(tile):
-            found.append((tile_clocks(tile, device), made, tile))
+            found.append((clocks(tile, device), made, tile))
     best = min(found, key=lambda one: one[0], default=None)
     return None if best is None else best[1:]
 
 
 def behind_aligned_rows(
     contraction: SumOfProducts,
-    tile: TileGemmConfig | None,
+    tile: GemmConfig | None,
     constants: Collection[ir.Var],
     device: Device,
 ) -> TileOfCopies | None:
@@ -105,8 +89,8 @@ def behind_aligned_rows(
     ----------
     contraction : SumOfProducts
         The product.
-    tile : TileGemmConfig or None
-        The best of its operands as they are.
+    tile : GemvConfig, TileGemmConfig or None
+        The default of its operands as they are.
     constants : collection of Var
         Inputs that are known at compile time.
     device : Device
@@ -117,23 +101,25 @@ def behind_aligned_rows(
     TileOfCopies or None
         ``None`` where the tile is faster.
     """
-    if tile is None or isinstance(tile, WgmmaConfig) or tile.k < LEAST_ALIGNED_K:
+    if not isinstance(tile, TileGemmConfig) or isinstance(tile, WgmmaConfig):
+        return None
+    if tile.k < LEAST_ALIGNED_K:
         return None
     copies = aligned_rows(contraction, constants)
     problem = None if copies is None else gemm_problem(copies.contraction, device)
     large = None if problem is None else best_wgmma_tile(problem, device)
     if copies is None or large is None:
         return None
-    clocks = wgmma_clocks(large, device, BESIDE_MMA) + copies_clocks(copies, device)
-    small = estimated_clocks(tile, gemm_sizes(tile), device) - RATES.launch
+    copied = wgmma_clocks(large, device, BESIDE_MMA) + copies_clocks(copies, device)
+    small = clocks(tile, device) - RATES.launch
     small *= SHIFTED if tile.staged_a or tile.staged_b else 1
     small += narrow_copy_clocks(tile, device)
-    return (copies, large) if clocks < RATES.launch + small else None
+    return (copies, large) if copied < RATES.launch + small else None
 
 
 def behind_im2col(
     contraction: SumOfProducts,
-    tile: TileGemmConfig | None,
+    tile: GemmConfig | None,
     constants: Collection[ir.Var],
     device: Device,
 ) -> TileOfCopies | None:
@@ -144,14 +130,14 @@ def behind_im2col(
     contraction, tile, constants, device
         As in :func:`behind_aligned_rows`; the product as the graph has it, no implicit GEMM.
     """
-    if tile is None or not is_gathered(tile):
+    if not isinstance(tile, TileGemmConfig) or not is_gathered(tile):
         return None
     copies = partial_im2col(contraction, constants)
     if copies is None:
         return None
-    copied = tensor_core_tile(copies.contraction, device, LEAST_CHANNELS)
+    copied = conv_tile(copies.contraction, device)
     if copied is None:
         return None
-    clocks = tile_clocks(copied, device) + copies_clocks(copies, device)
-    gathered = GATHERED * (tile_clocks(tile, device) - RATES.launch)
-    return (copies, copied) if clocks < RATES.launch + gathered else None
+    copying = clocks(copied, device) + copies_clocks(copies, device)
+    gathered = GATHERED * (clocks(tile, device) - RATES.launch)
+    return (copies, copied) if copying < RATES.launch + gathered else None

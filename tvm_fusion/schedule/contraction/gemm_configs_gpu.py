@@ -1,0 +1,136 @@
+"""GEMM on a GPU as one design space: the problem, every configuration for it, and the default.
+
+problem    a contraction on a device, read as one of few rows and as one of tiles
+configs    few rows: GEMV on CUDA cores, skinny mma.sync; others: tiles of mma.sync and of wgmma
+default    the skinny GEMM of few rows, or else the tile that the models estimate to be fastest
+
+What the models estimate to take more than twice as long as the best is not in the space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from ...device import Device
+from ..design_space import Kernels, distinct
+from .gemv_config import GemvConfig
+from .norm_scale_gpu import NormScale
+from .operands import SumOfProducts
+from .skinny_configs import skinny_configs
+from .skinny_mma_config import SkinnyMmaConfig, skinny_gemm_config
+from .tile_gemm_choice import best_tile
+from .tile_gemm_config import TileGemmConfig
+from .tile_gemm_configs import tile_gemm_configs
+from .tile_gemm_model import estimated_clocks
+from .tile_gemm_problem import LEAST_ROWS, gemm_problem, gemm_sizes
+from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
+from .wgmma_configs import best_wgmma_tile, wgmma_configs
+from .wgmma_model import wgmma_clocks
+
+HOPELESS = 2.0  # times the least estimate
+_TILE = ("block_m", "block_n", "block_k", "stages", "split_k", "group_m")
+_WGMMA = (*_TILE, "consumers", "is_ping_pong", "blocks_per_sm")
+_SKINNY = ("slices_k", "stages", "min_blocks_per_sm")
+KERNELS = Kernels(
+    {
+        TileGemmConfig: ("mma.sync", (*_TILE, "warps_m", "warps_n", "warps_k")),
+        WgmmaConfig: ("wgmma", _WGMMA),
+        WgmmaWindowConfig: ("wgmma of windows", _WGMMA),
+        GemvConfig: ("gemv", (*_SKINNY, "threads_n", "cp_async_stages")),
+        SkinnyMmaConfig: ("skinny mma.sync", _SKINNY),
+    }
+)
+
+GemmConfig = GemvConfig | TileGemmConfig
+
+
+@dataclass(frozen=True, eq=False)
+class GpuGemmProblem:
+    """A contraction as a GEMM of a GPU.
+
+    Attributes
+    ----------
+    contraction : SumOfProducts
+        What is computed.
+    device : Device
+        A GPU.
+    norm_scale : NormScale, optional
+        The scale of an RMS norm prologue, which skinny GEMM alone has.
+    least_rows : int
+        Of tiles; with fewer they are not worth their instructions.
+    """
+
+    contraction: SumOfProducts
+    device: Device
+    norm_scale: NormScale | None = None
+    least_rows: int = LEAST_ROWS
+
+    @cached_property
+    def skinny(self) -> GemvConfig | None:
+        """The default of few rows, on CUDA cores or tensor cores; ``None`` if there are many."""
+        return skinny_gemm_config(self.contraction, self.device, self.norm_scale)
+
+    @cached_property
+    def tile(self) -> TileGemmConfig | None:
+        """The default of tiles, by the models of mma.sync and wgmma; ``None`` if there is none."""
+        problem = gemm_problem(self.contraction, self.device, self.least_rows)
+        if problem is None:
+            return None
+        small, large = best_tile(problem, self.device), best_wgmma_tile(problem, self.device)
+        if small is None or large is None:
+            return small or large
+        is_large = clocks(large, self.device) < clocks(small, self.device)
+        return large if is_large else small
+
+
+def default(problem: GpuGemmProblem) -> GemmConfig | None:
+    """Choose a configuration: a tile, unless a skinny GEMM serves the rows better.
+
+    On an H200, of 9 to 16 rows of float16 (N 14336, K 4096) the one takes 29 us, the other 34;
+    operands that threads compute are computed once for all rows by a skinny GEMM.
+    """
+    skinny = problem.skinny
+    if problem.norm_scale is not None or (skinny is not None and skinny.m < LEAST_ROWS):
+        return skinny
+    tile = problem.tile
+    is_computed = tile is not None and (tile.staged_a or tile.staged_b or tile.products > 1)
+    return skinny if tile is None or (skinny is not None and is_computed) else tile
+
+
+def configs(problem: GpuGemmProblem, chosen: GemmConfig | None = None) -> Iterator[GemmConfig]:
+    """Enumerate configurations, each once, the default first; none where there is no default.
+
+    Parameters
+    ----------
+    problem : GpuGemmProblem
+        The problem.
+    chosen : GemmConfig, optional
+        Another one that comes first.
+    """
+    chosen = chosen or default(problem)
+    if chosen is None:
+        return
+    found: Iterator[GemmConfig]
+    if isinstance(chosen, TileGemmConfig):
+        found = _tiles(problem)
+    else:
+        found = skinny_configs(problem.contraction, problem.device, problem.norm_scale)
+    yield from distinct(chain([chosen], found), KERNELS.plain)
+
+
+def _tiles(problem: GpuGemmProblem) -> Iterator[TileGemmConfig]:
+    given = (problem.contraction, problem.device)
+    every = chain(tile_gemm_configs(*given), wgmma_configs(*given))
+    found = [(config, clocks(config, problem.device)) for config in every]
+    least = min((estimate for _, estimate in found), default=0.0)
+    return (config for config, estimate in found if estimate <= HOPELESS * least)
+
+
+def clocks(config: TileGemmConfig, device: Device) -> float:
+    """Estimate the time of a tiled GEMM, in clocks of a multiprocessor."""
+    if isinstance(config, WgmmaConfig):
+        return wgmma_clocks(config, device)
+    return estimated_clocks(config, gemm_sizes(config), device)
