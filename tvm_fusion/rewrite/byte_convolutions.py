@@ -21,9 +21,11 @@ from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope
 from .byte_operands import (
     BYTES,
-    MOST_TERMS,
+    WIDE_WEIGHTS,
     IntegerWeights,
     byte_tensor,
+    decide,
+    dequantized,
     dtype_of,
     integer_weights,
     is_single,
@@ -31,7 +33,7 @@ from .byte_operands import (
     scaled,
 )
 from .changes import Change, note
-from .widened_convolutions import ByteImage, convolve, decide, widened
+from .widened_convolutions import ByteImage, convolve, widened
 
 WORD = 4  # channels that an instruction multiplies together
 SIGN = 128
@@ -77,33 +79,13 @@ def _integers(conv: relax.Call, scope: Scope) -> Any:
 
 
 def _dequantised(conv: relax.Call, scope: Scope) -> Any:
-    data, matrix = (scope.call(a, "relax.dequantize") for a in conv.args)
-    if data is None or matrix is None:
+    rank = conv.args[1].ty.ndim
+    found = dequantized(conv, 0, range(1, rank), scope)
+    if found is None:
         return None
-    x, scale, zero = data.args
-    w, scales, zeros = matrix.args
-    if not all(isinstance(a, GenericConst) for a in (w, scales, zeros)):
-        decide(conv, "refused", "not_constant", "Its weight is computed at run time.")
-        return None
-    if dtype_of(x) not in BYTES or dtype_of(w) not in BYTES:
-        return None
-    if not is_single(scale) or not is_single(zero):
-        decide(conv, "refused", "several_scales", "Its image has several scales or zero points.")
-        return None
-    per_channel = int(matrix.attrs.axis) % w.ty.ndim == 0
-    if not per_channel and not (is_single(scales) and is_single(zeros)):
-        decide(conv, "refused", "several_scales", "Scales of the weight vary along its channels.")
-        return None
-    behind = (1,) * (w.ty.ndim - 1)
-    weights = IntegerWeights(
-        w.value.numpy().astype("int64") - zeros.value.numpy().astype("int64").reshape(-1, *behind),
-        w,
-    )
-    image = ByteImage(x, _number(zero, scope))
-    narrow = weights.bytes()
+    image = ByteImage(found.data, _number(found.zero, scope))
+    narrow = found.weights.bytes()
     reason = _refusal(conv, image, narrow)
-    if reason is None and np.prod(weights.values.shape[1:]) > MOST_TERMS:
-        reason = "many_terms", "Its sums may overflow int32."
     if reason is not None:
         decide(conv, "refused", *reason)
         return None
@@ -116,8 +98,8 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
     )
     both_scaled = ("conv(s(x - z), t(W - u))", "s t (conv(pad(x, z), W - u) - z sum(W - u))")
     note(Change("", "", ("byte_products",), *both_scaled))
-    total = scope.emit(_of_bytes(conv, image, weights, narrow, scope))
-    return scaled(total, scale, scales, (-1, *behind[1:]), scope)
+    total = scope.emit(_of_bytes(conv, image, found.weights, narrow, scope))
+    return scaled(total, found.scale, found.scales, (-1, *(1,) * (rank - 2)), scope)
 
 
 def _refusal(
@@ -129,7 +111,7 @@ def _refusal(
     if target is not None and target.kind.name != "llvm":
         return "no_byte_kernels", "Convolution kernels of 8-bit integers are for CPUs."
     if narrow is None:
-        return "wide_weights", "The weights minus their zero point do not fit into 8 bits."
+        return WIDE_WEIGHTS
     if groups > 1 and channels == 1:
         return "depthwise", "It is depthwise, and dot-product instructions add up several channels."
     if groups > 1 and channels % WORD:

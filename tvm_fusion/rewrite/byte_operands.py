@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ import tvm_ffi
 from tvm import ir, relax
 from tvm.ir import GenericConst
 
+from ..core.decisions import Decision, record
 from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name
 
 BYTES = ("int8", "uint8")
 MOST_TERMS = (1 << 31) // (255 * 255)  # of which no int32 overflows
+WIDE_WEIGHTS = "wide_weights", "The weights minus their zero point do not fit into 8 bits."
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,63 @@ def integer_weights(operand: ir.Expr, scope: Scope) -> IntegerWeights | None:
         if a is not None and b is not None and a.values.ndim >= b.values.ndim:
             return IntegerWeights(a.values - b.values, a.source)
     return None
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """``scale (data - zero)`` times ``scales weights``: the operands of a dequantized product."""
+
+    data: ir.Expr
+    scale: ir.Expr
+    zero: ir.Expr
+    scales: GenericConst
+    weights: IntegerWeights
+
+
+def dequantized(
+    call: relax.Call, axis: int, reduced: Sequence[int], scope: Scope
+) -> Dequantized | None:
+    """Match an activation of one scale and constant weights of one for each result at most.
+
+    Parameters
+    ----------
+    call : relax.Call
+        A product or a convolution of both.
+    axis : int
+        The axis of the weights along which results are.
+    reduced : sequence of int
+        Those along which terms of a result are.
+    scope : Scope
+        Where operands are bound.
+    """
+    data, matrix = (scope.call(a, "relax.dequantize") for a in call.args)
+    if data is None or matrix is None:
+        return None
+    x, scale, zero = data.args
+    w, scales, zeros = matrix.args
+    refusal = None
+    if not all(isinstance(a, GenericConst) for a in (w, scales, zeros)):
+        refusal = "not_constant", "The weights are computed at run time."
+    elif dtype_of(x) not in BYTES or dtype_of(w) not in BYTES:
+        return None
+    elif not is_single(scale) or not is_single(zero):
+        refusal = "several_scales", "The activation has several scales or zero points."
+    elif int(matrix.attrs.axis) % w.ty.ndim != axis and not all(map(is_single, (scales, zeros))):
+        refusal = "several_scales", "The scales of the weights vary along the reduced axes."
+    elif prod(w.value.shape[k] for k in reduced) > MOST_TERMS:
+        refusal = "many_terms", "Sums of so many products of bytes may overflow int32."
+    if refusal is not None:
+        decide(call, "refused", *refusal)
+        return None
+    shape = [-1 if k == axis else 1 for k in range(w.ty.ndim)]
+    moved = zeros.value.numpy().astype("int64").reshape(shape)
+    weights = IntegerWeights(w.value.numpy().astype("int64") - moved, w)
+    return Dequantized(x, scale, zero, scales, weights)
+
+
+def decide(call: relax.Call, verdict: Any, code: str, sentence: str) -> None:
+    """Record a decision about a product or a convolution."""
+    record(Decision(op_name(call) or "", "", verdict, code, sentence))
 
 
 def scalar(expr: ir.Expr, dtype: str, scope: Scope) -> ir.Expr:

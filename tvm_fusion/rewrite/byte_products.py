@@ -8,16 +8,16 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ..core.decisions import Decision, record
 from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name, rewrite
 from .byte_convolutions import convolution
 from .byte_operands import (
-    BYTES,
-    MOST_TERMS,
+    WIDE_WEIGHTS,
     ByteTensor,
     IntegerWeights,
     byte_tensor,
+    decide,
+    dequantized,
     dtype_of,
     integer_weights,
     is_single,
@@ -66,13 +66,12 @@ def _integers(product: relax.Call, scope: Scope) -> Any:
         return None
     narrow = weights.bytes()
     if narrow is None:
-        _record(
-            "refused", "wide_weights", "The weights minus their zero point do not fit into 8 bits."
-        )
+        decide(product, "refused", *WIDE_WEIGHTS)
         return None
     if left.data.same_as(product.args[0]) and narrow.same_as(product.args[1]):
         return None
-    _record(
+    decide(
+        product,
         "accepted",
         "bytes",
         "Both operands are 8-bit integers: they are multiplied as such and accumulated in int32.",
@@ -82,44 +81,25 @@ def _integers(product: relax.Call, scope: Scope) -> Any:
 
 
 def _dequantised(product: relax.Call, scope: Scope) -> Any:
-    data, matrix = (scope.call(a, "relax.dequantize") for a in product.args)
-    if data is None or matrix is None:
+    found = dequantized(product, product.args[1].ty.ndim - 1, (-2,), scope)
+    if found is None:
         return None
-    x, scale, zero = data.args
-    w, scales, zeros = matrix.args
-    if not all(isinstance(a, GenericConst) for a in (w, scales, zeros)):
-        _record("refused", "not_constant", "The weights are computed at run time.")
-        return None
-    terms, axis = w.value.shape[-2], int(matrix.attrs.axis) % w.ty.ndim
-    per_column = axis == w.ty.ndim - 1
-    if dtype_of(x) not in BYTES or dtype_of(w) not in BYTES or terms > MOST_TERMS:
-        return None
-    if not is_single(scale) or not is_single(zero):
-        _record("refused", "several_scales", "The activation has several scales or zero points.")
-        return None
-    if not per_column and not (is_single(scales) and is_single(zeros)):
-        _record("refused", "several_scales", "The scales of the weights vary along K.")
-        return None
-    differences = w.value.numpy().astype("int64") - zeros.value.numpy().astype("int64")
-    weights = IntegerWeights(differences, w)
-    narrow = weights.bytes()
+    narrow = found.weights.bytes()
     if narrow is None:
-        _record(
-            "refused", "wide_weights", "The weights minus their zero point do not fit into 8 bits."
-        )
+        decide(product, "refused", *WIDE_WEIGHTS)
         return None
-    _record(
+    decide(
+        product,
         "accepted",
         "bytes",
         "The quantized operands are multiplied as 8-bit integers, and the result is dequantized.",
     )
     both_scaled = ("s(x - z) t(W - u)", "s t ((x - z) (W - u))")
     note(Change("", "", ("byte_products",), *both_scaled))
-    total = scope.emit(
-        _without_zero(ByteTensor(x, scalar(zero, "int32", scope)), weights, narrow, scope)
-    )
-    shape = () if is_single(scales) else scales.value.shape
-    return scaled(total, scale, scales, shape, scope)
+    left = ByteTensor(found.data, scalar(found.zero, "int32", scope))
+    total = scope.emit(_without_zero(left, found.weights, narrow, scope))
+    shape = () if is_single(found.scales) else found.scales.value.shape
+    return scaled(total, found.scale, found.scales, shape, scope)
 
 
 def _without_zero(
@@ -139,7 +119,3 @@ def _without_zero(
         column_sums = derived(relax.const(sums), "sum", [weights.source])
         row = scope.emit(relax.op.multiply(left.zero, column_sums))
     return relax.op.subtract(scope.emit(total), row)
-
-
-def _record(verdict: Any, code: str, sentence: str) -> None:
-    record(Decision("relax.matmul", "", verdict, code, sentence))

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from tvm import ir, relax
 
-from ..core.decisions import Decision, record
 from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name
-from .byte_operands import IntegerWeights, dtype_of
+from .byte_operands import IntegerWeights, decide, dtype_of
 
 CONVOLUTIONS = {f"relax.nn.conv{rank}d": getattr(relax.op.nn, f"conv{rank}d") for rank in (1, 2, 3)}
 EXACT = 1 << 24  # whole numbers below it are float32 numbers
@@ -118,8 +117,3 @@ def convolve(conv: relax.Call, x: ir.Expr, w: ir.Expr, padding: list[int], dtype
         attrs.out_layout,
         dtype,
     )
-
-
-def decide(conv: relax.Call, verdict: Any, code: str, sentence: str) -> None:
-    """Record a decision about a convolution."""
-    record(Decision(op_name(conv) or "", "", verdict, code, sentence))
