@@ -66,7 +66,7 @@ def test_a_device_refines_the_table(monkeypatch, tmp_path):
     assert device.shared_memory_per_block == 232448
     assert device.l2_bytes == 62914560
     assert device.memory_bandwidth == pytest.approx(4.9e12, rel=0.01)
-    assert device.registers_per_thread == table.registers_per_thread
+    assert device.registers_per_block == table.registers_per_block
     # Half the multiprocessors of the table's board: half its rate.
     assert device.peak_flops["float16"] == table.peak_flops["float16"] / 2
 

@@ -37,18 +37,10 @@ _AMX_BF16 = MatrixInstruction("amx", "bfloat16", 16, 16, 32)
 
 # What LLVM's name of an instruction set stands for in a Device; later rows win, tuples add up.
 # Sources: Intel's Software Developer's Manual and Intrinsics Guide, Arm's Architecture Reference
-# Manual. FMAX and FMIN of Arm pass NaN on, MAXPS and MINPS of x86 do not.
+# Manual.
 _CAPABILITIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("sse2", {"fixed_vector_bits": 128, "vector_registers": 16, "int16_dot_bits": 128}),
-    (
-        "neon",
-        {
-            "fixed_vector_bits": 128,
-            "vector_registers": 32,
-            "fused_multiply_add": True,
-            "nan_extrema": True,
-        },
-    ),
+    ("neon", {"fixed_vector_bits": 128, "vector_registers": 32, "fused_multiply_add": True}),
     ("fullfp16", {"arithmetic": ("float16",)}),
     ("avx", {"fixed_vector_bits": 256}),
     ("fma", {"fused_multiply_add": True}),

@@ -65,23 +65,16 @@ _MFMA_CDNA3 = _matrix(
 )
 _WMMA = _matrix("wmma", {d: [(16, 16, 16)] for d in ("float16", "bfloat16", "int8")})
 
-# Warps, registers and threads are the same for every compute capability from 7.5 on (programming
+# Warps, registers of a block and threads are the same for every compute capability from 7.5 on (programming
 # guide).
 _NVIDIA: Fields = {
     "max_threads_per_block": 1024,
     "registers_per_block": 65536,
-    "registers_per_thread": 255,
     "warp_size": 32,
-    "warp_sizes": (32,),
     "arithmetic": ("float16",),
 }
 TURING: Fields = {**_NVIDIA, "matrix_instructions": _MMA_TURING}
-AMPERE: Fields = {
-    **_NVIDIA,
-    "matrix_instructions": _MMA_AMPERE,
-    "nan_extrema": True,
-    "async_copy": True,
-}
+AMPERE: Fields = {**_NVIDIA, "matrix_instructions": _MMA_AMPERE, "async_copy": True}
 ADA: Fields = {**AMPERE, "matrix_instructions": (*_MMA_AMPERE, *_MMA_FLOAT8)}
 HOPPER: Fields = {
     **ADA,
@@ -92,10 +85,7 @@ HOPPER: Fields = {
     "dependent_launch": True,
 }
 # With the suffix of the architecture: what exists on compute capability 9.0 alone.
-HOPPER_ONLY: Fields = {
-    "matrix_instructions": (*HOPPER["matrix_instructions"], *_WGMMA),
-    "register_reallocation": True,
-}
+HOPPER_ONLY: Fields = {"matrix_instructions": (*HOPPER["matrix_instructions"], *_WGMMA)}
 # Without a suffix: tcgen05 and tensor memory need one.
 BLACKWELL: Fields = HOPPER
 
@@ -115,8 +105,6 @@ _AMD: Fields = {
 _CDNA: Fields = {
     **_AMD,
     "warp_size": 64,
-    "warp_sizes": (64,),
-    "registers_per_thread": 512,
     "registers_per_block": 131072,
     "max_threads_per_sm": 2048,
 }
@@ -126,8 +114,6 @@ CDNA3: Fields = {**_CDNA, "matrix_instructions": _MFMA_CDNA3}
 RDNA3: Fields = {
     **_AMD,
     "warp_size": 32,
-    "warp_sizes": (32, 64),
-    "registers_per_thread": 256,
     "max_threads_per_sm": 1024,
     "matrix_instructions": _WMMA,
 }

@@ -52,14 +52,12 @@ class Device:
         Threads in one block that TVM's generated code may launch.
     shared_memory_per_block : int, optional
         Bytes; the largest that a block may ask for, opt-in included.
-    registers_per_block, registers_per_thread : int, optional
+    registers_per_block : int, optional
         32-bit registers.
     shared_memory_per_sm, max_threads_per_sm : int, optional
         Bytes and threads that the blocks resident on a multiprocessor or compute unit share.
     warp_size : int, optional
         Lanes that execute together in generated kernels.
-    warp_sizes : tuple of int
-        All that the device offers.
     sm_count : int, optional
         Streaming multiprocessors or compute units.
     cores : int, optional
@@ -86,8 +84,6 @@ class Device:
         Dense ones that TVM or its CUDA compiler can be made to emit.
     arithmetic : tuple of str
         Floating types narrower than float32 that scalar instructions add and multiply.
-    nan_extrema : bool
-        Whether one instruction gives the maximum or minimum and passes NaN on.
     async_copy : bool
         PTX's ``cp.async``: from global to shared memory without registers.
     tma : bool
@@ -100,8 +96,6 @@ class Device:
     approximates : bool
         Whether results of a CPU's kernels may differ by more than the dtype's tolerance, as those
         of Winograd's convolutions: what the user allowed, too.
-    register_reallocation : bool
-        PTX's ``setmaxnreg``.
     dependent_launch : bool
         PTX's ``griddepcontrol``: a kernel may be launched while the one before still runs.
     device_library : tuple of str
@@ -116,11 +110,9 @@ class Device:
     max_threads_per_block: int | None = None
     shared_memory_per_block: int | None = None
     registers_per_block: int | None = None
-    registers_per_thread: int | None = None
     shared_memory_per_sm: int | None = None
     max_threads_per_sm: int | None = None
     warp_size: int | None = None
-    warp_sizes: tuple[int, ...] = ()
     sm_count: int | None = None
     cores: int | None = None
     vector_bits: int | None = None
@@ -136,13 +128,11 @@ class Device:
     peak_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
     matrix_instructions: tuple[MatrixInstruction, ...] = ()
     arithmetic: tuple[str, ...] = ()
-    nan_extrema: bool = False
     async_copy: bool = False
     tma: bool = False
     clusters: bool = False
     rounds_to_tf32: bool = False
     approximates: bool = False
-    register_reallocation: bool = False
     dependent_launch: bool = False
     device_library: tuple[str, ...] = ()
 

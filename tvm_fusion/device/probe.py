@@ -97,7 +97,7 @@ def _cuda_device(driver: ctypes.CDLL, ordinal: int) -> Device:
         return None if failed else value.value
 
     arch = nvidia_arch(attribute(_MAJOR) or 0, attribute(_MINOR) or 0, GPUS)
-    base = GPUS.get(arch, Device("cuda", arch, arch, registers_per_thread=255))
+    base = GPUS.get(arch, Device("cuda", arch, arch))
     clock, bus, sms = (attribute(n) for n in (_MEMORY_CLOCK_KHZ, _BUS_BITS, _SM_COUNT))
     # Two transfers a clock: the driver reports the command clock of both GDDR and HBM.
     bandwidth = 2 * clock * 1e3 * bus / 8 if clock and bus else base.memory_bandwidth
