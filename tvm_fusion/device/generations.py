@@ -65,8 +65,8 @@ _MFMA_CDNA3 = _matrix(
 )
 _WMMA = _matrix("wmma", {d: [(16, 16, 16)] for d in ("float16", "bfloat16", "int8")})
 
-# Warps, registers of a block and threads are the same for every compute capability from 7.5 on (programming
-# guide).
+# Warps, registers of a block and threads are the same for every compute capability from 7.5 on
+# (programming guide).
 _NVIDIA: Fields = {
     "max_threads_per_block": 1024,
     "registers_per_block": 65536,
