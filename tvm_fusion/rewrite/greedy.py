@@ -31,8 +31,8 @@ def greedy(
     heads: Heads,
     laws: Sequence[Law],
     count: Callable[[tuple[Term, ...]], float],
-) -> tuple[Term, ...]:
-    """Rewrite step by step.
+) -> tuple[tuple[Term, ...], list[str]]:
+    """Rewrite step by step, until no step saves operations.
 
     Parameters
     ----------
@@ -47,19 +47,9 @@ def greedy(
 
     Returns
     -------
-    tuple of Term
-        From which no single step saves operations.
+    tuple of Term, list of str
+        The last form, and the laws of the steps.
     """
-    return _descend(terms, heads, laws, count)[0]
-
-
-def _descend(
-    terms: tuple[Term, ...],
-    heads: Heads,
-    laws: Sequence[Law],
-    count: Callable[[tuple[Term, ...]], float],
-) -> tuple[tuple[Term, ...], list[str]]:
-    """Rewrite step by step; returns the laws of the steps, too."""
     directed = [d for law in laws for d in (law, law.backwards()) if d is not None]
     graph = EGraph(heads)  # of which no classes are made one: it only keeps equal terms together
     cost, taken = count(terms), []
@@ -118,7 +108,7 @@ class GreedySearcher(Searcher):
     def _search(self, region: Region, before: tuple[Term, ...]) -> Found:
         flags = {law.needs for law in self._laws}
         published = (law for law in PUBLISHED if law.needs in flags)
-        after, taken = _descend(before, self.heads, (*published, *self._laws), flops)
+        after, taken = greedy(before, self.heads, (*published, *self._laws), flops)
         for name in taken:
             use = self.uses.setdefault(name, Use())
             use.tried += 1

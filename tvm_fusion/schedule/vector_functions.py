@@ -17,7 +17,6 @@ LN2_LOW = math.log(2) - LN2_HIGH
 ROUND, ROUND_BITS = 12582912.0, 0x4B400000  # 1.5 * 2**23: adding it leaves an integer in its bits
 BIASED = ROUND + 127  # leaves the bits of a float32 exponent
 ZERO = -88.0  # rounds to -127 powers of two, for which the bits of the exponent are 0
-LEAST = -87.33654  # exponentials of smaller numbers are no normal numbers, and may be 0
 # (exp(r) - 1 - r) / r**2 on |r| <= ln 2 / 2, lowest power first: least squares at the Chebyshev
 # points; its own error in exp(r) is 0.09 ulp.
 EXP = (0.5, 0.16666576266288757, 0.04166646674275398, 0.008363181725144386,
@@ -101,7 +100,7 @@ def log(argument: ir.Expr) -> ir.Expr:
 
 
 def decay(argument: ir.Expr) -> ir.Expr:
-    """``exp(x)`` of a number that is not positive, right to 1.5 ulp; may be 0 below ``LEAST``.
+    """``exp(x)`` of a number that is not positive, right to 1.5 ulp; may be 0 below -87.34.
 
     For softmax, whose arguments are differences from a row's maximum. Beside the 1 of the maximum,
     numbers below the smallest normal one count for nothing, and processors take a hundred times as

@@ -14,8 +14,6 @@ from .view import View, dtype_of, op_name
 #: Partners are half of the axis apart, or neighbours.
 Order = Literal["half-split", "interleaved"]
 
-_MOST = 1 << 62  # an end beyond any axis
-
 
 @dataclass(frozen=True)
 class Half:
