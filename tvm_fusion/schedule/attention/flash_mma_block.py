@@ -15,7 +15,7 @@ from ...core.loops import index, sequence, unrolled
 from ..gpu.ldmatrix import ELEMENTS
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.swizzle import VECTOR
-from ..gpu.warp import shuffle
+from ..gpu.warp import butterfly
 from .flash_loads import TileLoads
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import FlashProblem
@@ -131,11 +131,11 @@ class FlashMmaBlock:
         """Reduce over the four threads of a row, in lockstep."""
         stmts = []
         for distance in (1, 2):
-            other = tirx.bitwise_xor(tirx.Cast("int32", self._t), tirx.const(distance, "int32"))
 
-            def one(slot: ir.Expr, other: ir.Expr = other) -> tirx.Stmt:
+            def one(slot: ir.Expr, distance: int = distance) -> tirx.Stmt:
                 value = load(values, [slot])
-                return assign(value, combine(value, shuffle(value, other, WARP, WARP)))
+                other = butterfly(value, self._t, distance, WARP, WARP)
+                return assign(value, combine(value, other))
 
             stmts.append(unrolled("slot", self._slots, one))
         return stmts

@@ -22,7 +22,7 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import index, sequence, substitute, unrolled
 from ..gpu.mma import WARP
-from ..gpu.warp import shuffle
+from ..gpu.warp import butterfly
 from .flash_problem import FlashProblem
 from .mask_bounds import Bound
 from .online_softmax import assign
@@ -68,9 +68,9 @@ def row_limits(
         stmts.append(unrolled("row", -(-rows // WARP), one))  # all loads at once
         distance = WARP // 2
         while distance:
-            other = tirx.bitwise_xor(tirx.Cast(DTYPE, lane), tirx.const(distance, DTYPE))
             for value, combine in ((low, tirx.min), (high, tirx.max)):
-                stmts.append(assign(value, combine(value, shuffle(value, other, WARP, WARP))))
+                other = butterfly(value, lane, distance, WARP, WARP)
+                stmts.append(assign(value, combine(value, other)))
             distance //= 2
         return stmts
 

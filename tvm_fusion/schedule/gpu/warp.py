@@ -73,6 +73,12 @@ def shuffle(value: ir.Expr, lane: ir.Expr, lanes: int, warp_size: int) -> ir.Exp
     return tvm_warp_shuffle(tirx.const(FULL_MASK, "uint32"), value, lane, *sizes)
 
 
+def butterfly(value: ir.Expr, lane: ir.Expr, distance: int, lanes: int, warp_size: int) -> ir.Expr:
+    """Read the value of the lane at a distance, a power of two: one step of an all-reduce."""
+    other = tirx.bitwise_xor(tirx.Cast("int32", lane), tirx.const(distance, "int32"))
+    return shuffle(value, other, lanes, warp_size)
+
+
 def warp_all_reduce(
     buffers: tuple[ir.Var, ir.Var],
     count: int,
@@ -118,11 +124,9 @@ def warp_all_reduce(
             there: ir.Var = there,
             distance: int = distance,
         ) -> tirx.Stmt:
-            other = tirx.bitwise_xor(tirx.Cast("int32", t), tirx.const(distance, "int32"))
-
             def one(i: ir.Expr) -> tirx.Stmt:
                 own = tirx.BufferLoad(here, [g, t, i])
-                value = combine(own, shuffle(own, other, lanes, warp_size))
+                value = combine(own, butterfly(own, t, distance, lanes, warp_size))
                 return tirx.BufferStore(there, value, [g, t, i])
 
             return unrolled("i", index(count), one)
