@@ -96,7 +96,7 @@ def by_elements(program: Program) -> Program:
         at = tuple(a.var for a in axes)
         value = program.element(position, at)
         stages.append(Stage(f"element_{position}", axes, (), (out,), (at,), (value,), None))
-    return replace(program, stages=tuple(stages), row_count=0)
+    return replace(program, stages=tuple(stages), row_rank=0)
 
 
 def _number(extent: ir.Expr, sizes: dict[str, int]) -> int:
@@ -115,8 +115,8 @@ def check_rows(program: Program) -> None:
     written: dict = {}
     first = program.stages[0]
     for stage in program.stages:
-        assert len(stage.axes) >= program.row_count
-        rows = stage.axes[: program.row_count]
+        assert len(stage.axes) >= program.row_rank
+        rows = stage.axes[: program.row_rank]
         for mine, theirs in zip(rows, first.axes, strict=False):
             assert tvm.sym.Analyzer().can_prove_equal(mine.extent, theirs.extent)
         for load in stage.loads:

@@ -22,7 +22,7 @@ def test_program_computes_the_group(case):
     group, order = group_of(case.module())
     program = compose(group.members, group.inputs, group.outputs)
     check_rows(program)
-    assert (len(program.stages), program.row_count) == (case.stages, case.rows)
+    assert (len(program.stages), program.row_rank) == (case.stages, case.rows)
     spellings = {"stages": program, "elements": by_elements(program)}
     functions = compiled(spellings)
     for seed, sizes in enumerate(case.sizes):

@@ -25,16 +25,16 @@ def of_rows(body, params=TENSORS, most=TERMS):
 
 def test_rows_are_those_of_the_other_stages():
     before, after = of_rows(limited)
-    extents = [int(a.extent) for a in before.stages[0].axes[: before.row_count]]
+    extents = [int(a.extent) for a in before.stages[0].axes[: before.row_rank]]
     assert extents in ([], [1])
     for stage in after.stages:
-        assert [int(a.extent) for a in stage.axes[: after.row_count] if int(a.extent) > 1] == [ROWS]
+        assert [int(a.extent) for a in stage.axes[: after.row_rank] if int(a.extent) > 1] == [ROWS]
     scalar, *rest = after.stages
-    assert len(scalar.axes) == after.row_count
+    assert len(scalar.axes) == after.row_rank
     assert int(scalar.reduce[0].extent) * int(scalar.reduce[-1].extent) >= TERMS
     loads = [x for s in rest for x in s.loads if x.source.same_as(scalar.targets[0])]
     assert loads
-    assert all(len(x.indices) == after.row_count for x in loads)
+    assert all(len(x.indices) == after.row_rank for x in loads)
 
 
 def also_a_result(emit, terms, x):

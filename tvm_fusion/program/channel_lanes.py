@@ -53,7 +53,7 @@ def with_channel_lanes(program: Program) -> Program:
     stages = [_split_reduced(s, own) for s, own in zip(program.stages, lanes, strict=True)]
     reaxed: list[Reindexed] = []
     for stage, own in zip(stages, lanes, strict=True):
-        first, last = stage.axes[: program.row_count], stage.axes[program.row_count :]
+        first, last = stage.axes[: program.row_rank], stage.axes[program.row_rank :]
         exprs: list[tuple[ir.Expr, ir.Expr]] = []
         for part in (first, last):
             exprs += [(_outer(a, own), _extent(a, own)) for a in part]
@@ -62,8 +62,8 @@ def with_channel_lanes(program: Program) -> Program:
         if new is None:
             return program
         reaxed.append(new)
-    done = relaid(stages, reaxed, program.row_count + rows, program.outputs)
-    return replace(program, stages=done, row_count=program.row_count + rows)
+    done = relaid(stages, reaxed, program.row_rank + rows, program.outputs)
+    return replace(program, stages=done, row_rank=program.row_rank + rows)
 
 
 def _wanted(program: Program) -> _Lanes:
@@ -74,7 +74,7 @@ def _wanted(program: Program) -> _Lanes:
         writes = zip(stage.targets, stage.indices, strict=True)
         for buffer, indices in (*writes, *((x.source, x.indices) for x in stage.loads)):
             if buffer in outside:
-                found = _divided(buffer, indices) or _last(stage, program.row_count, indices)
+                found = _divided(buffer, indices) or _last(stage, program.row_rank, indices)
                 for var, lane in found.items():
                     own[var] = math.gcd(own.get(var, lane), lane)
         for axis in (*stage.axes, *stage.reduce):
@@ -111,7 +111,7 @@ def _last(stage: Stage, rows: int, indices: Sequence[ir.Expr]) -> dict[ir.Var, i
 
 def _share_rows(program: Program, lanes: _Lanes) -> None:
     """Split a row axis in all stages or in none."""
-    for position in range(program.row_count):
+    for position in range(program.row_rank):
         at = [s.axes[position].var for s in program.stages]
         some = [own[v] for v, own in zip(at, lanes, strict=True) if v in own]
         for var, own in zip(at, lanes, strict=True):
@@ -123,7 +123,7 @@ def _follow(program: Program, lanes: _Lanes) -> None:
     """Split what reads internal buffers along axes that are split."""
     written = {t: k for k, s in enumerate(program.stages) for t in s.targets}
     for stage, own in zip(program.stages, lanes, strict=True):
-        mine = {a.var for a in (*stage.axes[program.row_count :], *stage.reduce)}
+        mine = {a.var for a in (*stage.axes[program.row_rank :], *stage.reduce)}
         for found in stage.loads:
             k = written.get(found.source)
             if k is None:
@@ -137,7 +137,7 @@ def _follow(program: Program, lanes: _Lanes) -> None:
 
 def _split_rows(program: Program, lanes: _Lanes) -> int:
     """Count the row axes that are split."""
-    return sum(a.var in lanes[0] for a in program.stages[0].axes[: program.row_count])
+    return sum(a.var in lanes[0] for a in program.stages[0].axes[: program.row_rank])
 
 
 def _split_reduced(stage: Stage, own: dict[ir.Var, int]) -> Stage:

@@ -67,11 +67,11 @@ def with_group_lanes(program: Program) -> Program | None:
         if stage.is_map:
             if stage.targets[0] in internal:
                 return None
-            stages.append(_map(stage, partner, groups, program.row_count, spread))
+            stages.append(_map(stage, partner, groups, program.row_rank, spread))
         elif (
-            _is_sum(stage) and len(stage.axes) == program.row_count and stage.targets[0] in internal
+            _is_sum(stage) and len(stage.axes) == program.row_rank and stage.targets[0] in internal
         ):
-            stages += _sums(stage, partner, groups, program.row_count, spread)
+            stages += _sums(stage, partner, groups, program.row_rank, spread)
         else:
             return None
     return replace(program, stages=tuple(stages))
@@ -83,8 +83,8 @@ def _groups(program: Program) -> _Groups | None:
     for stage in program.stages:
         for found in (x for x in stage.loads if x.source in outside and len(x.indices)):
             lanes = found.source.ty.shape[-1]
-            for position, axis in enumerate(stage.axes[: program.row_count]):
-                for other in (*stage.axes[program.row_count :], *stage.reduce):
+            for position, axis in enumerate(stage.axes[: program.row_rank]):
+                for other in (*stage.axes[program.row_rank :], *stage.reduce):
                     size = other.size
                     if (
                         isinstance(lanes, tirx.IntImm)
@@ -112,7 +112,7 @@ def _partner(stage: Stage, groups: _Groups, program: Program) -> Axis | None:
     accesses = [x.indices for x in stage.loads if x.source in program.inputs and len(x.indices)]
     accesses += [i for t, i in zip(stage.targets, stage.indices, strict=True) if len(i)]
     for indices in accesses:
-        for other in (*stage.axes[program.row_count :], *stage.reduce):
+        for other in (*stage.axes[program.row_rank :], *stage.reduce):
             if (
                 other.size == groups.size
                 and variables(indices[-1]) == {row.var, other.var}

@@ -30,8 +30,8 @@ class Program:
         Symbolic variables that are no bare dimension of an input.
     stages : tuple of Stage
         In an order in which every target is complete before another stage reads it.
-    row_count : int
-        The first ``row_count`` axes are the rows: the same in every stage, and every load of an
+    row_rank : int
+        The first ``row_rank`` axes are the rows: the same in every stage, and every load of an
         earlier stage's target stays within its own row: the first indices of the load, and of the
         target's write, are the rows of the stage.
     """
@@ -40,7 +40,7 @@ class Program:
     outputs: tuple[Buffer, ...]
     scalars: tuple[ir.Var, ...]
     stages: tuple[Stage, ...]
-    row_count: int
+    row_rank: int
 
     @cached_property
     def internal(self) -> tuple[Buffer, ...]:

@@ -55,7 +55,7 @@ def with_recomputed_scalars(program: Program, most: int) -> Program | None:
     of_row = {t: declare(extents, str(t.ty.dtype), t.name) for t in targets}
     own = [_of_row(stage, extents, of_row) for stage in scalars]
     others = [_reading(stage, stage.axes[: aligned.rows], of_row) for stage in aligned.stages]
-    return replace(program, stages=(*own, *others), row_count=aligned.rows)
+    return replace(program, stages=(*own, *others), row_rank=aligned.rows)
 
 
 def _scalars(program: Program) -> list[Stage]:

@@ -15,7 +15,8 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import coordinates, index, sequence, unrolled
 from ..gpu.ldmatrix import ELEMENTS, ldmatrix_x4, row_major_lane, transposed_lane
-from ..gpu.mma import ACCUMULATORS, mma_m16n8k16
+from ..gpu.mma import ACCUMULATORS
+from ..gpu.mma_sync import mma_m16n8k16
 from ..gpu.swizzle import SwizzledRows
 from ..gpu.tma import ROW_BYTES
 from ..gpu.wgmma import Operand, multiply_fragments

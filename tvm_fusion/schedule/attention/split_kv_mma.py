@@ -24,7 +24,8 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import coordinates, index, sequence, substitute, unrolled, when
-from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP, mma_m16n8k16
+from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP
+from ..gpu.mma_sync import mma_m16n8k16
 from ..gpu.movmatrix import movmatrix
 from ..gpu.warp import Combine, warp_all_reduce
 from .flash_decode import FlashDecodeConfig

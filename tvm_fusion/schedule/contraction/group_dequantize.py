@@ -15,7 +15,8 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import index, local, sequence, unrolled
-from ..gpu.mma import ACCUMULATORS, K_PER_THREAD, mma_m16n8k16
+from ..gpu.mma import ACCUMULATORS, K_PER_THREAD
+from ..gpu.mma_sync import mma_m16n8k16
 from .dequantize_f16x2 import Encoding
 from .skinny_mma_config import SkinnyMmaConfig
 

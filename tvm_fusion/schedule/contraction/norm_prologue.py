@@ -48,7 +48,7 @@ class NormPrologue:
     @property
     def k(self) -> int:
         """Elements of a row."""
-        return math.prod(int(d) for d in self.operand.ty.shape[self.rows.row_count :])
+        return math.prod(int(d) for d in self.operand.ty.shape[self.rows.row_rank :])
 
 
 def norm_prologue(program: Program) -> NormPrologue | Refusal:
@@ -84,7 +84,7 @@ def norm_prologue(program: Program) -> NormPrologue | Refusal:
             "norm_not_operand_a",
             f"What the other reductions compute is not just one operand of {stage.title}.",
         )
-    rows = stage.axes[: program.row_count]
+    rows = stage.axes[: program.row_rank]
     axes = (*rows, *stage.reduce)
     if variables(operand_a) & {a.var for a in stage.axes} - {a.var for a in rows}:
         return Refusal(

@@ -133,7 +133,7 @@ class NormalizedA(OperandA):
         if row is None:
             raise RuntimeError("the lanes of these rows are rows")
         self._row, self._block, self._operand = row, block, prologue.operand
-        self._outer = prologue.rows.row_count
+        self._outer = prologue.rows.row_rank
         *extents, last = (int(d) for d in self._operand.ty.shape[self._outer :])
         shape = [index(d) for d in (block, *extents, last + PADDING)]
         self._buffer = declare(shape, str(self._operand.ty.dtype), "rows", "local")

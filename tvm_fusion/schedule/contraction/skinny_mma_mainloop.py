@@ -19,7 +19,8 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import coordinates, index, local, loop, sequence, substitute, unrolled, when
-from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP, mma_m16n8k16
+from ..gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP
+from ..gpu.mma_sync import mma_m16n8k16
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.vector_loads import ElementLoads
 from .group_dequantize import GroupAccumulators

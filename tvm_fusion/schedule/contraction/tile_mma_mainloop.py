@@ -28,7 +28,8 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import index, local, loop, sequence, unrolled, when
 from ..gpu.cp_async import commit
-from ..gpu.mma import ACCUMULATORS, mma_fragments, mma_split_fragments
+from ..gpu.mma import ACCUMULATORS
+from ..gpu.mma_sync import mma_fragments, mma_split_fragments
 from ..gpu.shared_tiles import block_barrier, touch, wait_and_barrier
 from .operand_fragments import OperandFragments
 from .operand_layout import TilePosition

@@ -25,18 +25,18 @@ class RowStage(Stage):
     ----------
     init : tuple of Expr
         A reduction's neutral elements; empty for a map.
-    row_count : int
-        How many of the axes are rows.
+    row_rank : int
+        How many of the axes are rows, which come first.
     combine : Combiner or None
         ``None`` for a map.
     """
 
     init: tuple[ir.Expr, ...] = ()
-    row_count: int = 0
+    row_rank: int = 0
     combine: Combiner | None = None
 
     @classmethod
-    def of(cls, stage: Stage, row_count: int) -> RowStage:
+    def of(cls, stage: Stage, row_rank: int) -> RowStage:
         """Split a reduction into terms and a combiner.
 
         Raises
@@ -44,7 +44,7 @@ class RowStage(Stage):
         ValueError
             Naming a reduction that cannot be split.
         """
-        given = {f.name: getattr(stage, f.name) for f in fields(stage)} | {"row_count": row_count}
+        given = {f.name: getattr(stage, f.name) for f in fields(stage)} | {"row_rank": row_rank}
         if stage.init is None:
             return cls(**given | {"init": ()})
         terms, combine = split_update(stage.title, stage.targets, stage.values)
@@ -61,17 +61,17 @@ class RowStage(Stage):
         """Make a map that a kernel adds, over rows and the axes inside."""
         name, (rows, inner) = target.name, axes
         given = ((*rows, *inner), (), (target,), (tuple(indices),), (value,))
-        return cls(name, *given, row_count=len(rows))
+        return cls(name, *given, row_rank=len(rows))
 
     @property
     def rows(self) -> tuple[Axis, ...]:
         """The axes that are rows."""
-        return self.axes[: self.row_count]
+        return self.axes[: self.row_rank]
 
     @property
     def inner(self) -> tuple[Axis, ...]:
         """The axes of results inside a row."""
-        return self.axes[self.row_count :]
+        return self.axes[self.row_rank :]
 
     @property
     def loop_axes(self) -> tuple[Axis, ...]:
@@ -135,7 +135,7 @@ def row_program(program: Program) -> RowProgram:
     ValueError
         Naming a reduction that cannot be split into terms and a combiner.
     """
-    stages = tuple(RowStage.of(stage, program.row_count) for stage in program.stages)
+    stages = tuple(RowStage.of(stage, program.row_rank) for stage in program.stages)
     given = {f.name: getattr(program, f.name) for f in fields(program)}
     return RowProgram(**given | {"stages": stages})
 

@@ -133,7 +133,7 @@ class _Split:
                 value = value + part_size * (near - mean) * (near - mean)
             target = self._declared(stage, "total", self._wide)
             own[stage.targets[0]] = target
-            new = replace(stage, axes=rows, row_count=len(rows), reduce=(part,))
+            new = replace(stage, axes=rows, row_rank=len(rows), reduce=(part,))
             totals.append(self._sum(new, target, value))
         maps = []
         for stage in self._program.stages:
@@ -152,7 +152,7 @@ class _Split:
         return self._program_of((*totals, *maps), inputs=inputs)
 
     def _program_of(self, stages: tuple[RowStage, ...], **changes: Any) -> RowProgram:
-        return replace(self._program, stages=stages, row_count=stages[0].row_count, **changes)
+        return replace(self._program, stages=stages, row_rank=stages[0].row_rank, **changes)
 
     @property
     def _wide(self) -> list[int]:
@@ -177,7 +177,7 @@ class _Split:
         return (*rows, *(Axis(tirx.Var("part", "int64"), index(x)) for x in self._wide))
 
     def _part(self, rows: Sequence[Axis]) -> ir.Expr:
-        parts = rows[self._program.row_count :]
+        parts = rows[self._program.row_rank :]
         return flatten(_vars(parts), [axis.extent for axis in parts])
 
     def _of_part(self, stage: RowStage) -> tuple[RowStage, dict[ir.Var, ir.Expr]]:
@@ -196,7 +196,7 @@ class _Split:
             places[axis.var] = first + own.var if outer > 1 else own.var
         kept = tuple(inner)
         axes, reduce = ((*rows, *kept), ()) if stage.inner else (rows, kept)
-        return replace(stage, axes=axes, reduce=reduce, row_count=len(rows)), places
+        return replace(stage, axes=axes, reduce=reduce, row_rank=len(rows)), places
 
 
 def _vars(axes: Sequence[Axis]) -> list[ir.Expr]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from tvm import relax
@@ -10,7 +9,6 @@ from tvm.target import Target
 
 from ...core.template import Claim, Config, Emission, Kernel, Refusal, Slot, Template
 from ...device import Device, device_of
-from ...ecg.work import at
 from ...program.group import Group
 from ...program.layouts import is_layout_map
 from ...program.program import Program
@@ -18,6 +16,7 @@ from ...program.stage import Unstructured
 from ..design_space import not_in_space
 from ..estimate import flops, too_many_parameters, traffic
 from .contiguity import has_branches, run_bytes
+from .estimate import count_rows
 from .group_configs import ChannelGroupsConfig, channel_groups_config, channel_groups_configs
 from .half_precision import with_half_precision_math
 from .row_program import RowProgram, row_program
@@ -56,14 +55,14 @@ class SplitRows(Template):
             return Refusal("unstructured", str(reason))
         if device.kind != "cuda" or all(stage.is_map for stage in program.stages):
             return Refusal("not_mine", "There is no reduction, or the device is no NVIDIA GPU.")
-        if any(has_branches(stage, program.row_count) for stage in program.stages):
+        if any(has_branches(stage, program.row_rank) for stage in program.stages):
             return Refusal(
                 "not_mine", "Loads of some elements are conditional, and are not vectorized."
             )
         refusal = too_many_parameters(program)
         if refusal is not None:
             return refusal
-        units, rows = device.sm_count or 1, _row_count(program)
+        units, rows = device.sm_count or 1, count_rows(program)
         if rows >= units:
             return Refusal("not_mine", f"{rows} rows are enough for all {units} multiprocessors.")
         in_layouts = any(is_layout_map(op.func) for op in group.members)
@@ -156,7 +155,3 @@ def _whole(program: Program) -> RowProgram:
         Naming a reduction that cannot be split into terms and a combiner.
     """
     return with_half_precision_math(with_inverses(row_program(program)))
-
-
-def _row_count(program: Program) -> int:
-    return math.prod(at(axis.extent) for axis in program.stages[0].axes[: program.row_count])

@@ -74,7 +74,7 @@ def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool)
             if is_thread_local(program, buffer) and room.hold(program, passes, [*kept, buffer]):
                 kept.append(buffer)
                 continue
-            size = _bytes(buffer, program.row_count)
+            size = _bytes(buffer, program.row_rank)
             if size is not None and used + size * config.rows <= limit - RESERVED_SHARED:
                 shared.append(buffer)
                 used += size * config.rows

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tvm import DataType, ir
+from tvm import ir
 from tvm.target import Target
 
 from ...core.expressions import loads, variables
@@ -26,15 +26,14 @@ from ...program.stage import Stage, Unstructured
 from ..address import known_step
 from ..design_space import Kernels, not_in_space
 from ..estimate import flops, too_many_parameters, traffic
-from ..strides import strided_access_cost
 from .config_cpu import KERNELS as CPU_KERNELS
 from .config_cpu import CpuRowConfig
 from .config_cpu import configs as cpu_configs
 from .config_gpu import RowConfig
 from .configs_gpu import KERNELS, configs
-from .contiguity import has_branches
 from .cpu import schedule_rows_cpu
-from .gpu import RowEstimate, estimate_rows_gpu, schedule_rows_gpu, tunable_rows
+from .estimate import count_rows, obstacles, parallelism, read_again, waits
+from .gpu import estimate_rows_gpu, schedule_rows_gpu, tunable_rows
 from .propose import row_proposals
 
 # A contraction may be one stage of a row, such as the two small products that weigh the channels of
@@ -44,21 +43,6 @@ SMALL_CONTRACTION = 1 << 21  # operations
 # mean, took 54 us.
 SMALL_CONTRACTION_GPU = 1 << 14
 FEW_ROWS = 4
-MOST_UNROLLED = 32  # terms of a thread, of which more wait for loads
-# 40 ns at 150 GFLOP/s of one multiprocessor. On one H200, layer norms of 197 tokens of 768 elements
-# in one block took 193 us (benchmarks/gpu_models): 4,608 loads one after the other.
-OPERATIONS_A_LOAD = 6000
-LONG = 256  # terms, from which on they are not loaded ahead
-# 15 ns, of those that are: see _columns in config_gpu.
-OPERATIONS_A_LOAD_AHEAD = 2400
-# 650 ns: on one H200, the means of 32 channels of 112 x 112 pixels, channels last, took 512 us in
-# steps of one load a thread, of 16 threads a row (benchmarks/gpu_models).
-OPERATIONS_A_STRIDED_LOAD = 16 * OPERATIONS_A_LOAD
-# Of a block that loads single elements behind branches, such as those of a concatenation. On one
-# H200, group norms of 1,920 concatenated channels of 32 x 32 pixels took 126 us, 11 behind a
-# concatenation of its own (benchmarks/gpu_models).
-OPERATIONS_A_BRANCH = 96
-LONG_BRANCHED = 1 << 12  # elements
 # Terms of a scalar that each row of a GPU reduces again: some 32 loads of each of 64 threads, in
 # flight together. On one H200 T5's flags of 128 and of 1,024 rows have a kernel of 1.6 and 2.2 us.
 MOST_RECOMPUTED = 1 << 11
@@ -92,14 +76,14 @@ class Rows(Template):
         estimate = None if on_cpu else estimate_rows_gpu(program, device)
         if isinstance(estimate, Refusal):
             return estimate
-        obstacles = _waits(program, estimate, device) if estimate else _obstacles(program)
+        extra = waits(program, estimate, device) if estimate else obstacles(program)
         return Claim(
             self,
             group,
             launches=1,
-            bytes=traffic(group, program.stages) + _read_again(program),
-            flops=flops(program.stages) + obstacles,
-            parallelism=_parallelism(program, estimate),
+            bytes=traffic(group, program.stages) + read_again(program),
+            flops=flops(program.stages) + extra,
+            parallelism=parallelism(program, estimate),
             shared_bytes=estimate.shared_bytes if estimate else 0,
             details={"config": estimate.config if estimate else CpuRowConfig.of(program, device)},
         )
@@ -148,7 +132,7 @@ def rows_of(group: Group, on_cpu: bool) -> Program:
     rows then, where channels are the last axis as a whole. On a GPU each row computes scalars of
     few terms again, where all would be one row with them.
     """
-    if not on_cpu and _row_count(group.program) == 1:
+    if not on_cpu and count_rows(group.program) == 1:
         found = with_recomputed_scalars(group.program, MOST_RECOMPUTED)
         if found is not None:
             return found
@@ -167,7 +151,7 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
     name = max(contractions, key=_operations).title
     if len(program.stages) == sum(s.is_map for s in program.stages) + 1:
         return Refusal("not_mine", f"{name} is a contraction and the only reduction.")
-    if _row_count(program) > FEW_ROWS or max(map(_operations, contractions)) > most:
+    if count_rows(program) > FEW_ROWS or max(map(_operations, contractions)) > most:
         return Refusal(
             "large_contraction",
             f"Contractions join a row kernel of at most {FEW_ROWS} rows and {most} "
@@ -206,69 +190,6 @@ def _constants(group: Group) -> list[ir.Var]:
     return [buffer for buffer, value in known if value.is_constant]
 
 
-def _read_again(program: Program) -> int:
-    """Count the bytes that further rows read because each reduces the same scalars by itself."""
-    found = 0
-    for stage in program.stages:
-        rows = {axis.var for axis in stage.axes}
-        terms = math.prod(at(axis.extent) for axis in stage.reduce)
-        for read in () if stage.is_map else stage.loads:
-            if read.source in program.inputs and not any(variables(i) & rows for i in read.indices):
-                found += terms * DataType(str(read.source.ty.dtype)).itemsize
-    return (_row_count(program) - 1) * found
-
-
-def _obstacles(program: Program) -> int:
-    """Count the operations that strided accesses and branches cost vectors of rows or elements."""
-    return sum(
-        strided_access_cost(s, [*s.axes[max(program.row_count - 1, 0) :], *s.reduce], branches=True)
-        for s in program.stages
-    )
-
-
-def _waits(program: Program, estimate: RowEstimate, device: Device) -> int:
-    """Count the operations that a multiprocessor could do while its only block waits for loads.
-
-    A reduction inside a row, such as the norm of each token where a whole sequence is one row, is
-    one thread's for each of its results: term after term, each a load of its own.
-    """
-    rows = _row_count(program)
-    strided = _strided_steps(program, estimate)
-    units = min(-(-rows // estimate.config.rows), device.sm_count or 1)
-    waits = units * strided * OPERATIONS_A_STRIDED_LOAD
-    if rows >= (device.sm_count or 1):
-        return waits
-    loads_ = branches = 0
-    for stage in program.stages:
-        inner = math.prod(at(axis.extent) for axis in stage.axes[program.row_count :])
-        terms = math.prod(at(axis.extent) for axis in stage.reduce)
-        is_inside = inner > 1 and not stage.is_map and not is_contraction(stage)
-        if is_inside and terms > MOST_UNROLLED:
-            each = OPERATIONS_A_LOAD if terms >= LONG else OPERATIONS_A_LOAD_AHEAD
-            loads_ += -(-inner // estimate.config.threads) * terms * each
-        if inner * terms >= LONG_BRANCHED and has_branches(stage, program.row_count):
-            branches += inner * terms
-    return rows * (loads_ + branches * OPERATIONS_A_BRANCH) + waits
-
-
-def _parallelism(program: Program, estimate: RowEstimate | None) -> int:
-    """Count rows, or blocks of neighbouring ones where threads run along them."""
-    rows = _row_count(program)
-    if estimate is None or not estimate.config.rows_first:
-        return rows
-    return -(-rows // estimate.config.rows)
-
-
-def _strided_steps(program: Program, estimate: RowEstimate) -> int:
-    """Count the loads of a thread one after the other where threads run along neighbouring rows."""
-    config = estimate.config
-    if not config.rows_first:
-        return 0
-    longest = max(math.prod(at(axis.extent) for axis in stage.reduce) for stage in program.stages)
-    steps = -(-longest // config.threads)
-    return steps if steps > MOST_UNROLLED else 0
-
-
 def _is_row_reduction(op: Operator) -> bool:
     """Whether an operator's reductions are small enough to be stages of a row."""
     try:
@@ -282,8 +203,3 @@ def _is_row_reduction(op: Operator) -> bool:
 
 def _operations(stage: Stage) -> int:
     return 2 * math.prod(at(axis.extent) for axis in (*stage.axes, *stage.reduce))
-
-
-def _row_count(program: Program) -> int:
-    axes = program.stages[0].axes[: program.row_count]
-    return math.prod(at(axis.extent) for axis in axes)

@@ -1,0 +1,102 @@
+"""What a row kernel takes besides arithmetic and bytes: waits, branches, strided accesses."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import DataType
+
+from ...core.expressions import variables
+from ...device import Device
+from ...ecg.work import at
+from ...program.contractions import is_contraction
+from ...program.program import Program
+from ..estimate import terms
+from ..strides import strided_access_cost
+from .contiguity import has_branches
+from .gpu import RowEstimate
+
+MOST_UNROLLED = 32  # terms of a thread, of which more wait for loads
+# 40 ns at 150 GFLOP/s of one multiprocessor. On one H200, layer norms of 197 tokens of 768 elements
+# in one block took 193 us (benchmarks/gpu_models): 4,608 loads one after the other.
+OPERATIONS_A_LOAD = 6000
+LONG = 256  # terms, from which on they are not loaded ahead
+# 15 ns, of those that are: see _columns in config_gpu.
+OPERATIONS_A_LOAD_AHEAD = 2400
+# 650 ns: on one H200, the means of 32 channels of 112 x 112 pixels, channels last, took 512 us in
+# steps of one load a thread, of 16 threads a row (benchmarks/gpu_models).
+OPERATIONS_A_STRIDED_LOAD = 16 * OPERATIONS_A_LOAD
+# Of a block that loads single elements behind branches, such as those of a concatenation. On one
+# H200, group norms of 1,920 concatenated channels of 32 x 32 pixels took 126 us, 11 behind a
+# concatenation of its own (benchmarks/gpu_models).
+OPERATIONS_A_BRANCH = 96
+LONG_BRANCHED = 1 << 12  # elements
+
+
+def count_rows(program: Program) -> int:
+    """Count the rows of a program."""
+    axes = program.stages[0].axes[: program.row_rank]
+    return math.prod(at(axis.extent) for axis in axes)
+
+
+def read_again(program: Program) -> int:
+    """Count the bytes that further rows read because each reduces the same scalars by itself."""
+    found = 0
+    for stage in program.stages:
+        rows = {axis.var for axis in stage.axes}
+        count = terms(stage)
+        for read in () if stage.is_map else stage.loads:
+            if read.source in program.inputs and not any(variables(i) & rows for i in read.indices):
+                found += count * DataType(str(read.source.ty.dtype)).itemsize
+    return (count_rows(program) - 1) * found
+
+
+def obstacles(program: Program) -> int:
+    """Count the operations that strided accesses and branches cost vectors of rows or elements."""
+    return sum(
+        strided_access_cost(s, [*s.axes[max(program.row_rank - 1, 0) :], *s.reduce], branches=True)
+        for s in program.stages
+    )
+
+
+def waits(program: Program, estimate: RowEstimate, device: Device) -> int:
+    """Count the operations that a multiprocessor could do while its only block waits for loads.
+
+    A reduction inside a row, such as the norm of each token where a whole sequence is one row, is
+    one thread's for each of its results: term after term, each a load of its own.
+    """
+    rows = count_rows(program)
+    strided = _strided_steps(program, estimate)
+    units = min(-(-rows // estimate.config.rows), device.sm_count or 1)
+    waits = units * strided * OPERATIONS_A_STRIDED_LOAD
+    if rows >= (device.sm_count or 1):
+        return waits
+    loads_ = branches = 0
+    for stage in program.stages:
+        inner = math.prod(at(axis.extent) for axis in stage.axes[program.row_rank :])
+        count = terms(stage)
+        is_inside = inner > 1 and not stage.is_map and not is_contraction(stage)
+        if is_inside and count > MOST_UNROLLED:
+            each = OPERATIONS_A_LOAD if count >= LONG else OPERATIONS_A_LOAD_AHEAD
+            loads_ += -(-inner // estimate.config.threads) * count * each
+        if inner * count >= LONG_BRANCHED and has_branches(stage, program.row_rank):
+            branches += inner * count
+    return rows * (loads_ + branches * OPERATIONS_A_BRANCH) + waits
+
+
+def parallelism(program: Program, estimate: RowEstimate | None) -> int:
+    """Count rows, or blocks of neighbouring ones where threads run along them."""
+    rows = count_rows(program)
+    if estimate is None or not estimate.config.rows_first:
+        return rows
+    return -(-rows // estimate.config.rows)
+
+
+def _strided_steps(program: Program, estimate: RowEstimate) -> int:
+    """Count the loads of a thread one after the other where threads run along neighbouring rows."""
+    config = estimate.config
+    if not config.rows_first:
+        return 0
+    longest = max(map(terms, program.stages))
+    steps = -(-longest // config.threads)
+    return steps if steps > MOST_UNROLLED else 0
