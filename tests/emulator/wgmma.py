@@ -86,6 +86,7 @@ class Products:
 
     def __init__(self, machine):
         self.machine, self.accumulators = machine, []
+        self.fragments = []  # registers that pending products read, and what they held then
         groups = machine.threads // THREADS
         self.committed, self.done, self.fences = (np.zeros(groups, int) for _ in range(3))
 
@@ -111,6 +112,7 @@ class Products:
         self.done[groups] = np.maximum(self.done[groups], self.committed[groups] - number)
         for registers in self.accumulators:
             registers.write_back(self.done)
+        self._check_fragments()
         machine, mbarriers = self.machine, self.machine.mbarriers
         threads = machine.active()
         column = mbarriers.first_product + machine.warp[threads] % mbarriers.warps
@@ -131,12 +133,40 @@ class Products:
             Whether the product is added to the accumulators.
         """
         groups = self.whole()
-        if (self.fences[groups] <= acc.touched[groups]).any():
-            raise EmulationError(f"{acc.name}: no wgmma.fence between a register and a product")
         a, b = (
             self._operand(groups, self._uniform(descriptor, groups), rows, is_k, dtype)
             for (descriptor, is_k, dtype), rows in zip(operands, (M, n), strict=True)
         )
+        self._add(acc, begin, groups, a, b, is_added)
+
+    def multiply_fragments(self, acc, begin, n, fragments, b, is_added):
+        """Issue a product with A in registers: (Registers, slice) of 16 of K; b as operands are."""
+        groups, (held, words) = self.whole(), fragments
+        values = held.read(words)
+        for group in groups:
+            own = slice(group * THREADS, (group + 1) * THREADS)
+            self.fragments.append((held, own, words, values[own].copy(), self.committed[group]))
+        a = rows_of_fragments(values)[groups]
+        descriptor, is_k, dtype = b
+        right = self._operand(groups, self._uniform(descriptor, groups), n, is_k, dtype)
+        self._add(acc, begin, groups, a, right, is_added)
+
+    def _check_fragments(self):
+        """Refuse fragments that changed before the products that read them were waited for."""
+        left = []
+        for one in self.fragments:
+            held, own, words, values, number = one
+            if number >= self.done[own.start // THREADS]:
+                left.append(one)
+            elif (held.data[own, words] != values).any():
+                raise EmulationError(f"{held.name}: written while products may still read it")
+        self.fragments = left
+
+    def _add(self, acc, begin, groups, a, b, is_added):
+        """Add a product of ``[warpgroup, 64, K]`` and ``[warpgroup, n, K]``."""
+        if (self.fences[groups] <= acc.touched[groups]).any():
+            raise EmulationError(f"{acc.name}: no wgmma.fence between a register and a product")
+        n = b.shape[1]
         product = (a @ b.transpose(0, 2, 1)).astype(acc.data.dtype)  # integers wrap around
         values, last = acc.tile(begin, n)
         acc.fetch(begin, values, groups[last[groups] < 0])
@@ -195,3 +225,9 @@ class Products:
         memory.chunks.product[chunks, own[:, None, None]] = self.committed[groups][:, None, None]
         data = memory.viewed(dtype).data.reshape(-1, CHUNK // dtype.itemsize)
         return multiplied(data[chunks])
+
+
+def rows_of_fragments(words):
+    """Give ``[warpgroup, 64, 16]`` of what threads hold of A: row group or that + 8, pairs of k."""
+    parts = words.astype("float32").reshape(-1, 4, 8, 4, 2, 2, 2)
+    return parts.transpose(0, 1, 4, 2, 5, 3, 6).reshape(-1, 64, 16)

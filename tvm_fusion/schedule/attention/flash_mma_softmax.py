@@ -28,6 +28,17 @@ class FlashMmaSoftmax(FlashMmaBlock):
 
     def _softmax(self, n: ir.Expr) -> tirx.Stmt:
         """Compute scores, their maxima, and weights; rescale what was accumulated."""
+        return sequence(
+            [
+                self._maxima(n),
+                self._rescale_results(),
+                self._exponentials(),
+                self._pack_weights(n),
+            ]
+        )
+
+    def _maxima(self, n: ir.Expr) -> tirx.Stmt:
+        """Compute scores and their maxima; rescale the sums of rows."""
         form, tiles = self._problem.score, self._tiles
         inside = self._scores(n, form.inside, False)
         if tiles.are_whole:
@@ -43,19 +54,11 @@ class FlashMmaSoftmax(FlashMmaBlock):
             m_new = load(self._m_new, [self._slot_of(i)])
             return assign(m_new, tirx.max(m_new, load(self._s, [i])))
 
-        scale = form.factor * LOG2_E
-
         def exp(x: ir.Expr) -> ir.Expr:
-            return exp2_ftz(x * float_(scale))
+            return exp2_ftz(x * float_(self._scale))
 
         def rescale(slot: ir.Expr) -> tirx.Stmt:
             return sequence(self._state(slot).rescale(load(self._m_new, [slot]), exp))
-
-        factors = [load(self._alpha, [index(slot)]) for slot in range(self._slots)]
-        is_rescaled = [tirx.NE(alpha, float_(1)) for alpha in factors]
-
-        def scaled(i: ir.Expr) -> tirx.Stmt:
-            return self._state(self._slot_of(i, self._columns8)).scale(load(self._acc, [i]))
 
         return sequence(
             [
@@ -64,14 +67,27 @@ class FlashMmaSoftmax(FlashMmaBlock):
                 unrolled("i", int(self._s.ty.shape[0]), larger),
                 *self._all_reduce(self._m_new, tirx.max),
                 unrolled("slot", self._slots, rescale),
-                # Behind the first tiles, new maxima are rare.
-                tirx.IfThenElse(
-                    any_of_warp(tirx.any(*is_rescaled)),
-                    unrolled("i", int(self._acc.ty.shape[0]), scaled),
-                    None,
-                ),
-                self._weights(n, scale),
             ]
+        )
+
+    @property
+    def _scale(self) -> float:
+        """What a score is multiplied with in the exponent of two."""
+        return self._problem.score.factor * LOG2_E
+
+    def _rescale_results(self) -> tirx.Stmt:
+        """Move what was accumulated to the new maxima."""
+        factors = [load(self._alpha, [index(slot)]) for slot in range(self._slots)]
+        is_rescaled = [tirx.NE(alpha, float_(1)) for alpha in factors]
+
+        def scaled(i: ir.Expr) -> tirx.Stmt:
+            return self._state(self._slot_of(i, self._columns8)).scale(load(self._acc, [i]))
+
+        # Behind the first tiles, new maxima are rare.
+        return tirx.IfThenElse(
+            any_of_warp(tirx.any(*is_rescaled)),
+            unrolled("i", int(self._acc.ty.shape[0]), scaled),
+            None,
         )
 
     def _slot_of(self, i: ir.Expr, n8: int | None = None) -> ir.Expr:
@@ -112,11 +128,9 @@ class FlashMmaSoftmax(FlashMmaBlock):
             conditions.append(own <= limit if bound.is_upper else own >= limit)
         return tirx.all(*conditions)
 
-    def _weights(self, n: ir.Expr, scale: float) -> tirx.Stmt:
-        """Make weights of scores, and of those the A fragment of the second product."""
-        pattern, tiles = self._problem.pattern, self._tiles
-        bounded = self._problem.score.is_bounded
-        size = int(self._s.ty.shape[0])
+    def _exponentials(self) -> tirx.Stmt:
+        """Make exponentials of scores, and add them up."""
+        bounded, scale = self._problem.score.is_bounded, self._scale
 
         def base(slot: ir.Expr) -> tirx.Stmt:
             m_i = tirx.max(load(self._m_i, [slot]), float_(LEAST_MAXIMUM))
@@ -130,6 +144,14 @@ class FlashMmaSoftmax(FlashMmaBlock):
                 value = exp2_ftz((p - load(self._m_i, [slot])) * float_(scale))
             l_i = load(self._l_i, [slot])
             return sequence([assign(p, value), assign(l_i, l_i + p)])
+
+        size = int(self._s.ty.shape[0])
+        bases = [unrolled("slot", self._slots, base)] if bounded else []
+        return sequence([*bases, unrolled("i", size, exponential)])
+
+    def _pack_weights(self, n: ir.Expr) -> tirx.Stmt:
+        """Make of exponentials the A fragment of the second product."""
+        pattern, tiles = self._problem.pattern, self._tiles
 
         def weight(i: ir.Expr, lane: int) -> ir.Expr:
             m, n8, half = coordinates(i, [self._config.m16, self._n8, 2])
@@ -145,10 +167,4 @@ class FlashMmaSoftmax(FlashMmaBlock):
             place = (((m * (self._n8 // 2) + k16) * 2 + half) * 2 + j) * PAIR
             return store_pair(load(self._p_frag, [place]), weight(i, 0), weight(i, 1), self._half)
 
-        return sequence(
-            [
-                *([unrolled("slot", self._slots, base)] if bounded else []),
-                unrolled("i", size, exponential),
-                unrolled("i", size // PAIR, pack),
-            ]
-        )
+        return unrolled("i", int(self._s.ty.shape[0]) // PAIR, pack)
