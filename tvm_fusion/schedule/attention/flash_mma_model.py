@@ -130,8 +130,7 @@ def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
             yield replace(config, min_blocks=blocks)
         if blocks and uses_wgmma and warps == 2 * WARPS_OF_GROUP and stages == 2:
             yield replace(config, min_blocks=blocks, is_ping_pong=True)
-    if not problem.loaded_bounds:  # whose extremes the producer would need, too
-        yield from tma_configs(problem, device)
+    yield from tma_configs(problem, device)
 
 
 def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> bool:

@@ -36,6 +36,7 @@ class Consumers(Roles):
             [
                 wgmma.take_registers(REGISTERS[config.consumers][2]),
                 *self._ring.start(),
+                *self._keep_limits(),
                 self._initialize(),
                 touch(self._s, int(self._s.ty.shape[0]) - 1),
                 mbarrier.wait(self._q_full(), index(0)),

@@ -17,7 +17,6 @@ from .flash_mma_epilogue import FlashEpilogue
 from .flash_mma_products import FlashMmaProducts
 from .flash_mma_softmax import FlashMmaSoftmax
 from .flash_problem import FlashProblem
-from .flash_tiles import KeyTiles
 from .flash_tma_config import HALF_BYTES, REGISTERS, FlashTmaConfig
 from .flash_tma_operand import TmaRows
 from .pattern import FLOAT
@@ -61,7 +60,6 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
     ) -> None:
         self._given, self._copies = shared, copies
         super().__init__(problem, config, where, first, warp, lane)
-        self._tiles = KeyTiles(problem, config, where, first)
         self._ring = RingPosition(config.stages)
 
     @property
@@ -71,6 +69,10 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     def _declare(self, name: str, size: int, dtype: str = FLOAT, scope: str = "local") -> ir.Var:
         return self._given if scope != "local" else super()._declare(name, size, dtype, scope)
+
+    def find_limits(self) -> list[tirx.Stmt]:
+        """Find which keys the block sees, where rows read that from memory; all threads do."""
+        return self._find_limits()
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
