@@ -6,7 +6,8 @@ import pytest
 from attention_graphs import PLAIN, attention, heads, op, reference, tensors, to_rows
 from group_kernels import CUDA, arrays, cuda_kernel, run, tensor
 from nvcc import machine_code, needs_nvcc
-from test_flash_mma import HALF, compare as compare_any, computed, packed, problem_of, visible
+from test_flash_mma import HALF, computed, packed, problem_of, visible
+from test_flash_mma import compare as compare_any
 from tvm import relax, tirx
 
 from tvm_fusion.schedule.attention import flash_mma_model
@@ -159,7 +160,9 @@ def test_packed_sequences(is_causal, pace):
     body, expected, edit = packed(offsets, is_causal)
 
     def accept(config):
-        return isinstance(config, FlashTmaConfig) and pace_of(config) == pace and config.block_n < 96
+        return (
+            isinstance(config, FlashTmaConfig) and pace_of(config) == pace and config.block_n < 96
+        )
 
     problem, _ = compare_any(params, body, expected, 4e-3, accept, edit)
     assert len(problem.loaded_bounds) == 2

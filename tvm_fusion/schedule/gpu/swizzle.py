@@ -117,7 +117,5 @@ class PanelRows(SwizzledRows):
     def in_tile(self, row: ir.Expr, vector: ir.Expr, row_in_16: ir.Expr) -> ir.Expr:
         """Give the place of the first element of a vector of the first tile."""
         panel = tirx.floordiv(vector, index(BANKS))
-        vector = tirx.bitwise_xor(
-            tirx.floormod(vector, index(BANKS)), swizzle(row_in_16, BANKS)
-        )
+        vector = tirx.bitwise_xor(tirx.floormod(vector, index(BANKS)), swizzle(row_in_16, BANKS))
         return (panel * (self.rows * BANKS) + row * BANKS + vector + self.first) * VECTOR
