@@ -86,23 +86,7 @@ class Consumers(Roles):
             return [full, wait_order(n), self._multiply_queries(group)]
 
         def step(m: ir.Expr) -> tirx.Stmt:
-            n = m + 1
-            return sequence(
-                [
-                    *scores(n),
-                    *self._issue_values_before(),
-                    passed,
-                    self._wait_for_scores(1),
-                    self._release(K_EMPTY, ring.stage),
-                    self._maxima(n),
-                    self._exponentials(),
-                    self._wait_for_results(),
-                    self._release(V_EMPTY, ring.before),
-                    self._rescale_results(),
-                    self._pack_weights(n),
-                    *ring.advance(1),
-                ]
-            )
+            return sequence(self._step(m + 1, scores(m + 1), passed))
 
         zero = index(0)
         first = [*scores(zero), passed, self._wait_for_scores(), self._release(K_EMPTY, ring.stage)]
@@ -110,6 +94,31 @@ class Consumers(Roles):
         last = [wait_order(count), *self._issue_values_before(), passed, self._wait_for_results()]
         steps = loop("m", simplified(count - 1), step)
         return when(count > 0, sequence([*first, steps, *last]))
+
+    def _step(self, n: ir.Expr, scores: list[tirx.Stmt], passed: tirx.Stmt) -> list[tirx.Stmt]:
+        """Write what is done for a tile but the first one."""
+        ring = self._ring
+        return [
+            *scores,
+            *self._issue_values_before(),
+            passed,
+            self._wait_for_scores(1),
+            self._release(K_EMPTY, ring.stage),
+            self._maxima(n),
+            self._exponentials(),
+            self._wait_and_rescale(),
+            self._release(V_EMPTY, ring.before),
+            self._pack_weights(n),
+            *ring.advance(1),
+        ]
+
+    def _wait_and_rescale(self) -> tirx.Stmt:
+        """Wait for the product with values behind the exponentials.
+
+        A wait before the branch is moved by ptxas to where the scores are waited for.
+        """
+        first = sequence([self._wait_for_results(), self._rescaled()])
+        return tirx.IfThenElse(self._is_rescaled(), first, self._wait_for_results(is_twin=True))
 
     def _issue_values_before(self) -> list[tirx.Stmt]:
         """Issue the product with the values of the tile before that at hand."""

@@ -158,11 +158,11 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         """Wait until so many groups of products are pending at most, not those of scores."""
         return wgmma.wait_for(load(self._s, [index(0)]), self._config.block_n // 2, pending)
 
-    def _wait_for_results(self) -> tirx.Stmt:
+    def _wait_for_results(self, is_twin: bool = False) -> tirx.Stmt:
         """Wait for the product with values: its fragments are free then."""
         acc, p_frag = load(self._acc, [index(0)]), load(self._p_frag, [index(0)])
         count, words = self._config.column16 // 2, self._config.block_n // 4
-        return wgmma.wait_for(acc, count, a_frag=(p_frag, words))
+        return wgmma.wait_for(acc, count, a_frag=(p_frag, words), is_twin=is_twin)
 
     def _stage(self, n: ir.Expr) -> ir.Expr:
         """Give the first row of a stage."""

@@ -211,6 +211,7 @@ def wait_for(
     count: int,
     pending: int = 0,
     a_frag: tuple[ir.TensorLoad, int] | None = None,
+    is_twin: bool = False,
 ) -> tirx.Stmt:
     """Wait for groups; what reads these accumulators, of float32, stays behind.
 
@@ -226,15 +227,18 @@ def wait_for(
         How many groups, the last ones, may be pending still.
     a_frag : (TensorLoad, int), optional
         Fragments that a product read, and how many 32-bit words: they are written behind alone.
+    is_twin : bool
+        Whether another branch waits, too: what stands in both, compilers move before the branch.
     """
     held, words = a_frag or (None, 0)
     name = f"tvm_fusion_wgmma_wait_for_{count}" + (f"_{pending}" if pending else "")
-    name += f"_{words}" if words else ""
+    name += (f"_{words}" if words else "") + ("_twin" if is_twin else "")
+    note = " // of the other branch" if is_twin else ""
     a = "" if held is None else ", void* a"
     outputs = _sums(count) + "".join(f', "+r"(((unsigned*)a)[{i}])' for i in range(words))
     source = f"""
 __device__ __forceinline__ void {name}(float* acc{a}) {{
-  asm volatile("wgmma.wait_group.sync.aligned {pending};" : {outputs} :: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned {pending};{note}" : {outputs} :: "memory");
 }}
 """
     addresses = [tirx.address_of(x) for x in (acc, held) if x is not None]
