@@ -30,8 +30,20 @@ def keep(record: Mapping[str, Any]) -> None:
     path, about = RESULT, record["about"]
     if "assembled_for" in about:
         path = RESULT.with_name(OLDER.replace("*", about["target"].removeprefix("cuda:")))
+    if path.exists():
+        record = joined(json.loads(path.read_text()), record)
     path.write_text(text(record))
     (HERE / "README.md").write_text(page())
+
+
+def joined(kept: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let the rows of a run of some works, on the same device, take the place of those kept."""
+    found = {row["name"]: row for row in record["rows"]}
+    is_same = all(kept["about"][key] == record["about"][key] for key in ("device", "target"))
+    if not is_same or found.keys() >= {row["name"] for row in kept["rows"]}:
+        return record
+    rows = [found.pop(row["name"], row) for row in kept["rows"]]
+    return {"about": kept["about"], "rows": [*rows, *found.values()]}
 
 
 def page() -> str:

@@ -40,6 +40,19 @@ def test_page():
     assert "* lost: no template" in page
 
 
+def test_rows_of_some_works_take_the_place_of_those_kept():
+    """On the same device; a run of all works is kept alone."""
+    kept = {"about": {**ABOUT, "remark": "kept"}, "rows": [ROW, {**ROW, "name": "slow"}]}
+    faster = {**ROW, "name": "slow", "of_copy": 0.9}
+    added = {**ROW, "name": "new"}
+    some = {"about": ABOUT, "rows": [faster, added]}
+    assert table.joined(kept, some) == {"about": kept["about"], "rows": [ROW, faster, added]}
+    whole = {"about": ABOUT, "rows": [faster, ROW]}
+    assert table.joined(kept, whole) == whole
+    other = {"about": {**ABOUT, "device": "another"}, "rows": [faster]}
+    assert table.joined(kept, other) == other
+
+
 def test_code_of_older_architectures_has_a_section_of_its_own():
     about = {**ABOUT, "target": "cuda:sm_80", "assembled_for": "sm_90"}
     rows = [

@@ -30,6 +30,8 @@ REGULAR = {
     "nothing is hidden": np.ones((1, 5, 4), "bool"),
     "positions": np.arange(3, 12, 2, dtype="int32").reshape(1, 5, 1),
     "falling positions": np.arange(6, dtype="int64")[::-1].copy(),
+    "positions of three heads": np.tile(np.arange(2, 7, dtype="int32"), 3).reshape(1, 15, 1),
+    "falling ones of two heads": np.tile(np.arange(5, dtype="int64")[::-1], 2),
     "causal": band(5, 7, high=0)[None, None],
     "causal with an offset": band(3, 7, high=4),
     "later keys": band(6, 4, low=1),

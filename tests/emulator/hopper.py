@@ -126,6 +126,10 @@ def _wait(_translate, match, _arguments, _source):
     return lambda m: m.products.wait(int(match[1]))
 
 
+def _warpgroup_barrier(_translate, _match, _arguments, _source):
+    return lambda m: m.warpgroup_barrier()
+
+
 def _registers(_translate, match, _arguments, _source):
     count = int(match[1])
     if count % 8 or not 24 <= count <= 256:
@@ -168,6 +172,7 @@ PATTERNS = [
         r"__shfl_xor_sync\(0xffffffffu, high \? w\[i\] : w\[i \+ 4\], 2\);",
         _transpose_quad,
     ),
+    (r"bar\.sync %0, 128;", _warpgroup_barrier),
     (r"wgmma\.fence\.sync\.aligned;", _fence),
     (r"wgmma\.commit_group\.sync\.aligned;", _commit),
     (r"wgmma\.wait_group\.sync\.aligned (\d+);", _wait),

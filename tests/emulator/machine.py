@@ -147,6 +147,14 @@ class Machine:
         if self.mbarriers is not None:
             self.mbarriers.join(self.warp)
 
+    def warpgroup_barrier(self):
+        """Of whole warpgroups, each with a barrier of its own."""
+        group = self.numbers // (4 * WARP)
+        self.whole(group, "warpgroup")
+        self._note_reads()
+        if self.mbarriers is not None:
+            self.mbarriers.join(group)
+
     def _note_reads(self):
         for memory in self.memories:
             memory.note_reads()

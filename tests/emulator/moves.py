@@ -8,11 +8,14 @@ import numpy as np
 
 from .machine import WARP
 from .memory import EmulationError, Registers
+from .wgmma import rows_of_fragments
 
 
 def _warpgroup(translate, match, arguments, source):
     """Chained ``wgmma.m64nNk16`` with A in registers, B described in swizzled shared memory."""
-    acc, a, tile = (translate.pointer(x) for x in arguments)
+    is_issued = "wgmma.wait_group" not in source
+    acc = (translate.accumulators if is_issued else translate.pointer)(arguments[0])
+    a, tile = (translate.pointer(x) for x in arguments[1:])
     n, is_transposed = (
         int(match[1]),
         source.split("wgmma.mma_async")[1].split("b, ")[1][9:10] == "1",
@@ -22,6 +25,9 @@ def _warpgroup(translate, match, arguments, source):
     if "64ull << 32" not in source or "1ull << 62" not in source:
         raise EmulationError(f"no such descriptor is known: {source}")
     keeps = "setp.ne.b32 p, 1, 0" in source
+    if is_issued:
+        layout = is_transposed, leading, steps
+        return _issued(acc, a, tile, n, layout, keeps)
     k, column = np.divmod(np.arange(16 * n), n)
     if is_transposed:  # rows of 64 elements along n
         offset = column // 64 * leading + k // 8 * 1024 + k % 8 * 128 + column % 64 * 2
@@ -42,12 +48,28 @@ def _warpgroup(translate, match, arguments, source):
             place = place ^ (place >> 7 & 7) << 4
             b = memory.read(place // 2).reshape(groups, 4 * WARP, 16, n)[:, 0].astype("float32")
             words = held.read(slice(int(begin) + 8 * number, int(begin) + 8 * number + 8))
-            # Of each warp: row group or that + 8, k or k + 8, pairs.
-            parts = words.astype("float32").reshape(groups, 4, 8, 4, 2, 2, 2)
-            left = parts.transpose(0, 1, 4, 2, 5, 3, 6).reshape(groups, 64, 16)
-            product = (left @ b).reshape(groups, 4, 2, 8, n // 8, 4, 2)
+            product = (rows_of_fragments(words) @ b).reshape(groups, 4, 2, 8, n // 8, 4, 2)
             total = total + product.transpose(0, 1, 3, 5, 4, 2, 6).reshape(m.threads, n // 2)
         to.write(slice(int(first), int(first) + n // 2), total)
+
+    return run
+
+
+def _issued(acc, a, tile, n, layout, keeps):
+    """The same without a wait, as a group of products."""
+    is_transposed, leading, steps = layout
+    rest = np.uint64(leading >> 4 << 16 | 64 << 32 | 1 << 62)
+
+    def run(m):
+        m.products.fence()
+        (to, first), (held, begin), (memory, at) = acc(m), a(m), tile(m)
+        place = (np.asarray(at) * 2 + memory.base & 0x3FFFF) >> 4
+        for number, step in enumerate(steps):
+            b = (place + (step >> 4)).astype("uint64") | rest, not is_transposed, held.data.dtype
+            words = slice(int(begin) + 8 * number, int(begin) + 8 * number + 8)
+            is_added = np.array(keeps or number > 0)
+            m.products.multiply_fragments(to, int(first), n, (held, words), b, is_added)
+        m.products.commit()
 
     return run
 
@@ -144,7 +166,7 @@ def _vector(begin, count):
 
 PLAIN = (_pair32, _half_pair, _move, _zero, _keep, _nothing)
 PRODUCT = re.compile(
-    r"wgmma\.fence[\s\S]*wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16[\s\S]*wgmma\.wait_group"
+    r"wgmma\.fence[\s\S]*wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16[\s\S]*wgmma\.commit_group"
 )
 PATTERNS = [
     (r"volatile\(\"fence\.proxy\.async\.shared::cta;", _proxy_fence),

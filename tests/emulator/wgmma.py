@@ -7,7 +7,7 @@ import numpy as np
 from .memory import CHUNK, EmulationError, Registers
 from .scalar_types import multiplied
 
-THREADS = 128  # of a warpgroup
+THREADS, WARPS, WARP = 128, 4, 32  # of a warpgroup, and of a warp
 M, K = 64, 16  # of a product; K of half types
 K_BYTES = 32
 ROW = 128  # bytes of swizzled shared memory
@@ -21,7 +21,7 @@ class Accumulators(Registers):
     ----------
     pending : dict
         For the first register of a tile: its values ``[warpgroup, 64, n]`` while products are
-        pending, and for each warpgroup the number of the last group with one, or -1.
+        pending, and for each warp ``[warpgroup, 4]`` the number of the last group with one, or -1.
     touched : array
         How many fences each warpgroup had passed when its threads touched them last.
     """
@@ -49,7 +49,7 @@ class Accumulators(Registers):
             first, end = np.min(index), np.max(index) + 1
         for begin, (values, last) in self.pending.items():
             is_apart = end <= begin or begin + values.shape[2] // 2 <= first
-            if not is_apart and (last[groups] >= 0).any():
+            if not is_apart and (last.reshape(-1)[products.active_warps()] >= 0).any():
                 raise EmulationError(f"{self.name}: accumulators of products not waited for")
 
     def tile(self, begin, n):
@@ -62,7 +62,7 @@ class Accumulators(Registers):
                 raise EmulationError(f"{self.name}: products of other columns are pending")
             groups = self.machine.threads // THREADS
             zeros = np.zeros((groups, M, n), self.data.dtype)
-            self.pending[begin] = zeros, np.full(groups, -1)
+            self.pending[begin] = zeros, np.full((groups, WARPS), -1)
         return self.pending[begin]
 
     def fetch(self, begin, values, groups):
@@ -72,25 +72,32 @@ class Accumulators(Registers):
         values[groups] = held.transpose(0, 1, 5, 2, 4, 3, 6).reshape(-1, M, n)
 
     def write_back(self, done):
-        """Write what products gave of groups that are done: that number of each warpgroup."""
+        """Write what products gave of groups that are done: that number of each warp."""
         for begin, (values, last) in self.pending.items():
-            groups, n = np.flatnonzero((last >= 0) & (last < done)), values.shape[2]
-            tiles = values[groups].reshape(-1, 4, 2, 8, n // 8, 4, 2).transpose(0, 1, 3, 5, 4, 2, 6)
-            threads = (groups[:, None] * THREADS + np.arange(THREADS)).reshape(-1)
-            self.data[threads, begin : begin + n // 2] = tiles.reshape(-1, n // 2)
-            last[groups] = -1
+            group, warp = np.nonzero((last >= 0) & (last < done))
+            n = values.shape[2]
+            rows = values.reshape(-1, WARPS, 2, 8, n // 8, 4, 2)[group, warp]
+            threads = ((group * WARPS + warp) * WARP)[:, None] + np.arange(WARP)
+            tiles = rows.transpose(0, 2, 4, 3, 1, 5).reshape(-1, n // 2)
+            self.data[threads.reshape(-1), begin : begin + n // 2] = tiles
+            last[group, warp] = -1
 
 
 class Products:
-    """Groups of products of each warpgroup: committed and done."""
+    """Groups of products of each warpgroup: committed; done, as each warp knows ``[.., 4]``."""
 
     def __init__(self, machine):
         self.machine, self.accumulators = machine, []
+        self.fragments = []  # registers that pending products read, and what they held then
         groups = machine.threads // THREADS
-        self.committed, self.done, self.fences = (np.zeros(groups, int) for _ in range(3))
+        self.committed, self.fences = np.zeros(groups, int), np.zeros(groups, int)
+        self.done = np.zeros((groups, WARPS), int)
 
     def active(self):
         return np.unique(self.machine.active() // THREADS)
+
+    def active_warps(self):
+        return np.unique(self.machine.active() // WARP)
 
     def whole(self):
         """Give the active warpgroups, of which all threads must be."""
@@ -106,15 +113,17 @@ class Products:
         self.committed[self.whole()] += 1
 
     def wait(self, number):
-        """Wait until at most so many groups are pending."""
-        groups = self.whole()
-        self.done[groups] = np.maximum(self.done[groups], self.committed[groups] - number)
+        """Let whole warps wait until at most so many groups are pending."""
+        self.machine.whole(self.machine.numbers // WARP, "warp")
+        warps, done = self.active_warps(), self.done.reshape(-1)
+        done[warps] = np.maximum(done[warps], self.committed[warps // WARPS] - number)
         for registers in self.accumulators:
             registers.write_back(self.done)
+        self._check_fragments()
         machine, mbarriers = self.machine, self.machine.mbarriers
         threads = machine.active()
         column = mbarriers.first_product + machine.warp[threads] % mbarriers.warps
-        mbarriers.clocks[threads, column] = self.done[threads // THREADS]
+        mbarriers.clocks[threads, column] = done[threads // WARP]
 
     def multiply(self, acc, begin, n, operands, is_added):
         """Issue a product.
@@ -131,22 +140,50 @@ class Products:
             Whether the product is added to the accumulators.
         """
         groups = self.whole()
-        if (self.fences[groups] <= acc.touched[groups]).any():
-            raise EmulationError(f"{acc.name}: no wgmma.fence between a register and a product")
         a, b = (
             self._operand(groups, self._uniform(descriptor, groups), rows, is_k, dtype)
             for (descriptor, is_k, dtype), rows in zip(operands, (M, n), strict=True)
         )
+        self._add(acc, begin, groups, a, b, is_added)
+
+    def multiply_fragments(self, acc, begin, n, fragments, b, is_added):
+        """Issue a product with A in registers: (Registers, slice) of 16 of K; b as operands are."""
+        groups, (held, words) = self.whole(), fragments
+        values = held.read(words)
+        for group in groups:
+            own = slice(group * THREADS, (group + 1) * THREADS)
+            self.fragments.append((held, own, words, values[own].copy(), self.committed[group]))
+        a = rows_of_fragments(values)[groups]
+        descriptor, is_k, dtype = b
+        right = self._operand(groups, self._uniform(descriptor, groups), n, is_k, dtype)
+        self._add(acc, begin, groups, a, right, is_added)
+
+    def _check_fragments(self):
+        """Refuse fragments that changed before the products that read them were waited for."""
+        left = []
+        for one in self.fragments:
+            held, own, words, values, number = one
+            if number >= self.done[own.start // THREADS].min():
+                left.append(one)
+            elif (held.data[own, words] != values).any():
+                raise EmulationError(f"{held.name}: written while products may still read it")
+        self.fragments = left
+
+    def _add(self, acc, begin, groups, a, b, is_added):
+        """Add a product of ``[warpgroup, 64, K]`` and ``[warpgroup, n, K]``."""
+        if (self.fences[groups] <= acc.touched[groups]).any():
+            raise EmulationError(f"{acc.name}: no wgmma.fence between a register and a product")
+        n = b.shape[1]
         product = (a @ b.transpose(0, 2, 1)).astype(acc.data.dtype)  # integers wrap around
         values, last = acc.tile(begin, n)
-        acc.fetch(begin, values, groups[last[groups] < 0])
+        acc.fetch(begin, values, groups[(last[groups] < 0).all(1)])
         added = self._uniform(is_added, groups).astype(bool)[:, None, None]
         values[groups] = np.where(added, values[groups], 0) + product
-        last[groups] = self.committed[groups]
+        last[groups] = self.committed[groups, None]
 
     def end(self):
         """Refuse to end before products."""
-        if (self.committed > self.done).any() or any(
+        if (self.committed[:, None] > self.done).any() or any(
             (last >= 0).any() for a in self.accumulators for _, last in a.pending.values()
         ):
             raise EmulationError("a block ends while products are pending")
@@ -195,3 +232,9 @@ class Products:
         memory.chunks.product[chunks, own[:, None, None]] = self.committed[groups][:, None, None]
         data = memory.viewed(dtype).data.reshape(-1, CHUNK // dtype.itemsize)
         return multiplied(data[chunks])
+
+
+def rows_of_fragments(words):
+    """Give ``[warpgroup, 64, 16]`` of what threads hold of A: row group or that + 8, pairs of k."""
+    parts = words.astype("float32").reshape(-1, 4, 8, 4, 2, 2, 2)
+    return parts.transpose(0, 1, 4, 2, 5, 3, 6).reshape(-1, 64, 16)

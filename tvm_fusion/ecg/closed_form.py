@@ -32,8 +32,8 @@ def closed_form(constant: ir.GenericConst) -> tirx.IndexMap | None:
     -------
     tirx.IndexMap or None
         From indices (int64) to one expression of the tensor's type: a number, an arithmetic
-        sequence along one axis, or two numbers of which one fills a band along the diagonal of two
-        axes or a stretch of one axis.
+        sequence along one axis, perhaps repeated, or two numbers of which one fills a band along
+        the diagonal of two axes or a stretch of one axis.
     """
     if is_weight(constant):
         return None
@@ -87,15 +87,19 @@ def _number(value: np.generic, dtype: str) -> ir.Expr:
 
 
 def _sequence(array: np.ndarray, axes: Sequence[ir.Var], dtype: str) -> ir.Expr | None:
-    """Read positions: ``first + step * index`` along the only axis."""
+    """Read positions: ``first + step * index`` along the only axis, anew for each head of some."""
     along = [axis for axis, extent in zip(axes, array.shape, strict=True) if extent > 1]
     if len(along) != 1 or array.dtype.kind not in "iu":
         return None
     flat = array.reshape(-1).astype("int64")
-    step = int(flat[1] - flat[0])
-    if not (flat == flat[0] + step * np.arange(len(flat))).all():
+    step, again = int(flat[1] - flat[0]), np.flatnonzero(flat == flat[0])
+    period = int(again[1]) if len(again) > 1 else len(flat)
+    if not (flat == flat[0] + step * (np.arange(len(flat)) % period)).all():
         return None
-    value = along[0] * step + int(flat[0])
+    place: ir.Expr = along[0]
+    if period < len(flat):
+        place = tirx.floormod(place, tirx.IntImm("int64", period))
+    value = place * step + int(flat[0])
     return value if dtype == "int64" else tirx.Cast(dtype, value)
 
 

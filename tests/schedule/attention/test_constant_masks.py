@@ -5,7 +5,7 @@ import pytest
 import tvm
 from attention_graphs import attention, op, reference, tensors
 from emulator.launch import is_for_gpu, launch
-from group_kernels import CPU, CUDA, arrays, close, extents
+from group_kernels import CPU, CUDA, arrays, close, extents, group, tensor
 from relax_modules import main_module
 from tvm import relax, tirx
 
@@ -13,6 +13,10 @@ from tvm_fusion import transform
 from tvm_fusion.core.loops import find
 from tvm_fusion.core.weight_names import WeightNames, constants, tracking
 from tvm_fusion.fusion.fuse import plan_module
+from tvm_fusion.schedule.attention.constants import read_group
+from tvm_fusion.schedule.attention.flash_mma_model import configs
+from tvm_fusion.schedule.attention.flash_problem import flash_problem
+from tvm_fusion.schedule.attention.flash_tiles import KeyTiles
 from tvm_fusion.schedule.emit import emit_groups, group_of
 
 HALF, INF = "float16", np.inf
@@ -142,6 +146,42 @@ def test_almost_causal_masks_are_read(place, spec):
     dtype = "float32" if spec is CPU else HALF
     tolerance = 2e-5 if spec is CPU else 4e-3
     check(tensors(1, 2, 70, 70, 32, dtype=dtype), *masked(mask), spec, tolerance, reads_mask=True)
+
+
+def by_positions(heads, rows):
+    """Causal attention of heads that lie one behind the other, by the position of each row."""
+    row = np.tile(np.arange(rows, dtype="int32"), heads).reshape(1, heads * rows, 1)
+
+    def score(emit, s):
+        dtype = str(s.ty.dtype)
+        key = relax.const(np.arange(rows, dtype="int32").reshape(1, 1, rows))
+        seen = emit(op.less_equal(key, relax.const(row)))
+        return emit(op.where(seen, s, relax.const(-INF, dtype)))
+
+    return attention(score), reference(lambda s: np.where(np.arange(rows) <= row, s, -INF))
+
+
+def folded(heads, rows):
+    """Queries of heads that share one of keys and values."""
+    lengths = zip("qkv", (heads * rows, rows, rows), strict=True)
+    return [tensor(name, 1, 2, length, 32, dtype=HALF) for name, length in lengths]
+
+
+@pytest.mark.parametrize("rows", [64, 35])
+def test_positions_of_folded_heads_are_not_read(rows):
+    check(folded(3, rows), *by_positions(3, rows), CUDA, 4e-3)
+
+
+@pytest.mark.parametrize("rows", [96, 70])
+def test_blocks_of_folded_heads_visit_the_tiles_that_a_row_sees(rows):
+    members = group(folded(3, rows), by_positions(3, rows)[0], CUDA)
+    problem = flash_problem(read_group(members))
+    config = next(c for c in configs(problem, CUDA.device) if (c.block_m, c.block_n) == (32, 16))
+    where = {axis.var: tirx.IntImm("int64", 0) for axis in problem.pattern.batch}
+    for first in range(0, 3 * rows, 32):
+        found = KeyTiles(problem, config, where, tirx.IntImm("int64", first)).count
+        last = max(row % rows for row in range(first, min(first + 32, 3 * rows)))
+        assert int(tvm.sym.Analyzer().simplify(found)) == last // 16 + 1
 
 
 @pytest.mark.parametrize("is_added", [False, True])

@@ -6,7 +6,8 @@ import pytest
 from attention_graphs import PLAIN, attention, heads, op, reference, tensors, to_rows
 from group_kernels import CUDA, arrays, cuda_kernel, run, tensor
 from nvcc import machine_code, needs_nvcc
-from test_flash_mma import HALF, computed, problem_of, visible
+from test_flash_mma import HALF, computed, packed, problem_of, visible
+from test_flash_mma import compare as compare_any
 from tvm import relax, tirx
 
 from tvm_fusion.schedule.attention import flash_mma_model
@@ -60,7 +61,13 @@ PACES = pytest.mark.parametrize("pace", ["own", "turns"])
 @PACES
 @pytest.mark.parametrize(
     ("queries", "keys", "size", "columns"),
-    [(200, 300, 64, 64), (130, 197, 40, 40), (150, 170, 128, 64), (70, 90, 80, 104)],
+    [
+        (200, 300, 64, 64),
+        (130, 197, 40, 40),
+        (150, 170, 128, 64),
+        (70, 90, 80, 104),
+        (150, 170, 256, 256),
+    ],
 )
 def test_sizes_of_heads(queries, keys, size, columns, pace):
     """Rows that are no whole panels are filled with zeros."""
@@ -139,6 +146,38 @@ def test_heads_of_rows_that_share_keys():
     assert [n for _, n in k.batch] == [n for _, n in v.batch] == [1, count // shared]
     compare(params, body, expected, operands=operands)
     assert len(members.inputs) == 1
+
+
+@pytest.mark.slow
+@PACES
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_packed_sequences(is_causal, pace):
+    """All roles find a block's first key in memory, which is no multiple of a tile."""
+    offsets = np.array([0, 5, 6, 139, 150, 233])
+    total = int(offsets[-1])
+    params = tensors(1, 2, total, total, 64, dtype=HALF)
+    params += [tensor(name, total, dtype="int64") for name in ("begin", "end")]
+    body, expected, edit = packed(offsets, is_causal)
+
+    def accept(config):
+        return (
+            isinstance(config, FlashTmaConfig) and pace_of(config) == pace and config.block_n < 96
+        )
+
+    problem, _ = compare_any(params, body, expected, 4e-3, accept, edit)
+    assert len(problem.loaded_bounds) == 2
+
+
+@pytest.mark.slow
+@PACES
+def test_results_that_do_not_fit_where_queries_were(pace):
+    """They are float32, and staged behind the values."""
+
+    def body(emit, *operands):
+        return attention()(emit, *(emit(op.astype(x, "float32")) for x in operands))
+
+    params = tensors(1, 1, 140, 150, 64, dtype=HALF)
+    compare(params, body, PLAIN[1], accept=lambda c: pace_of(c) == pace)
 
 
 def test_a_mask_of_scores():

@@ -16,7 +16,8 @@ from tvm_fusion.schedule.attention.flash_mma_model import configs
 from tvm_fusion.schedule.attention.flash_mma_products import FlashMmaProducts
 from tvm_fusion.schedule.attention.flash_tma_config import FlashTmaConfig
 from tvm_fusion.schedule.attention.flash_tma_consumers import Consumers
-from tvm_fusion.schedule.attention.flash_tma_roles import K_FULL, Roles
+from tvm_fusion.schedule.attention.flash_tma_roles import K_FULL, V_EMPTY, Roles
+from tvm_fusion.schedule.gpu import wgmma
 
 DEADLOCK = "deadlock: all roles wait"
 EARLY_READ = "before its copy was waited for"
@@ -45,6 +46,10 @@ def mma():
 
 def tma():
     run(65, 200, lambda c: isinstance(c, FlashTmaConfig) and not c.is_ping_pong and c.stages == 2)
+
+
+def turns():
+    run(65, 200, lambda c: isinstance(c, FlashTmaConfig) and c.is_ping_pong and c.stages == 2)
 
 
 def a_stage_less(monkeypatch):
@@ -124,7 +129,7 @@ def no_wait_for_keys(monkeypatch):
 
 
 def no_wait_for_scores(monkeypatch):
-    monkeypatch.setattr(Roles, "_wait_for_scores", lambda self: tirx.Evaluate(0))
+    monkeypatch.setattr(Roles, "_wait_for_scores", lambda self, pending=0: tirx.Evaluate(0))
 
 
 def keys_released_before_the_wait(monkeypatch):
@@ -134,7 +139,7 @@ def keys_released_before_the_wait(monkeypatch):
     def late(self, n):
         return sequence([wait(self), softmax(self, n)])
 
-    monkeypatch.setattr(Roles, "_wait_for_scores", lambda self: tirx.Evaluate(0))
+    monkeypatch.setattr(Roles, "_wait_for_scores", lambda self, pending=0: tirx.Evaluate(0))
     monkeypatch.setattr(Consumers, "_softmax", late)
 
 
@@ -148,11 +153,63 @@ OF_TMA = {
 }
 
 
+def no_wait_for_results(monkeypatch):
+    monkeypatch.setattr(Roles, "_wait_for_results", lambda self, is_twin=False: tirx.Evaluate(0))
+
+
+def no_wait_for_results_that_stay(monkeypatch):
+    """Of the branch that leaves accumulators as they are."""
+    wait = Roles._wait_for_results
+
+    def unless_twin(self, is_twin=False):
+        return tirx.Evaluate(0) if is_twin else wait(self)
+
+    monkeypatch.setattr(Roles, "_wait_for_results", unless_twin)
+
+
+def weights_before_the_wait(monkeypatch):
+    """The product of the tile before still reads the fragments."""
+    exponentials, pack = Consumers._exponentials, Consumers._pack_weights
+
+    def early(self):
+        return sequence([exponentials(self), pack(self, index(0))])
+
+    monkeypatch.setattr(Consumers, "_exponentials", early)
+
+
+def values_released_before_the_wait(monkeypatch):
+    wait, release = Consumers._wait_and_rescale, Roles._release
+
+    def waits_late(self, kind, stage):
+        return wait(self) if kind == V_EMPTY else release(self, kind, stage)
+
+    monkeypatch.setattr(Roles, "_release", waits_late)
+    monkeypatch.setattr(
+        Consumers, "_wait_and_rescale", lambda self: release(self, V_EMPTY, self._ring.before)
+    )
+
+
+def no_barrier_before_results(monkeypatch):
+    """Other warps may still multiply queries, in whose place results are staged."""
+    monkeypatch.setattr(wgmma, "warpgroup_barrier", lambda group: tirx.Evaluate(0))
+
+
+OF_TURNS = {
+    no_wait_for_keys: EARLY_READ,
+    no_wait_for_scores: "accumulators of products not waited for",
+    no_wait_for_results: "accumulators of products not waited for",
+    no_wait_for_results_that_stay: "written while products may still read it|not waited for",
+    weights_before_the_wait: "p_frag: written while products may still read it",
+    values_released_before_the_wait: EARLY_WRITE,
+    no_barrier_before_results: EARLY_WRITE,
+}
+
+
 def _name(mistake):
     return mistake.__name__
 
 
-@pytest.mark.parametrize("kernel", [mma, tma], ids=_name)
+@pytest.mark.parametrize("kernel", [mma, tma, turns], ids=_name)
 def test_the_kernels_are_right(kernel):
     kernel()
 
@@ -169,3 +226,10 @@ def test_a_mistake_of_the_roles(mistake, monkeypatch):
     mistake(monkeypatch)
     with pytest.raises(EmulationError, match=OF_TMA[mistake]):
         tma()
+
+
+@pytest.mark.parametrize("mistake", OF_TURNS, ids=_name)
+def test_a_mistake_of_consumers_in_turns(mistake, monkeypatch):
+    mistake(monkeypatch)
+    with pytest.raises(EmulationError, match=OF_TURNS[mistake]):
+        turns()

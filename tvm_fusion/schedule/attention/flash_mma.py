@@ -28,8 +28,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ...core.expressions import load
-from ...core.loops import index, kernel, loop, sequence, simplified, unrolled, when
+from ...core.loops import index, kernel, loop, sequence, simplified, when
 from ...program.program import Program
 from ..gpu.cp_async import commit, wait
 from ..gpu.launch import block_by_address, min_blocks_per_sm, storage_sync
@@ -43,11 +42,8 @@ from .flash_mma_epilogue import FlashEpilogue
 from .flash_mma_products import FlashMmaProducts
 from .flash_mma_softmax import FlashMmaSoftmax
 from .flash_problem import FlashProblem
-from .flash_row_limits import clamped_limit, row_limits
-from .flash_tiles import KeyTiles
 from .flash_tma import flash_tma_kernel
 from .flash_tma_config import FlashTmaConfig
-from .online_softmax import assign
 
 
 def flash_mma_kernel(
@@ -83,14 +79,8 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     def stmt(self) -> tirx.Stmt:
         """Write all that the thread does."""
-        config, problem = self._config, self._problem
-        limits, loaded = None, problem.loaded_bounds
-        known = []
-        if loaded:
-            limits = self._declare("limits", 2 * len(loaded), "int32")
-            known.append(row_limits(problem, config.block_m, self._of_block, self._t, limits))
-        self._tiles = tiles = KeyTiles(problem, config, self._where, self._first, limits)
-        stages = config.stages
+        config = self._config
+        tiles, stages = self._tiles, config.stages
         if not config.is_async:
             first = [self._issue_queries(), self._q_loads.store(config.block_m, index(0))]
             first += [self._issue_keys(index(0)), self._store_keys(index(0))]
@@ -102,7 +92,7 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         pads = [self._q_loads.pad(config.block_m)]
         pads += [self._k_loads.pad(stages * config.block_n)]
         stmts = [
-            *known,
+            *self._find_limits(),
             *first,
             *self._keep_limits(),
             *(x for x in pads if x is not None),
@@ -112,30 +102,6 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
             *self._finish(),
         ]
         return block_by_address("flash_attention", sequence(stmts), self._buffers)
-
-    def _of_block(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        return self._position(self._first + row)
-
-    def _keep_limits(self) -> list[tirx.Stmt]:
-        """Read the limits of visible keys of the thread's rows once."""
-        problem, count = self._problem, self._slots
-        if not problem.loaded_bounds or not problem.score.hides_wholly:
-            return []
-        self._own_limits = self._declare("own_limits", count * len(problem.loaded_bounds), "int32")
-
-        def of_slot(slot: ir.Expr) -> tirx.Stmt:
-            at = self._row(slot)
-            return sequence(
-                [
-                    assign(
-                        load(self._own_limits, [number * count + slot]),
-                        clamped_limit(problem, bound, at),
-                    )
-                    for number, bound in enumerate(problem.loaded_bounds)
-                ]
-            )
-
-        return [unrolled("slot", count, of_slot)]
 
     def _keep_queries(self) -> list[tirx.Stmt]:
         """Load the fragments of the queries once."""

@@ -19,6 +19,7 @@ from ..gpu.warp import butterfly
 from .flash_loads import TileLoads
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import FlashProblem
+from .flash_row_limits import clamped_limit, row_limits
 from .flash_tiles import KeyTiles
 from .online_softmax import SoftmaxState, assign, float_, initialize
 from .pattern import FLOAT
@@ -43,7 +44,6 @@ class FlashMmaBlock:
         The warp and its thread.
     """
 
-    _tiles: KeyTiles
     _own_limits: ir.Var | None = None  # of visible keys, that the thread's rows read from memory
 
     def __init__(
@@ -59,6 +59,9 @@ class FlashMmaBlock:
         self._where, self._first, self._g, self._t = where, first, g, t
         self._half = problem.half
         self._buffers: list[ir.Var] = []
+        loaded = len(problem.loaded_bounds)
+        self._limits = self._declare("limits", 2 * loaded, "int32") if loaded else None
+        self._tiles = KeyTiles(problem, config, where, first, self._limits)
         m16 = config.m16
         self._n8, self._columns8 = config.block_n // 8, config.column16 // 8
         self._slots = m16 * PAIR  # rows of the thread
@@ -101,6 +104,38 @@ class FlashMmaBlock:
         """Give the position of a row; rows behind the last one compute it again, unstored."""
         last = index(self._problem.query.extent) - 1
         return {**self._where, self._problem.query.var: tirx.min(row, last)}
+
+    def _of_block(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the position of a row of the block."""
+        return self._position(self._first + row)
+
+    def _find_limits(self) -> list[tirx.Stmt]:
+        """Find the extremes of limits that rows read from memory; whole warps do."""
+        if self._limits is None:
+            return []
+        rows = self._config.block_m
+        return [row_limits(self._problem, rows, self._of_block, self._t, self._limits)]
+
+    def _keep_limits(self) -> list[tirx.Stmt]:
+        """Read the limits of visible keys of the thread's rows once."""
+        problem, count = self._problem, self._slots
+        if not problem.loaded_bounds or not problem.score.hides_wholly:
+            return []
+        self._own_limits = self._declare("own_limits", count * len(problem.loaded_bounds), "int32")
+
+        def of_slot(slot: ir.Expr) -> tirx.Stmt:
+            at = self._row(slot)
+            return sequence(
+                [
+                    assign(
+                        load(self._own_limits, [number * count + slot]),
+                        clamped_limit(problem, bound, at),
+                    )
+                    for number, bound in enumerate(problem.loaded_bounds)
+                ]
+            )
+
+        return [unrolled("slot", count, of_slot)]
 
     def _own_row(self, slot: ir.Expr) -> ir.Expr:
         """Give the number in its warp of a row of the thread."""

@@ -43,7 +43,7 @@ WGMMA_BY_DEFAULT = True
 # causal: of 96 185.7 us, 72.7 with TMA; of 80 125, 69; of 64 78, 60; of 192 181, 118; of 128, not
 # causal, 145, 119; 1x12x1500x64 28.1, 21.0. With few keys, a block alone on its multiprocessor has
 # nothing to hide its first loads behind: 64x12x197x64 40 us, 60 with TMA.
-TMA_WIDTHS, TMA_LEAST_KEYS = (48, 64, 80, 96, 128, 192), 512
+TMA_WIDTHS, TMA_LEAST_KEYS = (48, 64, 80, 96, 128, 192, 256), 512
 MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
 # Of warp-specialized kernels, fitted to 12 configurations of three shapes on an H200, within 11 %:
 # operations a cycle of wgmma, cycles from one consumer's products to the next one's, of a score's
@@ -130,8 +130,7 @@ def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
             yield replace(config, min_blocks=blocks)
         if blocks and uses_wgmma and warps == 2 * WARPS_OF_GROUP and stages == 2:
             yield replace(config, min_blocks=blocks, is_ping_pong=True)
-    if not problem.loaded_bounds:  # whose extremes the producer would need, too
-        yield from tma_configs(problem, device)
+    yield from tma_configs(problem, device)
 
 
 def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> bool:

@@ -88,12 +88,13 @@ class FlashMmaProducts(FlashMmaBlock):
 
         return unrolled("i", self._config.m16 * 2, one)
 
-    def _multiply_values(self, n: ir.Expr) -> tirx.Stmt:
+    def _multiply_values(self, n: ir.Expr, is_waited_for: bool = True) -> tirx.Stmt:
+        """Add the product of weights and a tile; without a wait where a warpgroup multiplies."""
         config = self._config
         rows = config.v_rows()
         if config.uses_wgmma:
             sizes = config.column16, config.block_n
-            return self._warpgroup_product(n, rows, self._acc, self._p_frag, sizes)
+            return self._warpgroup_product(n, rows, self._acc, self._p_frag, sizes, is_waited_for)
 
         def over_keys(k16: ir.Expr) -> tirx.Stmt:
             def over_columns(n16: ir.Expr) -> tirx.Stmt:
@@ -113,11 +114,19 @@ class FlashMmaProducts(FlashMmaBlock):
         return unrolled("k16", config.block_n // 16, over_keys)
 
     def _warpgroup_product(
-        self, n: ir.Expr, rows: SwizzledRows, to: ir.Var, a: ir.Var, sizes: tuple[int, int]
+        self,
+        n: ir.Expr,
+        rows: SwizzledRows,
+        to: ir.Var,
+        a: ir.Var,
+        sizes: tuple[int, int],
+        is_waited_for: bool = True,
     ) -> tirx.Stmt:
         """Multiply fragments of the warpgroup with a tile of keys, or of values."""
         is_keys = to.same_as(self._s)
         place = rows.element(self._stage(n), index(0), index(0))
         b = Operand(is_keys, self._config.block_n * ROW_BYTES), load(self._shared, [place])
         acc, a_frag = load(to, [index(0)]), load(a, [index(0)])
-        return multiply_fragments(self._half, *sizes, acc, a_frag, b, is_added=not is_keys)
+        return multiply_fragments(
+            self._half, *sizes, acc, a_frag, b, not is_keys, is_waited_for=is_waited_for
+        )

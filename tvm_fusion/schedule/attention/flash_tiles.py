@@ -43,25 +43,28 @@ class KeyTiles:
         pattern = problem.pattern
         self._problem, self._config, self._where = problem, config, where
         self.keys = index(pattern.key.extent)
-        count = constant(pattern.key.extent)
-        self.is_even = count is not None and count % config.block_n == 0
-        queries = index(problem.query.extent)
+        queries, block_n = index(problem.query.extent), config.block_n
         self._rows = first, tirx.min(first + (config.block_m - 1), queries - 1)
-        self._begin, end = index(0), ceildiv(self.keys, config.block_n)
-        if problem.skips:
-            for bound in problem.score.bounds:
-                if bound.is_upper:
-                    last = tirx.max(self._extreme(bound, True), index(-1))
-                    end = tirx.min(end, tirx.floordiv(last + config.block_n, index(config.block_n)))
-                else:
-                    begin = tirx.max(self._extreme(bound, False), index(0))
-                    begin = tirx.floordiv(begin, index(config.block_n))
-                    self._begin = tirx.max(self._begin, begin)
-        self.count = simplified(tirx.max(end - self._begin, index(0)))
+        self._begin, end = index(0), self.keys
+        starts_anywhere = False
+        for bound in problem.score.bounds if problem.skips else ():
+            if bound.is_upper:
+                last = tirx.max(self._extreme(bound, True), index(-1))
+                end = tirx.min(end, last + 1)
+            else:
+                begin = tirx.max(self._extreme(bound, False), index(0))
+                # Packed sequences are short: the first tile has none of the keys before.
+                starts_anywhere |= bound.is_loaded
+                if not bound.is_loaded:
+                    begin = tirx.floordiv(begin, index(block_n)) * block_n
+                self._begin = tirx.max(self._begin, begin)
+        count = constant(pattern.key.extent)
+        self.is_even = count is not None and count % block_n == 0 and not starts_anywhere
+        self.count = simplified(tirx.max(ceildiv(end - self._begin, block_n), index(0)))
 
     def start(self, n: ir.Expr) -> ir.Expr:
         """Give the first key of the ``n``-th tile that is visited."""
-        return simplified((self._begin + n) * self._config.block_n)
+        return simplified(self._begin + n * self._config.block_n)
 
     def clamped(self, key: ir.Expr) -> ir.Expr:
         """Clamp a key to the last one."""

@@ -4,6 +4,7 @@ grid: batch * heads * ceil(queries / block_m) blocks; block: 1 + consumers warpg
 shared memory: q[block_m, d]; rings of `stages` tiles k[block_n, d] and v[block_n, d], 128-byte
                swizzle; results of each warp; barriers full and empty of q, of each stage of k and v
 registers of a consumer's thread: as in flash_mma, of 16 rows of its warp
+limits of visible keys that rows read from memory: their extremes in the block, by all warps
 producer, one thread:
     copy q
     for n in range(tiles that a row of the block sees):
@@ -94,6 +95,7 @@ def _block(
             touch(shared, size - 1),
             when(thread.equal(0), roles.initialize()),
             dependency_wait(),
+            *roles.find_limits(),
             block_barrier(),
             tirx.Bind(group, warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))),
             tirx.IfThenElse(group.equal(0), roles.produce(thread.equal(0)), consume),

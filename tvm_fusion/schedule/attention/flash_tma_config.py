@@ -76,15 +76,21 @@ class FlashTmaConfig(FlashMmaConfig):
         return -(-elements // PANEL) * BANKS
 
     @property
+    def is_staged_in_queries(self) -> bool:
+        """Whether results take the place of the warp's queries: they are no longer rows."""
+        return self.column16 * self.staged_bytes <= 16 * self.q_rows.vectors
+
+    @property
     def staging_offset(self) -> int:
-        """Where results are staged, in bytes of shared memory: behind the values."""
+        """Where longer results are staged, in bytes of shared memory: behind the values."""
         v = self.v_rows()
         return 16 * (v.first + v.size(self.stages * self.block_n))
 
     @property
     def barrier_offset(self) -> int:
         """Where the barriers lie, in bytes: of q, of k and v two of each stage, of turns."""
-        return self.staging_offset + 16 * self.block_m * self.staged_pitch
+        staged = 0 if self.is_staged_in_queries else 16 * self.block_m * self.staged_pitch
+        return self.staging_offset + staged
 
     @property
     def shared_bytes(self) -> int:

@@ -36,11 +36,13 @@ class Consumers(Roles):
             [
                 wgmma.take_registers(REGISTERS[config.consumers][2]),
                 *self._ring.start(),
+                *self._keep_limits(),
                 self._initialize(),
                 touch(self._s, int(self._s.ty.shape[0]) - 1),
                 mbarrier.wait(self._q_full(), index(0)),
                 tiles(group),
                 *self._all_reduce(self._l_i, operator.add),
+                *([wgmma.warpgroup_barrier(group)] if config.is_staged_in_queries else []),
                 self._stage_results(),
                 warp_sync(),
                 self._store_results(),
@@ -83,22 +85,44 @@ class Consumers(Roles):
             full = self._full(K_FULL, ring.stage, ring.parity)
             return [full, wait_order(n), self._multiply_queries(group)]
 
-        def rest(n: ir.Expr) -> list[tirx.Stmt]:
-            return [self._release(K_EMPTY, ring.stage), self._softmax(n), *ring.advance(1)]
-
         def step(m: ir.Expr) -> tirx.Stmt:
-            n = m + 1
-            done = [self._wait_for_scores(), passed, self._release(V_EMPTY, ring.before)]
-            return sequence([*scores(n), *self._values_before(), *done, *rest(n)])
+            return sequence(self._step(m + 1, scores(m + 1), passed))
 
-        first = [*scores(index(0)), self._wait_for_scores(), passed, *rest(index(0))]
-        last = [wait_order(count), *self._values_before(), passed]
+        zero = index(0)
+        first = [*scores(zero), passed, self._wait_for_scores(), self._release(K_EMPTY, ring.stage)]
+        first += [self._softmax(zero), *ring.advance(1)]
+        last = [wait_order(count), *self._issue_values_before(), passed, self._wait_for_results()]
         steps = loop("m", simplified(count - 1), step)
         return when(count > 0, sequence([*first, steps, *last]))
 
-    def _values_before(self) -> list[tirx.Stmt]:
-        """Multiply the values of the tile before that at hand."""
+    def _step(self, n: ir.Expr, scores: list[tirx.Stmt], passed: tirx.Stmt) -> list[tirx.Stmt]:
+        """Write what is done for a tile but the first one."""
+        ring = self._ring
+        return [
+            *scores,
+            *self._issue_values_before(),
+            passed,
+            self._wait_for_scores(1),
+            self._release(K_EMPTY, ring.stage),
+            self._maxima(n),
+            self._exponentials(),
+            self._wait_and_rescale(),
+            self._release(V_EMPTY, ring.before),
+            self._pack_weights(n),
+            *ring.advance(1),
+        ]
+
+    def _wait_and_rescale(self) -> tirx.Stmt:
+        """Wait for the product with values behind the exponentials.
+
+        A wait before the branch is moved by ptxas to where the scores are waited for.
+        """
+        first = sequence([self._wait_for_results(), self._rescaled()])
+        return tirx.IfThenElse(self._is_rescaled(), first, self._wait_for_results(is_twin=True))
+
+    def _issue_values_before(self) -> list[tirx.Stmt]:
+        """Issue the product with the values of the tile before that at hand."""
         ring = self._ring
         parity = tirx.Select(ring.stage.equal(0), 1 - ring.parity, ring.parity)
         full = self._full(V_FULL, ring.before, parity)
-        return [full, self._multiply_values(index(ring.before)), warp_sync()]
+        return [full, self._multiply_values(index(ring.before), is_waited_for=False)]

@@ -17,7 +17,6 @@ from .flash_mma_epilogue import FlashEpilogue
 from .flash_mma_products import FlashMmaProducts
 from .flash_mma_softmax import FlashMmaSoftmax
 from .flash_problem import FlashProblem
-from .flash_tiles import KeyTiles
 from .flash_tma_config import HALF_BYTES, REGISTERS, FlashTmaConfig
 from .flash_tma_operand import TmaRows
 from .pattern import FLOAT
@@ -61,7 +60,6 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
     ) -> None:
         self._given, self._copies = shared, copies
         super().__init__(problem, config, where, first, warp, lane)
-        self._tiles = KeyTiles(problem, config, where, first)
         self._ring = RingPosition(config.stages)
 
     @property
@@ -71,6 +69,10 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     def _declare(self, name: str, size: int, dtype: str = FLOAT, scope: str = "local") -> ir.Var:
         return self._given if scope != "local" else super()._declare(name, size, dtype, scope)
+
+    def find_limits(self) -> list[tirx.Stmt]:
+        """Find which keys the block sees, where rows read that from memory; all threads do."""
+        return self._find_limits()
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
@@ -152,14 +154,28 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
             stmts.append(wgmma.multiply(types, config.block_n, s, left, right, is_added))
         return sequence([*stmts, wgmma.commit()])
 
-    def _wait_for_scores(self) -> tirx.Stmt:
-        return wgmma.wait_for(load(self._s, [index(0)]), self._config.block_n // 2)
+    def _wait_for_scores(self, pending: int = 0) -> tirx.Stmt:
+        """Wait until so many groups of products are pending at most, not those of scores."""
+        return wgmma.wait_for(load(self._s, [index(0)]), self._config.block_n // 2, pending)
+
+    def _wait_for_results(self, is_twin: bool = False) -> tirx.Stmt:
+        """Wait for the product with values: its fragments are free then."""
+        acc, p_frag = load(self._acc, [index(0)]), load(self._p_frag, [index(0)])
+        count, words = self._config.column16 // 2, self._config.block_n // 4
+        return wgmma.wait_for(acc, count, a_frag=(p_frag, words), is_twin=is_twin)
 
     def _stage(self, n: ir.Expr) -> ir.Expr:
         """Give the first row of a stage."""
         return n * self._config.block_n
 
     def _staged(self, row: ir.Expr, column: ir.Expr) -> ir.TensorLoad:
+        config = self._config
+        if config.is_staged_in_queries:
+            lanes = config.staged_lanes
+            vector, lane = tirx.floordiv(column, index(lanes)), tirx.floormod(column, index(lanes))
+            of_block = self._g * config.rows_of_warp + row
+            place = config.q_rows.in_tile(of_block, vector, row)
+            return load(self._shared, [place + lane * (config.staged_bytes // HALF_BYTES)])
         begin = self._config.staging_offset // HALF_BYTES
         place = super()._staged(row, column)
         return load(self._shared, [place.indices[0] + begin])

@@ -2,7 +2,8 @@
 
     A and B in shared memory:     fence();  multiply(acc, a, b, ...) for some k16;  commit()
                                   wait(pending)
-    A in registers, B in shared:  multiply_fragments(acc, a, tile, ...): all of that for all k16
+    A in registers, B in shared:  multiply_fragments(acc, a, tile, ...): all of that for all k16;
+                                  or without the wait: then wait_for(acc), and a stays as it is
 
 Four warps execute them together. Warp w of a group has rows ``16 * w`` on; fragments of A and
 accumulators are laid out as those of mma.m16n8k16, of n / 8 tiles of 8 columns. Operands in shared
@@ -31,6 +32,11 @@ _PLAIN = {
     "wgmma_give": "setmaxnreg.dec.sync.aligned.u32 {number};",
     "fence_proxy_async": "fence.proxy.async.shared::cta;",
 }
+_WARPGROUP_BARRIER = f"""
+__device__ __forceinline__ void tvm_fusion_warpgroup_barrier(int number) {{
+  asm volatile("bar.sync %0, {THREADS};" :: "r"(number) : "memory");
+}}
+"""
 # One statement: registers that an instruction still reads or writes must not be touched, which a
 # compiler of several statements does not know of fragments of A.
 _FRAGMENTS = """
@@ -43,13 +49,13 @@ __device__ __forceinline__ void {name}(float* acc, const void* a, const void* ti
       "setp.ne.b32 p, {is_added}, 0;\\n\\tsetp.ne.b32 q, 1, 0;\\n\\t"
       "wgmma.fence.sync.aligned;\\n\\t"
 {instructions}
-      "wgmma.commit_group.sync.aligned;\\n\\t"
-      "wgmma.wait_group.sync.aligned 0;\\n\\t}}"
+      "wgmma.commit_group.sync.aligned;\\n\\t{wait}}}"
       : {outputs}
       : {inputs}, "l"(b)
       : "memory");
 }}
 """
+_WAIT = "wgmma.wait_group.sync.aligned 0;\\n\\t"
 _FRAGMENTS_INSTRUCTION = """\
       "add.s64 b, %{b}, {step};\\n\\t"
       "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{short}.{short} "
@@ -117,8 +123,9 @@ def multiply_fragments(
     a_frag: ir.TensorLoad,
     b: tuple[Operand, ir.TensorLoad],
     is_added: bool,
+    is_waited_for: bool = True,
 ) -> tirx.Stmt:
-    """Compute ``acc = a * b``, or ``acc += a * b``, with A in registers, and wait for it.
+    """Compute ``acc = a * b``, or ``acc += a * b``, with A in registers, as one group.
 
     Parameters
     ----------
@@ -135,11 +142,14 @@ def multiply_fragments(
         How B lies, and its first element in shared memory, aligned to 1024 bytes.
     is_added : bool
         Whether the accumulators hold terms already.
+    is_waited_for : bool
+        Whether it is done afterwards; otherwise the fragments are kept until :func:`wait_for`.
     """
     layout, tile = b
     short, count, steps = PTX_TYPES[dtype], n // 2, k // K
     order = "nk" if layout.is_k_contiguous else "kn"
     name = f"tvm_fusion_wgmma_m64n{n}k{k}_{short}_{order}_{layout.panel_bytes}_{int(is_added)}"
+    name += "" if is_waited_for else "_issue"
     instructions = [
         _FRAGMENTS_INSTRUCTION.format(
             b=count + 4 * steps,
@@ -159,6 +169,7 @@ def multiply_fragments(
         leading=layout.leading,
         stride=EIGHT_ROWS,
         is_added=int(is_added),
+        wait=_WAIT if is_waited_for else "",
         instructions="\n".join(instructions),
         outputs=_sums(count),
         inputs=", ".join(f'"r"(x[{i}])' for i in words),
@@ -195,18 +206,54 @@ def wait(pending: int) -> tirx.Stmt:
     return _plain("wgmma_wait", pending)
 
 
-def wait_for(acc: ir.TensorLoad, count: int) -> tirx.Stmt:
-    """Wait for all groups; what reads these accumulators, of float32, stays behind.
+def wait_for(
+    acc: ir.TensorLoad,
+    count: int,
+    pending: int = 0,
+    a_frag: tuple[ir.TensorLoad, int] | None = None,
+    is_twin: bool = False,
+) -> tirx.Stmt:
+    """Wait for groups; what reads these accumulators, of float32, stays behind.
 
     Compilers know nothing of a wait that does not name the registers, and may move their uses.
+
+    Parameters
+    ----------
+    acc : TensorLoad
+        The first accumulator.
+    count : int
+        Accumulators.
+    pending : int
+        How many groups, the last ones, may be pending still.
+    a_frag : (TensorLoad, int), optional
+        Fragments that a product read, and how many 32-bit words: they are written behind alone.
+    is_twin : bool
+        Whether another branch waits, too: what stands in both, compilers move before the branch.
     """
-    name = f"tvm_fusion_wgmma_wait_for_{count}"
+    held, words = a_frag or (None, 0)
+    name = f"tvm_fusion_wgmma_wait_for_{count}" + (f"_{pending}" if pending else "")
+    name += (f"_{words}" if words else "") + ("_twin" if is_twin else "")
+    note = " // of the other branch" if is_twin else ""
+    a = "" if held is None else ", void* a"
+    outputs = _sums(count) + "".join(f', "+r"(((unsigned*)a)[{i}])' for i in range(words))
     source = f"""
-__device__ __forceinline__ void {name}(float* acc) {{
-  asm volatile("wgmma.wait_group.sync.aligned 0;" : {_sums(count)} :: "memory");
+__device__ __forceinline__ void {name}(float* acc{a}) {{
+  asm volatile("wgmma.wait_group.sync.aligned {pending};{note}" : {outputs} :: "memory");
 }}
 """
-    return tirx.Evaluate(cuda_func_call(name, tirx.address_of(acc), source_code=source))
+    addresses = [tirx.address_of(x) for x in (acc, held) if x is not None]
+    return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
+
+
+def warpgroup_barrier(group: ir.Expr) -> tirx.Stmt:
+    """Wait for all threads of a warpgroup, the ``group``-th that has a barrier of its own."""
+    return tirx.Evaluate(
+        cuda_func_call(
+            "tvm_fusion_warpgroup_barrier",
+            tirx.Cast("int32", group) + tirx.const(1, "int32"),  # 0 is that of the block
+            source_code=_WARPGROUP_BARRIER,
+        )
+    )
 
 
 def take_registers(count: int) -> tirx.Stmt:
