@@ -39,6 +39,7 @@ from .tile_choice import (
     LEAST_CHANNELS,
     behind_aligned_rows,
     behind_im2col,
+    is_dequantized,
     is_gathered,
     tensor_core_tile,
     tile_of_groups,
@@ -86,10 +87,6 @@ class GpuContraction(Contraction):
                 f"{contraction.stage.title} has too many or too long rows, or another layout."
             )
             return Refusal("not_skinny", sentence)
-        if norm_scale is not None:
-            work = flops(program.stages)  # normalized rows are computed once
-        else:
-            work = flops(stages) * _slowdown(group, contraction)
         tile, found, convolution = None, None, implicit_gemm(contraction, constants)
         groups = tile_of_groups(contraction, constants, device)
         if groups is not None:
@@ -102,6 +99,10 @@ class GpuContraction(Contraction):
                 found = behind_aligned_rows(contraction, tile, constants, device)
         if beside is None:
             found = found or behind_im2col(contraction, tile, constants, device)
+        if norm_scale is not None:
+            work = flops(program.stages)  # normalized rows are computed once
+        else:
+            work = flops(stages) * _slowdown(group, contraction, tile)
         copies = None
         if found is not None:
             (copies, tile), convolution = found, None
@@ -263,8 +264,10 @@ def _tile(
     return None if skinny is not None and is_computed else tile
 
 
-def _slowdown(group: Group, contraction: SumOfProducts) -> int:
+def _slowdown(group: Group, contraction: SumOfProducts, tile: TileGemmConfig | None) -> int:
     """Weigh producers that the sum evaluates again and again."""
+    if tile is not None and is_dequantized(tile):
+        return 1
     operands = (contraction.left, contraction.right)
     has_expensive = any(is_expensive(x) or operations(x) > PROLOGUE for x in operands)
     return RECOMPUTE_FACTOR if has_expensive and has_prologue(group) else 1

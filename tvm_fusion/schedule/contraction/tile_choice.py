@@ -48,6 +48,13 @@ def is_gathered(tile: TileGemmConfig) -> bool:
     return any(staged and OperandTile(tile, is_a).is_gathered for is_a, staged in sides)
 
 
+def is_dequantized(tile: TileGemmConfig) -> bool:
+    """Whether what threads compute of a tile are weights of int4 or int8, by pairs."""
+    sides = ((True, tile.staged_a), (False, tile.staged_b))
+    found = [OperandTile(tile, is_a).is_dequantized for is_a, staged in sides if staged]
+    return bool(found) and all(found)
+
+
 def tensor_core_tile(
     contraction: SumOfProducts, device: Device, least_rows: int = LEAST_ROWS
 ) -> TileGemmConfig | None:
