@@ -3,14 +3,18 @@
 from dataclasses import replace
 
 import pytest
+from emulator.memory import EmulationError
 from gemm_graphs import contraction_of, product
 from group_kernels import CUDA, close, group, run
 from quantised_products import inputs_of, int4, int8
+from tvm import tirx
 
+from tvm_fusion.schedule.contraction import wgmma_stages
 from tvm_fusion.schedule.contraction.computed_operand import ComputedTile
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.gpu import wgmma
 
 FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles
 SMALL = {"block_m": 64, "block_n": 64, "consumers": 1, "split_k": 1}
@@ -30,28 +34,27 @@ def of_tile(contraction, tile):
     return next(c for c in found if all(getattr(c, k) == v for k, v in tile.items()))
 
 
+def computes(case, tile, **change):
+    """Run a case on the emulator; weights are rounded to the half type, once or twice."""
+    params, body, reference = case
+    members, contraction = contraction_of(params, body)
+    config = replace(of_tile(contraction, tile), **change)
+    assert config.computes_b
+    inputs = inputs_of(params)
+    wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
+    rounding = 2e-2 if config.a_dtype == "bfloat16" else 3e-3
+    close(run(wgmma_gemm_gpu(members.program, config), members, inputs), reference(*wide), rounding)
+    return config
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_computes_the_product(name):
-    (params, body, reference), tile, by_pairs = CASES[name]
-    members, contraction = contraction_of(params, body)
-    config = of_tile(contraction, tile)
-    assert config.computes_b
-    assert ComputedTile(config).is_dequantized == by_pairs
-    inputs = inputs_of(params)
-    wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
-    # Weights are rounded to the half type, once or twice.
-    rounding = 2e-2 if "bfloat16" in name else 3e-3
-    close(run(wgmma_gemm_gpu(members.program, config), members, inputs), reference(*wide), rounding)
+    case, tile, by_pairs = CASES[name]
+    assert ComputedTile(computes(case, tile)).is_dequantized == by_pairs
 
 
-@pytest.mark.parametrize("change", [{"split_k": 2, "stages": 3}], ids=str)
-def test_split_k(change):
-    params, body, reference = int4(72, 520, 64, 1, True, size=8)
-    members, contraction = contraction_of(params, body)
-    config = replace(of_tile(contraction, SMALL), **change)
-    inputs = inputs_of(params)
-    wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
-    close(run(wgmma_gemm_gpu(members.program, config), members, inputs), reference(*wide), 3e-3)
+def test_split_k():
+    computes(int4(72, 520, 64, 1, True, size=8), SMALL, split_k=2, stages=3)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,36 @@ def test_many_rows_are_claimed(case):
 def test_operands_that_are_copied_are_not_computed():
     _, contraction = contraction_of(*product(512, 512, 512)[:2])
     assert not wgmma_config(contraction, CUDA.device).computes_b
+
+
+def no_proxy_fence(monkeypatch):
+    monkeypatch.setattr(wgmma, "fence_proxy", lambda: tirx.Evaluate(0))
+
+
+def no_barrier_of_the_warp(monkeypatch):
+    """One thread arrives for others, whose writes it does not know."""
+    monkeypatch.setattr(wgmma_stages, "warp_sync", lambda: tirx.Evaluate(0))
+
+
+def loads_of_another_tile(monkeypatch):
+    begin = ComputedTile.begin
+
+    def same(self, thread, tile, to):
+        return begin(self, thread, tile._replace(k_tile=tile.k_tile * 0), to)
+
+    monkeypatch.setattr(ComputedTile, "begin", same)
+
+
+MISTAKES = {
+    no_proxy_fence: (EmulationError, "without a proxy fence"),
+    no_barrier_of_the_warp: (EmulationError, "read without a barrier after the write"),
+    loads_of_another_tile: (AssertionError, None),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_of_the_producer(mistake, monkeypatch):
+    kind, message = MISTAKES[mistake]
+    mistake(monkeypatch)
+    with pytest.raises(kind, match=message):
+        computes(*CASES["int8"][:2])
