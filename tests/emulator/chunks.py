@@ -16,6 +16,9 @@ class Chunks:
     ----------
     bar, phase : array
         The mbarrier that the copy completes on, -1 for none, and the phase that ends then.
+    by : array
+        The thread that wrote it last, and has not passed a fence of the asynchronous proxy since;
+        -1 for none.
     product : array of [chunk, warpgroup]
         Number of the last group of products that reads it; -1 for none.
     epoch : array of [chunk, warp]
@@ -30,6 +33,7 @@ class Chunks:
         self.per_block = size // CHUNK
         count = self.per_block * machine.blocks
         self.bar, self.phase = np.full(count, -1, "int16"), np.zeros(count, "int32")
+        self.by = np.full(count, -1)
         self.product = np.full((count, self.mbarriers.warps // WARPS), -1, "int32")
         self.epoch = np.full((count, self.mbarriers.warps), -1, "int32")
 
@@ -83,7 +87,12 @@ class Chunks:
         if (known[found // self.per_block, self.bar[found]] <= self.phase[found]).any():
             raise EmulationError(f"{self.name}: a block ends before a copy was waited for")
 
-    def written(self, chunks, bar=-1, phase=0):
+    def fence(self, threads):
+        """Make what threads wrote visible to products."""
+        self.by[np.isin(self.by, threads)] = -1
+
+    def written(self, chunks, bar=-1, phase=0, by=-1):
         """Note a write that was checked: by a copy, or by threads."""
         self.bar[chunks], self.phase[chunks], self.product[chunks] = bar, phase, -1
+        self.by[chunks] = by
         self.epoch[chunks] = -1

@@ -481,6 +481,32 @@ def _pairs(translate, match, arguments, _source):
     return run
 
 
+def _byte_perm(translate, _match, arguments, _source):
+    """Four bytes of the eight of two words."""
+    a, b, selector = (translate.of(x) for x in arguments)
+
+    def run(m):
+        words = [np.asarray(x(m), "uint64") for x in (a, b, selector)]
+        both, made = words[0] | words[1] << np.uint64(32), np.uint64(0)
+        for byte in range(4):
+            chosen = words[2] >> np.uint64(4 * byte) & np.uint64(7)
+            made = made | (both >> 8 * chosen & np.uint64(255)) << np.uint64(8 * byte)
+        return made.astype("uint32")
+
+    return run
+
+
+def _twice(translate, _match, arguments, _source):
+    """A number of a half type in both halves of a word."""
+    number = translate.of(arguments[0])
+
+    def run(m):
+        bits = np.ascontiguousarray(number(m)).view("uint16").astype("uint32")
+        return bits << np.uint32(16) | bits
+
+    return run
+
+
 def _widen(translate, _match, arguments, _source):
     value = translate.of(arguments[0])
     return lambda m: np.asarray(value(m)).astype("float32")
@@ -558,6 +584,8 @@ _PATTERNS = [
     (r"__funnelshift_r\(word\[i\], word\[i \+ 1\], 16 \* odd\);", _shift_words),
     (r"lop3\.b32 %0, %1, %2, %3, (\w+);", _table),
     (r"fma\.rn\.(f16|bf16)x2 %0, %1, %2, %3;", _pairs),
+    (r"prmt\.b32 %0, %1, %2, %3;", _byte_perm),
+    (r"mov\.b32 %0, \{%1, %1\};", _twice),
     (r"mov\.b32 %0, \{%1, %2\};.*low.*x", _widen),
     (r"return __shfl_sync\(0xffffffffu, \w+, 0\);", _uniform),
     (r"return __any_sync\(0xffffffffu, \w+\);", _any),

@@ -163,7 +163,7 @@ class Memory:
             raise EmulationError(f"{self.name}: threads write different values to one element")
         place, threads = self._units(place, threads)
         if self.chunks is not None:
-            self.chunks.written(self._chunks(place))
+            self.chunks.written(self._chunks(place), by=threads)
         self.writer[place] = threads
         self.written[:, place] = self.machine.passed(threads)
         clusters = self.machine.cluster_of[threads]
@@ -228,6 +228,16 @@ class Memory:
         active = self.machine.active()
         place, threads = (x[active] for x in self.places(index))
         self._check_order(*self._units(place, threads))
+
+    def check_product(self, chunks, threads):
+        """Refuse products of what other threads wrote without a barrier, or a fence, since."""
+        if (self.chunks.by[chunks] >= 0).any():
+            raise EmulationError(f"{self.name}: products of what was written without a proxy fence")
+        units = CHUNK // self.unit
+        place = (chunks[:, None] * units + np.arange(units)).ravel()
+        if (self.writer[place] < 0).any():
+            raise EmulationError(f"{self.name}: products of what no copy brought")
+        self._check_order(place, np.repeat(threads, units))
 
     def _check_order(self, place, threads):
         clock = self.machine.clock

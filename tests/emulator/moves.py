@@ -156,8 +156,13 @@ def _nothing(_translate, _match, _arguments, _source):
     return lambda m: None
 
 
-def _proxy_fence(*given):  # one memory, not two ways to it
-    return _nothing(*given)
+def _proxy_fence(_translate, _match, _arguments, _source):
+    def run(m):
+        for memory in m.memories:
+            if memory.chunks is not None:
+                memory.chunks.fence(m.active())
+
+    return run
 
 
 def _vector(begin, count):

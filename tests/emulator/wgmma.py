@@ -226,8 +226,11 @@ class Products:
         known = machine.mbarriers.clocks.reshape(-1, THREADS, machine.mbarriers.clocks.shape[1])
         rows = np.broadcast_to(np.arange(len(groups))[:, None, None], chunks.shape)
         memory.chunks.check_read(chunks, rows, known[groups].min(1))
-        if (memory.chunks.bar[chunks] < 0).any():
-            raise EmulationError(f"{memory.name}: products of what no copy brought")
+        by_threads = memory.chunks.bar[chunks] < 0
+        if by_threads.any():
+            first = groups[rows[by_threads]] * THREADS
+            for warp in range(0, THREADS, WARP):
+                memory.check_product(chunks[by_threads], first + warp)
         own = groups % (machine.per_block // THREADS)
         memory.chunks.product[chunks, own[:, None, None]] = self.committed[groups][:, None, None]
         data = memory.viewed(dtype).data.reshape(-1, CHUNK // dtype.itemsize)

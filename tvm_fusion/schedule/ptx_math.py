@@ -7,15 +7,14 @@ both halves of a word, which TVM's codegen writes one by one.
 
 from __future__ import annotations
 
-import struct
-
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext
 
 from ..core.expressions import call_name
-from .gpu.mma import PTX_TYPES
+from .gpu.half_pairs import constant_pair, fma
+from .gpu.mma import HALF_TYPES
 
 _NAME = "tvm_fusion_lop3"
 # (x & mask) ^ other as a table: where the bits of 0xF0, 0xCC and 0xAA are the operands.
@@ -27,15 +26,7 @@ __forceinline__ __device__ unsigned {_NAME}(unsigned x, unsigned mask, unsigned 
   return y;
 }}
 """
-_FMA = "tvm_fusion_fma_{}x2"
-_FMA_SOURCE = """
-__forceinline__ __device__ unsigned {name}(unsigned x, unsigned factor, unsigned summand) {{
-  unsigned y;
-  asm("fma.rn.{short}x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(factor), "r"(summand));
-  return y;
-}}
-"""
-_PAIRS = {f"{dtype}x2": short for dtype, short in PTX_TYPES.items()}
+_PAIRS = {f"{dtype}x2": dtype for dtype in HALF_TYPES}
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="PtxMath")
@@ -65,16 +56,13 @@ def _lop3(node: tirx.BitwiseXor) -> ir.Expr:
 
 def _fma_f16x2(node: tirx.Sub) -> ir.Expr:
     """Multiply and add both halves of reinterpreted words."""
-    short, product = _PAIRS.get(str(node.ty.dtype)), node.a
-    if short is None or not isinstance(product, tirx.Mul) or call_name(product.a) != "reinterpret":
+    dtype, product = _PAIRS.get(str(node.ty.dtype)), node.a
+    if dtype is None or not isinstance(product, tirx.Mul) or call_name(product.a) != "reinterpret":
         return node
     factor, less = _word_of(product.b, 1), _word_of(node.b, -1)
     if factor is None or less is None or str(product.a.args[0].ty.dtype) != "uint32":
         return node
-    name = _FMA.format(short)
-    source = _FMA_SOURCE.format(name=name, short=short)
-    operands = (product.a.args[0], factor, less)
-    made = cuda_func_call(name, *operands, source_code=source, return_type="uint32")
+    made = fma(dtype, product.a.args[0], factor, less)
     return tirx.reinterpret(str(node.ty.dtype), made)
 
 
@@ -82,9 +70,4 @@ def _word_of(pair: ir.Expr, sign: int) -> ir.Expr | None:
     """Give a broadcast constant as 32 bits."""
     if not isinstance(pair, tirx.Broadcast) or not isinstance(pair.value, tirx.FloatImm):
         return None
-    value = sign * float(pair.value.value)
-    if str(pair.value.ty.dtype) == "float16":
-        (bits,) = struct.unpack("<H", struct.pack("<e", value))
-    else:
-        (bits,) = (struct.unpack("<I", struct.pack("<f", value))[0] >> 16,)
-    return tirx.const(bits << 16 | bits, "uint32")
+    return constant_pair(str(pair.value.ty.dtype), sign * float(pair.value.value))

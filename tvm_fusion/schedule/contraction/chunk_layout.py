@@ -19,7 +19,7 @@ from ...core.loops import constant, index, product, substitute
 from ...program.stage import Axis
 from ..address import conditional_loads, known_step
 from ..gpu.cp_async import NARROW_BYTES
-from ..gpu.vector_loads import ElementLoads, VectorLoad
+from ..gpu.vector_loads import ElementLoads, VectorLoad, resolved
 from .tile_gemm_config import TileGemmConfig, axis_values, is_plain, unguarded
 
 HALF_BYTES = 2
@@ -98,17 +98,20 @@ def _along(
     if is_plain_load and _is_strided(strides, axes[-1], chunk):
         return other
     for lanes in (chunk, *(size // config.item_bytes for size in NARROW_BYTES)):
-        if extent is None or extent % lanes or not _may_be_hoisted(core):
+        if extent is None or extent % lanes:
             continue
         if guard is not None and not _is_of_vectors(guard, axes[-1], lanes):
             continue
         analyzer = _analyzer((*config.contraction.stage.axes, *config.k_axes))
         analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // lanes)))
         elements = ElementLoads(analyzer, is_copied=is_plain_load)
-        values = [
-            elements.read(substitute(core, axis_values(axes, vector * lanes + lane)))
+        found = [
+            resolved(substitute(core, axis_values(axes, vector * lanes + lane)), analyzer)
             for lane in range(lanes)
         ]
+        if not all(map(_may_be_hoisted, found)):
+            continue
+        values = [elements.read(x) for x in found]
         vectors = elements.vectors()
         if is_plain_load and len(vectors[0].elements) == lanes:
             if guard is not None:

@@ -40,6 +40,9 @@ def refuse_parts(
     if isinstance(config, TileGemmConfig) and config.has_workspace:
         sentence = "Split-K through global memory stores the product alone in its second launch."
         return Refusal("epilogue_elsewhere", sentence)
+    if isinstance(config, WgmmaConfig) and config.computes_b:
+        sentence = "Threads that compute an operand of a product store no parts beside it."
+        return Refusal("epilogue_elsewhere", sentence)
     if isinstance(config, WgmmaConfig):
         threads, most = IDLE_THREADS, int(tile_clocks(config, device) / RATES.latency)
     else:

@@ -38,6 +38,7 @@ from .tile_choice import (
     behind_aligned_rows,
     behind_im2col,
     conv_tile,
+    is_dequantized,
     is_gathered,
     tile_of_groups,
 )
@@ -85,10 +86,6 @@ class GpuContraction(Contraction):
                 f"{contraction.stage.title} has too many or too long rows, or another layout."
             )
             return Refusal("not_skinny", sentence)
-        if norm_scale is not None:
-            work = flops(program.stages)  # normalized rows are computed once
-        else:
-            work = flops(stages) * _slowdown(group, contraction)
         gemm: GemmConfig | None = None
         found, convolution = None, implicit_gemm(contraction, constants)
         groups = tile_of_groups(contraction, constants, device)
@@ -102,6 +99,10 @@ class GpuContraction(Contraction):
                 found = behind_aligned_rows(contraction, gemm, constants, device)
         if beside is None:
             found = found or behind_im2col(contraction, gemm, constants, device)
+        if norm_scale is not None:
+            work = flops(program.stages)  # normalized rows are computed once
+        else:
+            work = flops(stages) * _slowdown(group, contraction, gemm)
         copies = None
         if found is not None:
             (copies, gemm), convolution = found, None
@@ -243,8 +244,10 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
     )
 
 
-def _slowdown(group: Group, contraction: SumOfProducts) -> int:
+def _slowdown(group: Group, contraction: SumOfProducts, gemm: GemmConfig | None) -> int:
     """Weigh producers that the sum evaluates again and again."""
+    if isinstance(gemm, TileGemmConfig) and is_dequantized(gemm):
+        return 1
     operands = (contraction.left, contraction.right)
     has_expensive = any(is_expensive(x) or operations(x) > PROLOGUE for x in operands)
     return RECOMPUTE_FACTOR if has_expensive and has_prologue(group) else 1

@@ -52,6 +52,13 @@ def conv_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | No
     return GpuGemmProblem(contraction, device, least_rows=LEAST_CHANNELS).tile
 
 
+def is_dequantized(tile: TileGemmConfig) -> bool:
+    """Whether what threads compute of a tile are weights of int4 or int8, by pairs."""
+    sides = ((True, tile.staged_a), (False, tile.staged_b))
+    found = [OperandTile(tile, is_a).is_dequantized for is_a, staged in sides if staged]
+    return bool(found) and all(found)
+
+
 def tile_of_groups(
     contraction: SumOfProducts, constants: Collection[ir.Var], device: Device
 ) -> tuple[ImplicitGemm, TileGemmConfig] | None:

@@ -4,7 +4,8 @@
     the same, zero around an image:   cp.async under the condition of the chunk: implicit GEMM
     the same, rows of 8 or 4 bytes:   two or four cp.async for a chunk
     the same, halves of any address:  loads of aligned words, shifted, one store
-    computed (prologue, dequantized): vector loads, a chunk in registers, one store
+    computed (prologue, dequantized): vector loads, a chunk in registers, one store; int4 and int8
+                                      by pairs (dequantize_chunk)
     computed and unaligned, padded:   element loads under conditions, one store
 
 Terms beyond K are zero. Rows beyond M or N, whose sums are not stored, are zero or repeat the last
@@ -23,6 +24,7 @@ from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.register_copies import load_or_zero
 from ..gpu.shared_tiles import store_shared
 from ..gpu.shifted_loads import ELEMENTS, load_words, shift_words
+from .dequantize_chunk import Words, dequantized_words
 from .operand_layout import OperandLayout, TilePosition
 from .tile_gemm_config import TileGemmConfig, axis_values
 from .window_copies import WindowCopies
@@ -54,6 +56,7 @@ class OperandTile(OperandLayout):
         self._first = layout.vectors[0].first if self.is_copied else None
         self._registers = None
         self._window: WindowCopies | None = None
+        self._words_of: Words | None = None
         self.buffers: list[ir.Var] = []
         self.by_address: list[ir.Var] = []
         self._held: ir.Var | None = None
@@ -82,10 +85,16 @@ class OperandTile(OperandLayout):
             if self._values is not None:
                 self._registers = RegisterBuffers(layout.vectors, self._each)
                 self.buffers += self._registers.arrays
+                self._words_of = dequantized_words(self._values, self._registers, self._dtype)
 
     @property
     def _copy_bytes(self) -> int:
         return self.lanes * self._config.item_bytes
+
+    @property
+    def is_dequantized(self) -> bool:
+        """Whether chunks are weights of int4 or int8."""
+        return self._words_of is not None
 
     def prepare(self, thread: ir.Expr, where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
         """Compute what all tiles of a block have in common; parameters as of TilePosition."""
@@ -164,18 +173,31 @@ class OperandTile(OperandLayout):
             if self._values is None or self._registers is None:
                 return when(inside, store_shared(place, load(self._staged, [i * self._chunk]), 16))
             there, is_k_inside = self._source(tile, row, chunk)
-            values, zero = [], tirx.const(0, self._dtype)
-            for value in self._values:
-                values.append(substitute(self._registers.values(value, i), {**tile.where, **there}))
-            stores = [tirx.BufferStore(self._staged, v, [n]) for n, v in enumerate(values)]
+            zero = tirx.const(0, self._dtype)
             zeros = [tirx.BufferStore(self._staged, zero, [n]) for n in range(self._chunk)]
-            made: tirx.Stmt = sequence(stores)
+            made = self._compute(i, {**tile.where, **there})
             if not sym.Analyzer().can_prove(is_k_inside):
                 made = tirx.IfThenElse(is_k_inside, made, sequence(zeros))
             stored = store_shared(place, load(self._staged, [index(0)]), 16)
             return when(inside, sequence([made, stored]))
 
         return unrolled("chunk", self._each, one)
+
+    def _compute(self, i: ir.Expr, where: dict[ir.Var, ir.Expr]) -> tirx.Stmt:
+        """Compute a chunk of what :meth:`begin` loaded."""
+        assert self._values is not None
+        assert self._registers is not None
+        if self._words_of is None:
+            values = [substitute(self._registers.values(v, i), where) for v in self._values]
+            stores = [tirx.BufferStore(self._staged, v, [n]) for n, v in enumerate(values)]
+            return sequence(stores)
+        stores = []
+        for n, word in enumerate(self._words_of(i, where)):
+            pair = tirx.reinterpret(f"{self._dtype}x2", word)
+            stores.append(
+                tirx.BufferStore(self._staged, pair, [tirx.Ramp(index(2 * n), index(1), 2)])
+            )
+        return sequence(stores)
 
     def _load_elements(
         self, i: ir.Expr, tile: TilePosition, row: ir.Expr, chunk: ir.Expr

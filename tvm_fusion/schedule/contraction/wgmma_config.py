@@ -20,6 +20,7 @@ from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
 from ..gpu.tma import ROW_BYTES
 from ..gpu.wgmma import THREADS, WARPS, M
+from .computed_operand import ComputedOperand
 from .tile_gemm_config import TileGemmConfig, axis_values
 from .tile_shape import REGISTER_FILE
 from .tma_operand import TmaOperand
@@ -28,6 +29,7 @@ from .tma_window import TmaWindow
 STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
+COMPUTING_REGISTERS, BESIDE_COMPUTING_REGISTERS = 104, 200  # the same where a producer computes B
 # Rows of 32 results in shared memory, of a warp; rows of a fragment lie in different banks.
 STAGED_STRIDE = 32 + 4
 STAGED_WARP_BYTES = 16 * STAGED_STRIDE * 4
@@ -88,6 +90,23 @@ class WgmmaConfig(TileGemmConfig):
     def moves_registers(self) -> bool:
         """Whether the producer gives registers to consumers."""
         return self.consumers == 2 and self.split_k == 1
+
+    @property
+    def computes_b(self) -> bool:
+        """Whether the producer's threads compute B; otherwise TMA copies it, as it does A."""
+        return isinstance(self.operand_b, ComputedOperand)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of a stage that TMA copies."""
+        return sum(x.bytes for x in self.operands if x.maps)
+
+    @property
+    def moved_registers(self) -> tuple[int, int]:
+        """Registers of a producer's and of a consumer's thread, once they are moved."""
+        if self.computes_b:
+            return COMPUTING_REGISTERS, BESIDE_COMPUTING_REGISTERS
+        return PRODUCER_REGISTERS, CONSUMER_REGISTERS
 
     @property
     def slabs(self) -> int:

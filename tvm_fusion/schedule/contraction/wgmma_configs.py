@@ -18,6 +18,7 @@ from ...core.loops import constant
 from ...device import Device
 from ..gpu.mma import FLOAT8_TYPES, find_atom
 from ..gpu.wgmma import WARPS, M
+from .computed_operand import computed_operand
 from .direct_epilogue import COLUMNS
 from .match_tma_window import tma_window
 from .operands import SumOfProducts
@@ -126,6 +127,8 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
     block_k = STAGE_K_BYTES // start.item_bytes
     a, b = (tma_operand(start, is_a, block_k) for is_a in (True, False))
     kind: type[WgmmaConfig] = WgmmaConfig
+    if a is not None and b is None:
+        b = computed_operand(start, block_k)
     if a is None or b is None:
         found = tma_window(start, block_k)
         if found is None or result_vectors(start).is_along_m:

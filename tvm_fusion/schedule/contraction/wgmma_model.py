@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ...core.expressions import is_expensive
 from ...core.loops import constant
 from ...device import Device
-from ..gpu.wgmma import K, M
+from ..gpu.wgmma import THREADS, K, M
 from .tile_gemm_model import RATES
 from .tile_gemm_problem import gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
@@ -35,6 +35,8 @@ PROMOTED_ALONE = 1.62
 # 128x3072x768 without, by 2 and by 4: 7.50, 6.76 and 6.33 us; 197x3072x768: 7.71 and 8.24; 3x3 over
 # 8x7x7x512: 13.57, 11.49 and 9.56.
 CLUSTER, CLUSTER_BLOCK = 1950.0, 26.0
+# Clocks of a producer's thread for an element of B that it computes.
+COMPUTED_ELEMENT = 4.0
 # A block of two consumers of which one has a tile is faster than one of a single consumer, of 64
 # columns alone: 128x768x2304 3.72 and 3.94 us, 784x768x192 3.83 and 4.23, 128x768x3072 4.21 and
 # 4.36; but 64x96: 197x768x2304 4.80 and 4.54.
@@ -96,6 +98,8 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     busy = min(max(2 * blocks / sms - 1, 0), 1)
     copies = config.stage_bytes / (rates.l2_half + (rates.l2_all - rates.l2_half) * busy)
     steps = config.block_k // config.k_step
+    if config.computes_b:
+        copies = max(copies, COMPUTED_ELEMENT * config.block_n * config.block_k / THREADS)
     products = resident * max(elements * steps * K / rate, copies)
     stage = max(products, RATES.latency / (config.stages - 1))
     main = config.k_tiles * stage

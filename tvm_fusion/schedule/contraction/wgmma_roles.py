@@ -1,8 +1,8 @@
 """Roles of a GEMM's warpgroups on Hopper: a producer of tiles, consumers that multiply them.
 
-    producer, one thread, while other warps may store parts of a concatenation:
+    producer, while other warps may store parts of a concatenation:
       for tile = block, block + grid, ..:  for k_tile:
-        wait(empty[stage]); expect_bytes(full[stage]); copy A and B     TMA, 128-byte swizzle
+        wait(empty[stage]); copy A and B; they arrive at full[stage]    (wgmma_producer)
     consumers, of block_m / consumers rows each, or of every other tile:
       for tile:
         load what the first results read, or behind the last k_tile
@@ -28,7 +28,7 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
-from ..gpu import mbarrier, tma, wgmma
+from ..gpu import mbarrier, wgmma
 from ..gpu.launch import dependents_launch
 from ..gpu.mma import WARP
 from ..gpu.ring_position import RingPosition
@@ -36,7 +36,8 @@ from ..gpu.shared_tiles import touch
 from .direct_epilogue import DirectEpilogue
 from .staged_epilogue import StagedEpilogue
 from .tile_gemm_config import TilePlace
-from .wgmma_config import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WgmmaConfig
+from .wgmma_config import WgmmaConfig
+from .wgmma_producer import Producer
 from .wgmma_stages import TileStages
 
 IDLE_THREADS = wgmma.THREADS - WARP  # of the producer
@@ -88,39 +89,20 @@ class Roles:
         return self._stages.initialize(self._maps)
 
     def produce(self, beside: tirx.Stmt | None = None) -> tirx.Stmt:
-        """Copy the tiles of A and B: one thread of a warpgroup.
+        """Fill the stages: one thread of a warpgroup, or all where they compute B.
 
         Parameters
         ----------
         beside : Stmt, optional
             What the threads of the other warps do.
         """
-        config, stages = self._config, self._stages
-
-        def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
-            batch = config.axes_at(place.batch)
-            firsts = [place.m_tile * config.block_m], config.first_columns(place.n_tile)
-
-            def copy(k_tile: ir.Expr) -> tirx.Stmt:
-                k = (
-                    place.rank * config.k_tiles + k_tile if config.split_k > 1 else k_tile
-                ) * config.block_k
-                stage, full = self._ring.stage, stages.full(self._ring.stage)
-                stmts = [
-                    mbarrier.wait(stages.empty(stage), 1 - self._ring.parity),
-                    mbarrier.expect_bytes(full, config.stage_bytes),
-                ]
-                for i, operand in enumerate(config.operands):
-                    for at, own, where in operand.boxes(batch, firsts[i], k):
-                        to = stages.operand(i, stage, at)
-                        stmts.append(tma.load(to, self._maps[i][own], full, where))
-                return sequence([*stmts, *self._ring.advance(1)])
-
-            return loop("k_tile", config.k_tiles, copy)
-
-        give = [wgmma.give_registers(PRODUCER_REGISTERS)] if config.moves_registers else []
-        tiles = sequence([*self._ring.start(), self._tiles(of_tile, index(0), 1)])
-        made = when(self._thread.equal(0), tiles)
+        config = self._config
+        producer = Producer(config, self._maps, self._stages, self._ring, self._thread)
+        self.buffers += producer.buffers
+        give = [wgmma.give_registers(config.moved_registers[0])] if config.moves_registers else []
+        tiles = self._tiles(lambda _, place: producer.tile(place), index(0), 1)
+        made = sequence([*self._ring.start(), tiles])
+        made = made if config.computes_b else when(self._thread.equal(0), made)
         if beside is not None:
             made = tirx.IfThenElse(self._thread < WARP, made, beside)
         return sequence([*give, made])
@@ -176,7 +158,7 @@ class Roles:
             ]
             return block("tile", sequence(stmts), epilogue.buffers)
 
-        take = [wgmma.take_registers(CONSUMER_REGISTERS)] if config.moves_registers else []
+        take = [wgmma.take_registers(config.moved_registers[1])] if config.moves_registers else []
         mine = (own, 2) if config.is_ping_pong else (index(0), 1)
         start = self._ring.start()
         if config.is_ping_pong:  # the first tile is the other's

@@ -1,7 +1,8 @@
 """Stages of a Hopper GEMM in shared memory, and the mbarriers that hand them over.
 
 A of all stages, B of all stages      128-byte swizzle, as TMA writes them and wgmma reads them
-full[stage]     the copies of a stage are there: one arrival, and the bytes that TMA counts
+full[stage]     the copies of a stage are there: one arrival, and the bytes that TMA counts; of a
+                computed B one more of each warp of the producer
 empty[stage]    each warp of the consumers has read it
 order[consumer]  of two ping-pong consumers: the other has multiplied its tile
 """
@@ -13,6 +14,7 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import index, sequence, when
 from ..gpu import mbarrier, tma, wgmma
+from ..gpu.cp_async import warp_sync
 from ..gpu.mma import WARP
 from .wgmma_config import WgmmaConfig
 
@@ -34,9 +36,10 @@ class TileStages:
     def initialize(self, maps: list[list[ir.Var]]) -> tirx.Stmt:
         """Initialize the barriers, and prefetch tensor maps; one thread does."""
         arrivals = self._config.consumers_of_tile * wgmma.WARPS
+        producers = 1 + (wgmma.WARPS if self._config.computes_b else 0)
         stmts = [tma.prefetch(m) for some in maps for m in some]
         for stage in range(self._config.stages):
-            stmts.append(mbarrier.init(self.full(index(stage)), 1))
+            stmts.append(mbarrier.init(self.full(index(stage)), producers))
             stmts.append(mbarrier.init(self.empty(index(stage)), arrivals))
         if self._config.is_ping_pong:
             stmts += [mbarrier.init(self.order_barrier(index(i)), wgmma.WARPS) for i in range(2)]
@@ -67,6 +70,12 @@ class TileStages:
         """Let the producer overwrite a stage: each warp has read it."""
         lane = tirx.floormod(thread, index(WARP))
         return when(lane.equal(0), mbarrier.arrive(self.empty(stage)))
+
+    def fill(self, thread: ir.Expr, stage: ir.Expr) -> tirx.Stmt:
+        """Let consumers read what the threads of a warp of the producer wrote to a stage."""
+        lane = tirx.floormod(thread, index(WARP))
+        arrive = when(lane.equal(0), mbarrier.arrive(self.full(stage)))
+        return sequence([wgmma.fence_proxy(), warp_sync(), arrive])
 
     def ping_pong(
         self, thread: ir.Expr, own: ir.Expr, step: ir.Expr
