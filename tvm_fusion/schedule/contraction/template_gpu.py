@@ -45,6 +45,7 @@ from .tile_choice import (
 )
 from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_problem import LEAST_ROWS
+from .transpose_proposals import transpose_proposals
 from .tuning_gpu import KERNELS, configured, designs, tile_launches, tile_workspace_bytes
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as
@@ -207,10 +208,11 @@ class GpuContraction(Contraction):
         """Name norms with the skinny GEMM behind them, dual GEMMs, and operands that are expanded.
 
         A tile of an operand is computed on its way to shared memory, so that the largest tensor of
-        a squeeze-and-excitation block goes.
+        a squeeze-and-excitation block goes. Convolutions are named with the transposes around them.
         """
         yield from norm_gemm_proposals(graph)
         yield from dual_gemm_proposals(graph, device)
+        yield from transpose_proposals(graph)
         yield from super().propose(graph, device)
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:
