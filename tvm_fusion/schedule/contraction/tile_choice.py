@@ -21,7 +21,7 @@ from .partial_im2col import partial_im2col
 from .tile_gemm_choice import best_tile
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_model import RATES, estimated_clocks
-from .tile_gemm_problem import LEAST_ROWS, gemm_problem, gemm_sizes
+from .tile_gemm_problem import LEAST_ROWS, assumed_rows, gemm_problem, gemm_sizes
 from .tile_operand import OperandTile
 from .tuning_gpu import tile_clocks
 from .unaligned_tiles import narrow_copy_clocks
@@ -61,10 +61,11 @@ def tensor_core_tile(
     problem = gemm_problem(contraction, device, least_rows)
     if problem is None:
         return None
-    small, large = best_tile(problem, device), best_wgmma_tile(problem, device)
+    rows = assumed_rows(problem)
+    small, large = best_tile(problem, device, rows), best_wgmma_tile(problem, device)
     if small is None or large is None:
         return small or large
-    clocks = estimated_clocks(small, gemm_sizes(small), device)
+    clocks = estimated_clocks(small, gemm_sizes(small, rows), device)
     return large if wgmma_clocks(large, device) < clocks else small
 
 
