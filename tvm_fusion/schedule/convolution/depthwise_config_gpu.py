@@ -56,7 +56,7 @@ def depthwise_gpu_configs(view: DepthwiseView, device: Device) -> Iterator[Depth
 def threads(view: DepthwiseView, config: DepthwiseGpuConfig) -> int:
     """Count the threads of the grid that have a strip."""
     outer = math.prod(at(a.extent) for a in (*view.batch, view.y))
-    strips = -(-(constant(view.x.extent) or 1) // config.pixels)
+    strips = -(-at(view.x.extent) // config.pixels)
     return outer * strips * ((constant(view.k.extent) or 1) // view.lanes)
 
 
@@ -73,7 +73,7 @@ def registers(view: DepthwiseView, pixels: int) -> int:
 
 
 def _fits(view: DepthwiseView, pixels: int) -> bool:
-    width = constant(view.x.extent) or 1
+    width = at(view.x.extent)
     if pixels == 1:
         return True
     wasted = -(-width // pixels) * pixels - width
@@ -83,6 +83,6 @@ def _fits(view: DepthwiseView, pixels: int) -> bool:
 def _config(view: DepthwiseView, pixels: int) -> DepthwiseGpuConfig:
     vectors = (constant(view.k.extent) or 1) // view.lanes
     own = max(n for n in range(1, min(vectors, MOST_VECTORS) + 1) if vectors % n == 0)
-    rows = min(ROWS, constant(view.y.extent) or 1)
-    strips = -(-(constant(view.x.extent) or 1) // pixels)
+    rows = min(ROWS, at(view.y.extent))
+    strips = -(-at(view.x.extent) // pixels)
     return DepthwiseGpuConfig(pixels, rows, max(1, min(strips, THREADS // (own * rows))), own)
