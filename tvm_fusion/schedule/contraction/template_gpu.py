@@ -30,6 +30,7 @@ from .grouped_gemm_choice import has_few_sums
 from .implicit_gemm import implicit_gemm, with_stored_columns
 from .norm_prologue import norm_gemm_proposals
 from .norm_scale_gpu import NormScale, with_norm_scale
+from .operand_copies import packing_bytes
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
 from .skinny_mma_config import skinny_gemm_config
 from .split_k_workspace import split_k_kernels
@@ -39,6 +40,7 @@ from .tile_choice import (
     LEAST_CHANNELS,
     behind_aligned_rows,
     behind_im2col,
+    behind_packed_weight,
     is_gathered,
     tensor_core_tile,
     tile_of_groups,
@@ -103,6 +105,10 @@ class GpuContraction(Contraction):
                 found = behind_aligned_rows(contraction, tile, constants, device)
         if beside is None:
             found = found or behind_im2col(contraction, tile, constants, device)
+        packed = behind_packed_weight(contraction, tile, program.inputs, device)
+        if found is None and beside is None and packed is not None:
+            convolution, tile = packed
+        is_packed = convolution is not None and convolution.source not in constants
         copies = None
         if found is not None:
             (copies, tile), convolution = found, None
@@ -127,10 +133,13 @@ class GpuContraction(Contraction):
         return Claim(
             self,
             group,
-            launches=tile_launches(tile) + (0 if copies is None else copies.launches),
+            launches=tile_launches(tile)
+            + (0 if copies is None else copies.launches)
+            + int(is_packed),
             bytes=traffic(group, stages)
             + tile_workspace_bytes(tile)
-            + (0 if copies is None else copies.bytes),
+            + (0 if copies is None else copies.bytes)
+            + (packing_bytes(convolution) if convolution is not None and is_packed else 0),
             flops=work,
             parallelism=blocks,
             shared_bytes=0 if config is None else config.shared_bytes,

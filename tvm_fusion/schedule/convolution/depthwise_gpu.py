@@ -2,7 +2,7 @@
 
   grid    batch * ceil(Y / rows) * ceil(strips / block_strips) * (vectors / block_vectors)
   block   rows * block_strips * block_vectors threads, channels innermost: coalesced
-  thread  one vector of channels of `pixels` pixels along x
+  thread  `lanes` channels of `pixels` pixels along x
     acc[pixels][lanes] = 0                                                        registers
     for some rows of the window at a time:                     unrolled, but of large windows
       for row, column of the image that the strip reads:
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from tvm import DataType, ir, tirx
@@ -66,6 +67,7 @@ def depthwise_gpu(
     config : DepthwiseGpuConfig
         The configuration.
     """
+    view = replace(view, lanes=config.lanes)
     packed = view.packed()
     thread = _Thread(view, config, packed)
     func = kernel(view.program(program, packed), thread.grid())
