@@ -19,6 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "gelu": functional.gelu,
 }
+CONTIGUOUS = "contiguous"  # the peer whose channels lie before pixels
 PERIOD = 4093  # of weights, a prime: artifacts that travel are compressed
 
 
@@ -81,14 +82,24 @@ class Convolution(Work):
         assert isinstance(self.function, torch.nn.Module)
         return copy.deepcopy(self.function)
 
-    def rival(self) -> Callable[..., Tensor]:
+    def rival(self, is_channels_last: bool = True) -> Callable[..., Tensor]:
         """Give what it is compared with: PyTorch's compiler around the fastest of cuDNN."""
         torch.backends.cudnn.benchmark = True
         module = self.module().cuda()
         formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-        found = formats.get(len(self.shapes[0]))
+        found = formats.get(len(self.shapes[0])) if is_channels_last else None
         module = module if found is None else module.to(memory_format=found)
         return torch.compile(module, dynamic=False)
+
+    def peers(self) -> dict[str, Callable[..., Tensor]]:
+        """Give PyTorch's compiler with images in either layout."""
+        return {"inductor": self.rival(), CONTIGUOUS: self.rival(is_channels_last=False)}
+
+    def given(self, side: str, arguments: list[Tensor]) -> list[Tensor]:
+        """Lay images out with channels before pixels, for the peer that has them so."""
+        if side != CONTIGUOUS:
+            return arguments
+        return [x.movedim(-1, 1).contiguous().movedim(1, -1) for x in arguments]
 
     def reference(self, *arguments: Tensor) -> Tensor:
         """Compute it from arguments in float64."""

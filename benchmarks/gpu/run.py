@@ -89,7 +89,8 @@ def measure(work: Work, folder: Path, rival: bool) -> dict[str, Any]:
     if rival:
         torch._dynamo.reset()
         for name, peer in work.peers().items():
-            wrong = _refused(peer, arguments, None if name == BARE else expected, work)
+            own = work.given(name, arguments)
+            wrong = _refused(peer, own, None if name == BARE else expected, work)
             if wrong is None:
                 sides[name] = peer
             else:
@@ -97,7 +98,10 @@ def measure(work: Work, folder: Path, rival: bool) -> dict[str, Any]:
     del expected
     count = turns(size)
     sets = [work.draw(seed, "cuda") for seed in range(count)]
-    graphs = {name: captured(side, sets) for name, side in sides.items()}
+    graphs = {
+        name: captured(side, [work.given(name, some) for some in sets])
+        for name, side in sides.items()
+    }
     graphs["copy"], graphs["copy_alike"] = copies(2, COPY_BYTES), copies(count, size)
     calls = {"copy": 2}
     us = {name: t / calls.get(name, count) for name, t in alternate(graphs).items()}
@@ -180,6 +184,7 @@ def captured(function: Callable[..., Any], sets: list[list[torch.Tensor]]) -> to
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
         graph.held = [function(*arguments) for arguments in sets]
+    graph.read = sets  # stays where it is, too
     return graph
 
 

@@ -143,7 +143,6 @@ DEPTHWISE = [
         "A depthwise convolution is one reduction",
     ),
     ("split_channels", HALVES, gated(depthwise), "several parts of the channels"),
-    ("symbolic_image", [tensor("x", 1, 16, N, 9, dtype="float16")], depthwise, "symbolic"),
     ("computed_image", HALVES, lambda e, x: depthwise(e, e(op.exp(x))), "computed in the kernel"),
     ("strided_channels", HALVES, depthwise, "Channels of the image are not contiguous"),
     (

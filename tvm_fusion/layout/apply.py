@@ -17,6 +17,7 @@ from ..program.variant import variant
 from .calls import Calls, GroupCall, Tensor
 from .choice import Choice
 from .costs import layout_kernel
+from .identity import is_identity
 
 
 def apply_choice(
@@ -111,10 +112,6 @@ class _Writer:
         layouts = {v: layout for v, layout in self._layouts(call).items() if layout is not None}
         twice = [v for v, tensor in call.writes.items() if tensor in self._choice.twice]
         new = variant(call.group, layouts, self._builder.add_func, twice)
-        claim = self._book.claim(new.group)
-        if not isinstance(claim, Claim):
-            raise RuntimeError(f"{call.gvar.name_hint} has lost its claim: {claim.sentence}")
-        gvar = self._add(new.group, claim, call.gvar.name_hint)
         value = call.binding.value
         given = [a for a in value.args if not isinstance(a.ty, relax.ShapeType)]
         by_input = dict(zip(call.group.inputs, given, strict=True))
@@ -123,6 +120,13 @@ class _Writer:
             old = new.original[own]
             arg, layout = by_input[old], layouts.get(old)
             args.append(arg if layout is None else self._vars[arg, layout])
+        if is_identity(new.group):
+            self._bind(call.binding.var, args[0])
+            return
+        claim = self._book.claim(new.group)
+        if not isinstance(claim, Claim):
+            raise RuntimeError(f"{call.gvar.name_hint} has lost its claim: {claim.sentence}")
+        gvar = self._add(new.group, claim, call.gvar.name_hint)
         known = _symbols(self._mod[call.gvar], list(value.args))
         result = call_group(gvar, new.group, args, known)
         if len(new.group.outputs) == 1:

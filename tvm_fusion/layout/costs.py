@@ -11,6 +11,7 @@ from ..fusion.claims import ClaimBook
 from ..program.group import Group
 from ..program.layouts import Layout
 from ..program.variant import laid_out, placeholder, read, variant, write
+from .identity import is_identity
 
 Assignment = tuple[Layout | None, ...]  # by the inputs and outputs that may have layouts
 
@@ -51,21 +52,31 @@ class GroupCosts:
         return assignment in self._known
 
     def ask(self, assignment: Assignment) -> float:
-        """Microseconds under an assignment by the cheapest claim; infinite if all refuse."""
+        """Microseconds under an assignment by the cheapest claim; infinite if all refuse.
+
+        What copies a tensor onto itself costs nothing.
+        """
         if assignment not in self._known:
-            claim = self.claim(assignment)
-            self._known[assignment] = math.inf if claim is None else self._book.us(claim)
+            self._known[assignment] = self._asked(assignment)
             self.version += 1
         return self._known[assignment]
 
     def claim(self, assignment: Assignment) -> Claim | None:
         """Return the cheapest claim under an assignment."""
-        group = self._group
-        if assignment != self.plain:
-            pairs = zip(self.images, assignment, strict=True)
-            group = variant(group, {v: x for v, x in pairs if x is not None}).group
-        found = self._book.claim(group)
+        found = self._book.claim(self._under(assignment))
         return found if isinstance(found, Claim) else None
+
+    def _under(self, assignment: Assignment) -> Group:
+        if assignment == self.plain:
+            return self._group
+        pairs = zip(self.images, assignment, strict=True)
+        return variant(self._group, {v: x for v, x in pairs if x is not None}).group
+
+    def _asked(self, assignment: Assignment) -> float:
+        if is_identity(self._under(assignment)):
+            return 0.0
+        claim = self.claim(assignment)
+        return math.inf if claim is None else self._book.us(claim)
 
     def forbid(self, assignment: Assignment) -> None:
         """Take an assignment out of the choice."""

@@ -1,6 +1,7 @@
 """Convolutions of channels-last images: groups, what they compute, and their kernels' results."""
 
 import numpy as np
+import tvm
 from emulator.launch import launch
 from group_kernels import CUDA, group, tensor
 from tvm import relax
@@ -72,15 +73,16 @@ def with_residual(shape, weight, options, dtype="float16", image=None, weights=N
 
 
 def launched(emission, members, arrays):
-    """Run one kernel in the emulator over packed weights; images are found by their names."""
+    """Run one kernel in the emulator over packed weights; other inputs are found by their names."""
     passed = []
     for position, value in enumerate(members.inputs):
         if value.constant is None:
-            passed.append(np.ascontiguousarray(arrays[value.name.partition("_")[0]]))
-        elif position in emission.packing:
-            passed.append(gather(emission.packing[position], value.constant.value).numpy())
+            given = np.ascontiguousarray(arrays[value.name.partition("_")[0]])
         else:
-            passed.append(value.constant.value.numpy())
+            given = value.constant.value.numpy()
+        if position in emission.packing:
+            given = gather(emission.packing[position], tvm.runtime.tensor(given)).numpy()
+        passed.append(given)
     (output,) = members.outputs
     result = np.full([int(d) for d in output.shape], np.nan, output.dtype)
     launch(emission.kernels[0].func, [*passed, result], CUDA.tvm_target())

@@ -11,6 +11,7 @@ from rounding import assert_sums_close
 from tvm import relax, tirx
 
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.tile_gemm_choice import best_tile
 from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_problem
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma_configs import best_wgmma_tile
@@ -19,7 +20,8 @@ from tvm_fusion.schedule.gather import gather
 op = relax.op
 TEMPLATE = GpuContraction()
 CONVOLUTIONS = {3: op.nn.conv1d, 4: op.nn.conv2d, 5: op.nn.conv3d}
-n = tirx.Var("n", "int64")
+n, h, w = (tirx.Var(name, "int64") for name in "nhw")
+SIZES = {n: SIZE, h: 19, w: 11}
 ROUNDING = replace(CUDA.device, rounds_to_tf32=True)
 # Image, weight, stride, type, type of sums, and whether windows of wgmma compute it.
 CASES = {
@@ -30,6 +32,11 @@ CASES = {
     "volume": ((1, 16, 5, 4, 3), (24, 16, 3, 2, 3), 1, "float16", "float32", True),
     "tfloat32": ((1, 40, 6, 7), (48, 40, 3, 3), 1, "float32", "float32", True),
     "any batch": ((n, 24, 4, 5), (40, 24, 3, 3), 1, "float16", "float32", False),
+    "windows of any batch": ((n, 24, 4, 5), (40, 24, 3, 3), 1, "float16", "float32", True),
+    "any rows": ((2, 24, h, 8), (40, 24, 3, 3), 1, "float16", "float32", True),
+    "any image": ((n, 24, h, w), (40, 24, 3, 3), 1, "float16", "float32", True),
+    "any image, strided": ((1, 72, h, w), (24, 72, 3, 2), 2, "float16", "float32", True),
+    "tiles of any image": ((1, 24, h, w), (40, 24, 3, 3), 2, "float16", "float32", False),
 }
 
 
@@ -52,7 +59,7 @@ def test_computes_the_convolution(case):
     shape, weight, stride, dtype, wide, has_windows = CASES[case]
     device = ROUNDING if case == "tfloat32" else CUDA.device
     rng = np.random.default_rng()
-    sizes = [SIZE if e is n else e for e in shape]
+    sizes = [SIZES.get(e, e) for e in shape]
     if dtype == "int8":
         x, w = (rng.integers(-128, 128, s).astype(dtype) for s in (sizes, weight))
     else:
@@ -68,11 +75,11 @@ def test_computes_the_convolution(case):
     claim = TEMPLATE.claim(members, device)
     config = claim.details["config"]
     assert config.tile is not None
-    if has_windows:
-        tile = best_wgmma_tile(gemm_problem(config.contraction, device), device)
-        assert isinstance(tile, WgmmaWindowConfig)
-        details = {**claim.details, "config": replace(config, gemm=tile)}
-        claim = replace(claim, details=details)
+    best = best_wgmma_tile if has_windows else best_tile
+    tile = best(gemm_problem(config.contraction, device), device)
+    assert isinstance(tile, WgmmaWindowConfig) == has_windows
+    details = {**claim.details, "config": replace(config, gemm=tile)}
+    claim = replace(claim, details=details)
     made = TEMPLATE.emit(claim, CUDA.tvm_target())
     every = enumerate(members.inputs)
     passed = [last(x) if v.constant is None else packed(made, k, v) for k, v in every]

@@ -127,6 +127,29 @@ def test_bfloat16():
     np.testing.assert_allclose(result, expected.astype("float64"), atol=4e-2)
 
 
+def test_weights_that_are_inputs_are_packed_by_a_kernel_of_their_own():
+    """Where that takes less than loads of single elements."""
+    rng = np.random.default_rng()
+    x = rng.standard_normal((1, 16, 9, 7)).astype("float16")
+    w = (rng.standard_normal((24, 16, 3, 3)) / 12).astype("float16")
+
+    def body(emit, x, w):
+        y = emit(op.nn.conv2d(x, w, padding=(1, 1), out_dtype="float32"))
+        return op.astype(emit(op.nn.relu(y)), "float16")
+
+    params = [tensor(name, *a.shape, dtype="float16") for name, a in (("x", x), ("w", w))]
+    claim = claimed(laid_out(params, body, only=["x"]))
+    emission = TEMPLATE.emit(claim, CUDA.tvm_target())
+    assert claim.launches == 2
+    assert list(emission.packing) == [1]
+    assert OperandTile(claim.details["config"].tile, False).is_copied
+    sums = convolution(
+        *(a.astype("float64") for a in (x, w)), stride=1, padding=(1, 1), dilation=1, groups=1
+    )
+    found = launched(emission, claim.group, {"x": x.transpose(NHWC), "w": w})
+    np.testing.assert_allclose(found, np.maximum(sums, 0), atol=4e-3)
+
+
 def test_phases_of_a_transposed_convolution():
     """Channels of a convolution, stored as blocks of pixels: vectors lie along those of a phase."""
     rng = np.random.default_rng()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from emulator.launch import launch
 from group_kernels import CUDA, cuda_kernel, group, tensor
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import parse
@@ -16,6 +16,7 @@ from tvm_fusion.schedule.gather import gather
 op = relax.op
 TEMPLATE = GpuDepthwise()
 NHWC = (0, 2, 3, 1)
+ANY = [tirx.Var(name, "int64") for name in ("n", "h", "w")]
 
 
 def reference(x, w, stride, padding, dilation):
@@ -49,8 +50,11 @@ CASES = {
 }
 
 
-def group_of(case, dtype="float16", layout=True):
-    """The group of a convolution with bias, residual and ReLU, its images channels-last."""
+def group_of(case, dtype="float16", layout=True, is_any=False):
+    """The group of a convolution with bias, residual and ReLU, its images channels-last.
+
+    Of any batch, rows and columns if so.
+    """
     shape, window, options = CASES[case]
     options = {"stride": 1, "padding": (1, 1), "dilation": 1, **options}
     rng = np.random.default_rng(3)
@@ -77,7 +81,15 @@ def group_of(case, dtype="float16", layout=True):
             op.astype(emit(op.nn.relu(emit(op.add(y, emit(op.astype(r, "float32")))))), dtype)
         )
 
-    params = [tensor("x", *shape, dtype=dtype), tensor("r", *r.shape, dtype=dtype)]
+    sizes = [shape, r.shape]
+    if is_any:
+        stride, padding = options["stride"], options["padding"]
+        reach = [options["dilation"] * (size - 1) + 1 for size in window]
+        found = [
+            (e + 2 * p - r) // stride + 1 for e, p, r in zip(ANY[1:], padding, reach, strict=True)
+        ]
+        sizes = [(ANY[0], shape[1], *ANY[1:]), (ANY[0], shape[1], *found)]
+    params = [tensor(name, *size, dtype=dtype) for name, size in zip("xr", sizes, strict=True)]
     members = group(params, body, CUDA)
     if layout:
         images = [v for v in (*members.inputs, *members.outputs) if v.constant is None]
@@ -98,7 +110,7 @@ def run(claim, arrays):
         else:
             passed.append(value.constant.value.numpy())
     (output,) = claim.group.outputs
-    result = np.full([int(d) for d in output.shape], np.nan, output.dtype)
+    result = np.full(arrays["r"].shape, np.nan, output.dtype)
     launch(emission.kernels[0].func, [*passed, result], CUDA.tvm_target())
     return result
 
@@ -114,6 +126,16 @@ def test_every_configuration_is_right(case):
     for config in configs:
         chosen = TEMPLATE.configure(claim, config, CUDA.device)
         np.testing.assert_allclose(run(chosen, arrays), expected, atol=3e-3)
+
+
+@pytest.mark.parametrize(
+    "case", ["3x3", *(pytest.param(c, marks=pytest.mark.slow) for c in ("5x5 strided", "dilated"))]
+)
+def test_images_of_any_size(case):
+    members, arrays, expected = group_of(case, is_any=True)
+    claim = TEMPLATE.claim(members, CUDA.device)
+    assert claim.details["config"].pixels > 1
+    np.testing.assert_allclose(run(claim, arrays), expected, atol=3e-3)
 
 
 def test_strips_of_several_pixels_are_among_the_configurations():

@@ -25,7 +25,7 @@ from .tile_gemm_choice import best_tile
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_configs import tile_gemm_configs
 from .tile_gemm_model import estimated_clocks
-from .tile_gemm_problem import LEAST_ROWS, gemm_problem, gemm_sizes
+from .tile_gemm_problem import LEAST_ROWS, assumed_rows, gemm_problem, gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
 from .wgmma_configs import best_wgmma_tile, wgmma_configs
 from .wgmma_model import wgmma_clocks
@@ -79,11 +79,12 @@ class GpuGemmProblem:
         problem = gemm_problem(self.contraction, self.device, self.least_rows)
         if problem is None:
             return None
-        small, large = best_tile(problem, self.device), best_wgmma_tile(problem, self.device)
+        rows = assumed_rows(problem)
+        small, large = best_tile(problem, self.device, rows), best_wgmma_tile(problem, self.device)
         if small is None or large is None:
             return small or large
-        is_large = clocks(large, self.device) < clocks(small, self.device)
-        return large if is_large else small
+        small_clocks = estimated_clocks(small, gemm_sizes(small, rows), self.device)
+        return large if wgmma_clocks(large, self.device) < small_clocks else small
 
 
 def default(problem: GpuGemmProblem) -> GemmConfig | None:

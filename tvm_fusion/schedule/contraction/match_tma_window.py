@@ -12,7 +12,6 @@ may say no more than that the pixel is one of the image: boxes are zeros beyond.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -55,7 +54,7 @@ def tma_window(view: GemmView, block_k: int) -> tuple[TmaTaps, TmaTaps] | None:
         if number == 0:
             return image, weight
         # Stores of a channel's pixels are whole sectors of 32 bytes.
-        least = min(SECTOR, 1 << (image.pixels[-1] - 1).bit_length())
+        least = min(SECTOR, 1 << (int(image.pixels[-1]) - 1).bit_length())
         return weight, replace(image, multiple=least)
     return None
 
@@ -72,13 +71,13 @@ def _image(
     if not is_plain(image):
         return None
     *taps, channels = k_axes
-    extents = [constant(a.extent) for a in (*pixels, *k_axes)]
-    shape = [constant(d) for d in image.source.ty.shape]
-    if None in (*extents, *shape) or not 1 < len(shape) <= MAX_RANK:
+    shape = list(image.source.ty.shape)
+    fixed = [constant(x) for x in (*(a.extent for a in k_axes), shape[-1])]
+    if None in fixed or not 1 < len(shape) <= MAX_RANK:
         return None
-    sizes = [int(d) for d in shape if d is not None]
+    sizes: list[ir.Expr | int] = [*shape[:-1], int(shape[-1])]
     item_bytes = DataType(str(image.ty.dtype)).itemsize
-    strides = [math.prod(sizes[i:]) for i in reversed(range(1, len(sizes)))]
+    strides = [product(shape[i:]) for i in reversed(range(1, len(shape)))]
     place = _without_groups(image.indices[-1], groups, channels)
     last = None if place is None else image_dim(place, pixels, k_axes)
     found = [image_dim(i, pixels, k_axes) for i in image.indices[:-1]]
@@ -89,13 +88,13 @@ def _image(
     sizes.reverse()
     if last.row is not None:  # a run for each pixel, from which the next one begins a step further
         dims.insert(0, ImageDim(last.row, 1, (*no_tap, 0), 0))
-        sizes.insert(1, (sizes[0] - count) // last.step + 1)
-        strides.insert(0, last.step)
+        sizes.insert(1, (int(shape[-1]) - count) // last.step + 1)
+        strides.insert(0, index(last.step))
         sizes[0] = count
     for group in groups:
         dims.insert(0, ImageDim(None, 1, (*no_tap, 0), 0, is_group=True))
-        sizes[:1] = [count, sizes[0] // count]
-        strides.insert(0, count)
+        sizes[:1] = [count, int(shape[-1]) // count]
+        strides.insert(0, index(count))
         if last.row is not None or sizes[1] != constant(group.extent):
             return None
     rows = sorted(d.row for d in dims if d.row is not None)
@@ -103,14 +102,15 @@ def _image(
         return None
     if any(d.step > MAX_STEP or d.taps[-1] for d in dims) or not is_of_bounds(guard, image):
         return None
-    if any(s * item_bytes % ALIGNMENT for s in strides):
+    analyzer = sym.Analyzer()
+    if not all(analyzer.can_prove_equal(s * item_bytes % ALIGNMENT, 0) for s in strides):
         return None
     box = (ROW_BYTES // item_bytes, *[1] * len(dims))
     own = TensorMap(
         image.source,
         index(0),
         tuple(map(index, sizes)),
-        tuple(map(index, strides)),
+        tuple(strides),
         box,
         (1, *(d.step for d in dims)),
     )
@@ -122,9 +122,14 @@ def _image(
         block_k=block_k,
         chunks=-(-count // block_k),
         dims=tuple(replace(d, taps=d.taps[:-1]) for d in dims),
-        pixels=tuple(int(a.extent) for a in pixels),
+        pixels=tuple(_known(a.extent) for a in pixels),
         taps=tuple(int(a.extent) for a in taps),
     )
+
+
+def _known(extent: ir.Expr) -> ir.Expr | int:
+    found = constant(extent)
+    return extent if found is None else found
 
 
 def _without_groups(place: ir.Expr, groups: Sequence[Axis], channels: Axis) -> ir.Expr | None:

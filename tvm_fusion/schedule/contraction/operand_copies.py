@@ -17,6 +17,7 @@ from ...core.template import Emission, Kernel, Slot
 from ...core.untouched import SCHEDULED
 from ...device import Device
 from ...program.program import Program
+from .implicit_gemm import ImplicitGemm
 from .operands import SumOfProducts
 from .tile_gemm_model import RATES
 
@@ -128,6 +129,17 @@ def copy_kernel(params: Sequence[ir.Var], pieces: Sequence[tuple[ir.Expr, Body]]
 def copies_clocks(copies: OperandCopies, device: Device) -> float:
     """Estimate the time of the copies at run time, in clocks of a multiprocessor."""
     return copies.bytes / (RATES.dram * (device.sm_count or 1)) + copies.launches * RATES.launch
+
+
+def packing_clocks(convolution: ImplicitGemm, device: Device) -> float:
+    """Estimate the time of packing a weight at run time, in clocks of a multiprocessor."""
+    size = packing_bytes(convolution)
+    return size / (RATES.dram * (device.sm_count or 1)) + RATES.launch
+
+
+def packing_bytes(convolution: ImplicitGemm) -> int:
+    """Count what a kernel that packs a weight reads and writes."""
+    return _size(convolution.source) + _size(convolution.packed)
 
 
 def _size(buffer: ir.Var) -> int:

@@ -30,6 +30,7 @@ from .grouped_gemm_choice import has_few_sums
 from .implicit_gemm import implicit_gemm, with_stored_columns
 from .norm_prologue import norm_gemm_proposals
 from .norm_scale_gpu import NormScale, with_norm_scale
+from .operand_copies import packing_bytes
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
 from .split_k_workspace import split_k_kernels
 from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_convolution, has_prologue
@@ -37,6 +38,7 @@ from .tile_choice import (
     GATHERED,
     behind_aligned_rows,
     behind_im2col,
+    behind_packed_weight,
     conv_tile,
     is_dequantized,
     is_gathered,
@@ -44,6 +46,7 @@ from .tile_choice import (
 )
 from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_problem import LEAST_ROWS
+from .transpose_proposals import transpose_proposals
 from .tuning_gpu import configured, designs, gemm_launches, workspace_bytes
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as
@@ -99,6 +102,10 @@ class GpuContraction(Contraction):
                 found = behind_aligned_rows(contraction, gemm, constants, device)
         if beside is None:
             found = found or behind_im2col(contraction, gemm, constants, device)
+        packed = behind_packed_weight(contraction, gemm, program.inputs, device)
+        if found is None and beside is None and packed is not None:
+            convolution, gemm = packed
+        is_packed = convolution is not None and convolution.source not in constants
         if norm_scale is not None:
             work = flops(program.stages)  # normalized rows are computed once
         else:
@@ -122,10 +129,13 @@ class GpuContraction(Contraction):
         return Claim(
             self,
             group,
-            launches=gemm_launches(gemm) + (0 if copies is None else copies.launches),
+            launches=gemm_launches(gemm)
+            + (0 if copies is None else copies.launches)
+            + int(is_packed),
             bytes=traffic(group, stages)
             + workspace_bytes(gemm)
-            + (0 if copies is None else copies.bytes),
+            + (0 if copies is None else copies.bytes)
+            + (packing_bytes(convolution) if convolution is not None and is_packed else 0),
             flops=work,
             parallelism=blocks,
             shared_bytes=0 if gemm is None else gemm.shared_bytes,
@@ -203,10 +213,11 @@ class GpuContraction(Contraction):
         """Name norms with the skinny GEMM behind them, dual GEMMs, and operands that are expanded.
 
         A tile of an operand is computed on its way to shared memory, so that the largest tensor of
-        a squeeze-and-excitation block goes.
+        a squeeze-and-excitation block goes. Convolutions are named with the transposes around them.
         """
         yield from norm_gemm_proposals(graph)
         yield from dual_gemm_proposals(graph, device)
+        yield from transpose_proposals(graph)
         yield from super().propose(graph, device)
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:

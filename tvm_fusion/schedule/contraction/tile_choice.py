@@ -15,8 +15,8 @@ from ...device import Device
 from .aligned_rows import aligned_rows
 from .gemm_configs_gpu import GemmConfig, GpuGemmProblem, clocks
 from .grouped_convolution import grouped_gemms
-from .implicit_gemm import ImplicitGemm, with_stored_columns
-from .operand_copies import OperandCopies, copies_clocks
+from .implicit_gemm import ImplicitGemm, implicit_gemm, with_stored_columns
+from .operand_copies import OperandCopies, copies_clocks, packing_clocks
 from .operands import SumOfProducts
 from .partial_im2col import partial_im2col
 from .tile_gemm_config import TileGemmConfig
@@ -148,3 +148,32 @@ def behind_im2col(
     copying = clocks(copied, device) + copies_clocks(copies, device)
     gathered = GATHERED * (clocks(tile, device) - RATES.launch)
     return (copies, copied) if copying < RATES.launch + gathered else None
+
+
+def behind_packed_weight(
+    contraction: SumOfProducts,
+    tile: GemmConfig | None,
+    inputs: Collection[ir.Var],
+    device: Device,
+) -> tuple[ImplicitGemm, TileGemmConfig] | None:
+    """Choose an implicit GEMM whose weight a kernel packs first, instead of gathers, where faster.
+
+    Parameters
+    ----------
+    contraction, tile, device
+        As in :func:`behind_im2col`.
+    inputs : collection of Var
+        Of the program: one of them may be the weight.
+    """
+    if not isinstance(tile, TileGemmConfig) or not is_gathered(tile):
+        return None
+    made = implicit_gemm(contraction, inputs)
+    if made is None:
+        return None
+    made = replace(made, contraction=with_stored_columns(made.contraction, {made.packed}))
+    packed = conv_tile(made.contraction, device)
+    if packed is None or is_gathered(packed):
+        return None
+    packing = clocks(packed, device) + packing_clocks(made, device)
+    gathered = GATHERED * (clocks(tile, device) - RATES.launch)
+    return (made, packed) if packing < RATES.launch + gathered else None

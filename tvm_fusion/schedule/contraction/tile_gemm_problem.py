@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 from tvm import tirx
 
-from ...core.expressions import variables
 from ...core.loops import constant, product
 from ...device import Device
 from ...ecg.work import at
 from ...program.stage import Axis
 from ..gpu.mma import FLOAT8_TYPES, GROUPS, HALF_TYPES, SUM_TYPES, find_atom
 from .gemm_view import GemmView, gemm_view
-from .operands import SumOfProducts
+from .operands import SumOfProducts, reads_windows
 from .tile_gemm_config import TileGemmConfig, narrow_operand, narrowed
 from .tile_operand import OperandTile
 from .tile_shape import TileShape
@@ -63,10 +62,6 @@ def gemm_problem(
         return None
     sizes = gemm_sizes(view)
     if sizes.m < least_rows or sizes.n < LEAST_COLUMNS or sizes.k < LEAST_K:
-        return None
-    own = {a.var for a in (*view.batch, *view.m_axes, *view.n_axes, *view.k_axes)}
-    symbols = [v for x in (view.a, view.b) for v in variables(x) - own]
-    if symbols:
         return None
     found = (_typed(view, contraction, types, device) for types in _types(view))
     return next((start for start in found if start is not None), None)
@@ -126,6 +121,13 @@ def _without_parts(view: GemmView, contraction: SumOfProducts) -> tuple[tuple[Ax
         return (), 1
     left = tuple(a for a in view.n_axes if a is not split.part)
     return () if len(left) > 1 and split.width % GROUPS else left, split.count
+
+
+def assumed_rows(problem: TileGemmConfig) -> int:
+    """Guess M where it is symbolic: few rows of matrices, the pixels of whole images."""
+    if not reads_windows(problem.contraction):
+        return ROWS_OF_SYMBOLIC_M
+    return math.prod(at(a.extent) for a in problem.m_axes)
 
 
 def gemm_sizes(view: GemmView, rows: int = ROWS_OF_SYMBOLIC_M) -> Sizes:

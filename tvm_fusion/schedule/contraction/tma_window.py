@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...core.loops import coordinates, index, simplified
+from ...core.loops import ceildiv, coordinates, index, simplified
+from ...ecg.work import at
 from ..gpu.tma import MAX_BOX
 from .tma_operand import TmaOperand
 
@@ -93,8 +94,8 @@ class TmaWindow(TmaTaps):
     ----------
     dims : tuple of ImageDim
         Of the image behind the channels, the innermost first.
-    pixels : tuple of int
-        Extents of the axes of the output's pixels: those of M, or of N.
+    pixels : tuple of (int or Expr)
+        Extents of the axes of the output's pixels: those of M, which may be symbolic, or of N.
     taps : tuple of int
         Extents of the window.
     rectangle : tuple of int
@@ -104,7 +105,7 @@ class TmaWindow(TmaTaps):
     """
 
     dims: tuple[ImageDim, ...] = ()
-    pixels: tuple[int, ...] = ()
+    pixels: tuple[ir.Expr | int, ...] = ()
     taps: tuple[int, ...] = ()
     rectangle: tuple[int, ...] = ()
     multiple: int = 1
@@ -115,9 +116,15 @@ class TmaWindow(TmaTaps):
         return math.prod(self.taps) * self.chunks
 
     @property
-    def tiles(self) -> tuple[int, ...]:
+    def tiles(self) -> tuple[ir.Expr, ...]:
         """Tiles along each axis of pixels."""
-        return tuple(-(-e // size) for e, size in zip(self.pixels, self.rectangle, strict=True))
+        return tuple(ceildiv(e, size) for e, size in zip(self.pixels, self.rectangle, strict=True))
+
+    @property
+    def tile_count(self) -> int:
+        """Count the tiles, of symbolic pixels as they are assumed to be."""
+        sizes = zip(self.pixels, self.rectangle, strict=True)
+        return math.prod(-(-at(index(e)) // size) for e, size in sizes)
 
     def of_rows(self, rows: int) -> TmaWindow | None:
         """Choose the rectangle of a tile: the fewest tiles, then the fewest pixels of the image."""
@@ -125,7 +132,7 @@ class TmaWindow(TmaTaps):
             one for size in _rectangles(rows, len(self.pixels))
             if (one := replace(self, rows=rows, rectangle=size))._has_box
         ]  # fmt: skip
-        best = min(found, key=lambda one: (math.prod(one.tiles), one._read), default=None)
+        best = min(found, key=lambda one: (one.tile_count, one._read), default=None)
         if best is None:
             return None
         (own,) = best.maps
@@ -159,8 +166,8 @@ class TmaWindow(TmaTaps):
             place: ir.Expr = batch[self.batch[0]] if dim.is_group else index(dim.start)
             if dim.row is not None:
                 place = place + tiles[dim.row] * (self.rectangle[dim.row] * dim.step)
-            for at, step in zip(taps, dim.taps, strict=True):
-                place = place + at * step
+            for own, step in zip(taps, dim.taps, strict=True):
+                place = place + own * step
             places.append(place)
         return [(0, 0, places)]
 
@@ -175,12 +182,16 @@ class TmaWindow(TmaTaps):
             return found
         last = [*[1] * (len(found) - 1), clamped]
         sizes = zip(found, self.pixels, last, strict=True)
-        return [tirx.min(x, index(extent - size)) for x, extent, size in sizes]
+        return [tirx.min(x, index(extent) - size) for x, extent, size in sizes]
 
     def bounds(self, tile: ir.Expr, place: ir.Expr) -> list[ir.Expr]:
         """List when that pixel exists, where the last rectangles reach beyond an edge."""
         sizes = zip(self.pixel(tile, place), self.pixels, self.rectangle, strict=True)
-        return [x < index(extent) for x, extent, size in sizes if extent % size]
+        return [
+            x < index(extent)
+            for x, extent, size in sizes
+            if size > 1 and (not isinstance(extent, int) or extent % size)
+        ]
 
 
 def _rectangles(rows: int, rank: int) -> Iterator[tuple[int, ...]]:

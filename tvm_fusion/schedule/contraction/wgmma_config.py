@@ -8,13 +8,12 @@ split    the columns of a tile are those of one part of a column split behind th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...core.loops import constant, index
+from ...core.loops import constant, index, product
 from ...program.stage import Axis
 from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
@@ -223,12 +222,12 @@ class WgmmaWindowConfig(WgmmaConfig):
     @property
     def tiles_m(self) -> ir.Expr:
         """Tiles along M."""
-        return index(math.prod(self.window.tiles)) if self.is_of_rows else super().tiles_m
+        return product(self.window.tiles) if self.is_of_rows else super().tiles_m
 
     @property
     def tiles_n(self) -> int:
         """Tiles along N."""
-        return super().tiles_n if self.is_of_rows else math.prod(self.window.tiles)
+        return super().tiles_n if self.is_of_rows else self.window.tile_count
 
     def row_at(
         self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False

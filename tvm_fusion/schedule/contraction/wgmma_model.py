@@ -20,7 +20,7 @@ from ...core.loops import constant
 from ...device import Device
 from ..gpu.wgmma import THREADS, K, M
 from .tile_gemm_model import RATES
-from .tile_gemm_problem import gemm_sizes
+from .tile_gemm_problem import assumed_rows, gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
 
 WIDE_ITEM = 4  # bytes of float32
@@ -76,12 +76,13 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     """Estimate the time of a product, in clocks of a multiprocessor."""
     is_window = isinstance(config, WgmmaWindowConfig)
     rates = rates or (BESIDE_MMA if is_window else GEMM)
-    sms, sizes = device.sm_count or 1, gemm_sizes(config)
+    sms, sizes = device.sm_count or 1, gemm_sizes(config, assumed_rows(config))
     batch, m, n, k = sizes
     tiles = batch * -(-m // config.block_m) * -(-n // config.block_n)
     read = float(m * k + k * n)
     if isinstance(config, WgmmaWindowConfig):
-        tiles = batch * (constant(config.tiles_m) or 1) * config.tiles_n
+        others = config.tiles_n if config.is_of_rows else constant(config.tiles_m) or 1
+        tiles = batch * config.window.tile_count * others
         pixels = m if config.is_of_rows else n  # read once, not for every tap
         read -= pixels * k * (1 - 1 / math.prod(config.window.taps))
     blocks = tiles * config.split_k

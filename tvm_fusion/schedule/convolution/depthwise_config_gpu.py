@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from ...ecg.work import at
 from .depthwise_view_gpu import DepthwiseView
 
 THREADS = 128  # of a block, about
-MOST_VECTORS = 16  # of a block: 256 bytes of each pixel are whole lines
+MOST_BYTES = 256  # of a block, of each pixel: whole lines
 ROWS = 4  # of a block: a window of 3 loads 6 rows for 4, not 12
 MOST_REGISTERS = 96  # of sums and columns, beside addresses and the weight
 PIXELS = (8, 7, 4, 2, 1)
+LANES = (8, 4, 2)
 _UNITS = 80  # multiprocessors of an unknown GPU
 # Threads of a multiprocessor below which fewer pixels a thread hide more latency.
 RESIDENT = 256
@@ -27,12 +29,15 @@ class DepthwiseGpuConfig:
 
     Attributes
     ----------
+    lanes : int
+        Channels of a thread.
     pixels : int
         Of a thread, along x.
     rows, block_strips, block_vectors : int
         Threads of a block along y, x and the channels.
     """
 
+    lanes: int
     pixels: int
     rows: int
     block_strips: int
@@ -46,7 +51,11 @@ class DepthwiseGpuConfig:
 
 def depthwise_gpu_configs(view: DepthwiseView, device: Device) -> Iterator[DepthwiseGpuConfig]:
     """Enumerate configurations, the default first: most pixels that leave enough threads."""
-    found = [_config(view, pixels) for pixels in PIXELS if _fits(view, pixels)]
+    found = [
+        _config(view, lanes, pixels)
+        for lanes, pixels in itertools.product(LANES, PIXELS)
+        if view.lanes % lanes == 0 and _fits(view, lanes, pixels)
+    ]
     enough = RESIDENT * (device.sm_count or _UNITS)
     first = next((c for c in found if threads(view, c) >= enough), found[-1])
     yield first
@@ -56,8 +65,8 @@ def depthwise_gpu_configs(view: DepthwiseView, device: Device) -> Iterator[Depth
 def threads(view: DepthwiseView, config: DepthwiseGpuConfig) -> int:
     """Count the threads of the grid that have a strip."""
     outer = math.prod(at(a.extent) for a in (*view.batch, view.y))
-    strips = -(-(constant(view.x.extent) or 1) // config.pixels)
-    return outer * strips * ((constant(view.k.extent) or 1) // view.lanes)
+    strips = -(-at(view.x.extent) // config.pixels)
+    return outer * strips * ((constant(view.k.extent) or 1) // config.lanes)
 
 
 def blocks(view: DepthwiseView, config: DepthwiseGpuConfig) -> int:
@@ -65,24 +74,31 @@ def blocks(view: DepthwiseView, config: DepthwiseGpuConfig) -> int:
     return max(1, -(-threads(view, config) // config.threads))
 
 
-def registers(view: DepthwiseView, pixels: int) -> int:
+def registers(view: DepthwiseView, lanes: int, pixels: int) -> int:
     """Count the 32-bit registers of the sums and of the columns of one row."""
     columns = {p * view.step + t * view.dilation for p in range(pixels) for t in range(view.taps)}
-    size = 2 if str(view.image.ty.dtype) in ("float16", "bfloat16") else 4
-    return view.lanes * pixels + len(columns) * view.lanes * size // 4
+    return lanes * pixels + len(columns) * lanes * _item_bytes(view) // 4
 
 
-def _fits(view: DepthwiseView, pixels: int) -> bool:
-    width = constant(view.x.extent) or 1
+def _item_bytes(view: DepthwiseView) -> int:
+    return 2 if str(view.image.ty.dtype) in ("float16", "bfloat16") else 4
+
+
+def _fits(view: DepthwiseView, lanes: int, pixels: int) -> bool:
+    width = at(view.x.extent)
     if pixels == 1:
         return True
     wasted = -(-width // pixels) * pixels - width
-    return pixels <= width and 8 * wasted <= width and registers(view, pixels) <= MOST_REGISTERS
+    has_room = registers(view, lanes, pixels) <= MOST_REGISTERS
+    return pixels <= width and 8 * wasted <= width and has_room
 
 
-def _config(view: DepthwiseView, pixels: int) -> DepthwiseGpuConfig:
-    vectors = (constant(view.k.extent) or 1) // view.lanes
-    own = max(n for n in range(1, min(vectors, MOST_VECTORS) + 1) if vectors % n == 0)
-    rows = min(ROWS, constant(view.y.extent) or 1)
-    strips = -(-(constant(view.x.extent) or 1) // pixels)
-    return DepthwiseGpuConfig(pixels, rows, max(1, min(strips, THREADS // (own * rows))), own)
+def _config(view: DepthwiseView, lanes: int, pixels: int) -> DepthwiseGpuConfig:
+    vectors = (constant(view.k.extent) or 1) // lanes
+    most = min(vectors, MOST_BYTES // (lanes * _item_bytes(view)))
+    own = max(n for n in range(1, most + 1) if vectors % n == 0)
+    rows = min(ROWS, at(view.y.extent))
+    strips = -(-at(view.x.extent) // pixels)
+    return DepthwiseGpuConfig(
+        lanes, pixels, rows, max(1, min(strips, THREADS // (own * rows))), own
+    )

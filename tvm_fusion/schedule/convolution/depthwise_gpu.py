@@ -2,7 +2,7 @@
 
   grid    batch * ceil(Y / rows) * ceil(strips / block_strips) * (vectors / block_vectors)
   block   rows * block_strips * block_vectors threads, channels innermost: coalesced
-  thread  one vector of channels of `pixels` pixels along x
+  thread  `lanes` channels of `pixels` pixels along x
     acc[pixels][lanes] = 0                                                        registers
     for some rows of the window at a time:                     unrolled, but of large windows
       for row, column of the image that the strip reads:
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from tvm import DataType, ir, tirx
@@ -66,6 +67,7 @@ def depthwise_gpu(
     config : DepthwiseGpuConfig
         The configuration.
     """
+    view = replace(view, lanes=config.lanes)
     packed = view.packed()
     thread = _Thread(view, config, packed)
     func = kernel(view.program(program, packed), thread.grid())
@@ -78,7 +80,7 @@ class _Thread:
     def __init__(self, view: DepthwiseView, config: DepthwiseGpuConfig, packed: ir.Var) -> None:
         self._view, self._config, self._packed = view, config, packed
         self._lanes = view.lanes
-        self._width = constant(view.x.extent) or 1
+        self._width = view.x.extent
         spans = [(p * view.step + t * view.dilation, p) for p, t in self._pairs()]
         # Columns of the image by their distance from the first; the first pixel that reads each.
         self._columns = {
@@ -107,9 +109,9 @@ class _Thread:
             x = (strip * config.block_strips + own_strip) * config.pixels
             place |= {view.y.var: y, view.x.var: x}
             stmt = self._strip(place, vector * config.block_vectors + own_vector)
-            if (constant(view.y.extent) or 1) % config.rows:
+            if _has_rest(view.y.extent, config.rows):
                 stmt = when(y < view.y.extent, stmt)
-            if self._width % (config.pixels * config.block_strips):
+            if _has_rest(self._width, config.pixels * config.block_strips):
                 stmt = when(x < self._width, stmt)
             return stmt
 
@@ -166,7 +168,8 @@ class _Thread:
         for pixel in range(pixels):
             stmt = store_pixel(view, place, vector, acc, pixel)
             exists = place[view.x.var] + pixel < self._width
-            stmts.append(when(exists, stmt) if pixel and self._width % pixels else stmt)
+            is_last = pixel and _has_rest(self._width, pixels)
+            stmts.append(when(exists, stmt) if is_last else stmt)
         stmt = block_by_address("taps", sequence(stmts), [taps])
         return block("strip", stmt, [acc, weight])
 
@@ -212,7 +215,7 @@ class _Thread:
         if view.inside is not None:
             inside = substitute(view.inside, where)
             conditions.append(substitute(inside, {channel: vector * lanes}))
-        if self._width % self._config.pixels and self._columns[column]:
+        if _has_rest(self._width, self._config.pixels) and self._columns[column]:
             conditions.append(place[view.x.var] + self._columns[column] < self._width)
         exists = tirx.all(*conditions) if conditions else None
         if exists is not None:
@@ -241,3 +244,9 @@ class _Thread:
                 register, load(buffer, [*outer, vector * self._lanes + lane]), [first + lane]
             ),
         )
+
+
+def _has_rest(extent: ir.Expr, size: int) -> bool:
+    """Whether pieces of a size may reach beyond an extent."""
+    known = constant(extent)
+    return size > 1 if known is None else known % size != 0

@@ -34,7 +34,7 @@ class DepthwiseView:
     batch : tuple of Axis
         Pixel axes around y and x.
     y, x : Axis
-        Rows and columns of pixels; y is of extent 1 where there are none.
+        Rows and columns of pixels, maybe symbolic; y is of extent 1 where there are none.
     k : Axis
         Channels.
     rows : tuple of Axis
@@ -139,10 +139,7 @@ def depthwise_view(
     if len(channels) != 1 or not pixels or not reduce:
         return Refusal("not_a_window", "The weight has several axes of channels, or no window.")
     (k,), x = channels, pixels[-1]
-    sizes = [constant(a.extent) for a in (k, *pixels[-2:], *reduce)]
     reads_all = {a.var for a in wide} <= variables(other)
-    if None in sizes:
-        return Refusal("symbolic_image", "Channels, rows, columns or the window are symbolic.")
     if not {a.var for a in reduce} <= of_weight or not reads_all:
         return Refusal("not_a_window", f"{stage.title} sums over channels.")
     merged = merge_sums(replace(stage, axes=tuple(wide), reduce=reduce), other)

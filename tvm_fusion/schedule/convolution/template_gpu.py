@@ -64,7 +64,7 @@ class GpuDepthwise(Template):
             bytes=traffic(group, stages),
             flops=flops(stages),
             parallelism=blocks(view, config),
-            registers=registers(view, config.pixels) + view.lanes + _ADDRESSES,
+            registers=registers(view, config.lanes, config.pixels) + config.lanes + _ADDRESSES,
             details={"view": view, "config": config},
         )
 
@@ -87,6 +87,6 @@ class GpuDepthwise(Template):
         return replace(
             claim,
             parallelism=blocks(view, chosen),
-            registers=registers(view, chosen.pixels) + view.lanes + _ADDRESSES,
+            registers=registers(view, chosen.lanes, chosen.pixels) + chosen.lanes + _ADDRESSES,
             details={**claim.details, "config": chosen},
         )
