@@ -10,8 +10,8 @@ memory is copied. A child of which that is not sure runs its kernels on the one 
 
 So does a child of many threads: glibc takes all but the forking one for dead, keeps 40 MB of their
 stacks, counts those of workers that are joined a second time, and unmaps what is more, thread
-descriptors included, so that joining the next worker would be a segmentation fault. Other threads of
-a child, such as that of :func:`tvm_fusion.measure.isolate.isolated`, have pools of their own.
+descriptors included, so that joining the next worker would be a segmentation fault. Other threads
+of a child, as of :func:`tvm_fusion.measure.isolate.isolated`, have pools of their own.
 """
 
 from __future__ import annotations

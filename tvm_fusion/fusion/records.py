@@ -129,6 +129,17 @@ class Records:
         with _explained(self.path):
             return int(self._connection.execute(statement, values).rowcount)
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Let changes inside of ``with`` be on the disk together, or none of them."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.execute("ROLLBACK")
+            raise
+        self.execute("COMMIT")
+
     def get(self, key: Key) -> float | None:
         """Look up the microseconds of all launches of a group; None if there is no measurement."""
         rows = self.query(_GET, astuple(key))

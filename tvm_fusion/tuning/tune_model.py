@@ -86,7 +86,8 @@ def tune(
     """Measure configurations of a model's kernels, and record the fastest.
 
     Compile with ``db=...`` afterwards to use them. A run that was interrupted, or killed, is
-    continued by the same call.
+    continued by the same call; until a run has ended by comparing what it has found in the whole
+    model, what the run before it has chosen is used.
 
     Parameters
     ----------
@@ -142,11 +143,13 @@ def tune(
         reserve = 0.0 if tracker else min(SELECTING * (spending.seconds or 0.0), MOST_SELECTING)
         tuner.run(found.tasks, spending.without(reserve))
         state = tuner.state
+        winners = tuner.winners(spending.without(reserve / 2))
         race = None
-        winners = [] if tracker else tuner.winners(spending.without(reserve / 2))
-        if winners and imported.dims:
-            race = Race(0.0, 0.0, "the model has symbolic dimensions")
-        elif winners:
+        if not winners or tracker or imported.dims:
+            if winners and imported.dims:
+                race = Race(0.0, 0.0, "the model has symbolic dimensions")
+            tuner.use({one.key for one in winners})
+        else:
             tuner.show("racing the whole model", spending)
             model = WholeModel(imported, found.planned, spec, seed, _of_model(effort))
             race = _choose(tuner, winners, model, spending)
@@ -178,12 +181,9 @@ def _choose(
 
     selection = Selection(model, has_time)
     selection.run(winners)
-    tuner.use(selection.chosen)
-    if not selection.chosen:
-        return None
-    race = model.judge(selection.chosen)
-    if race.gain <= 1:  # the less favourable of two processes, or no times
-        tuner.use(())
+    race = model.judge(selection.chosen) if selection.chosen else None
+    # Of the less favourable of two processes; 1 where there are no times.
+    tuner.use(selection.chosen if race is not None and race.gain > 1 else ())
     return race
 
 
