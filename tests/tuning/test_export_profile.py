@@ -61,7 +61,7 @@ class FakeBench:
 def unbuilt(monkeypatch):
     """Entries without libraries."""
 
-    def entry(question, mods, tuned, spec, folder, number, model_bytes):
+    def entry(question, mods, tolerance, tuned, spec, folder, number, model_bytes):
         assert len(mods) == 2
         return {"question": question.__dict__, "title": question.title, "candidates": [{}, {}]}
 

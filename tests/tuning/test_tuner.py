@@ -11,6 +11,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tuned_models import QUICK, FakeBench, two_products
 from tvm import relax
 
@@ -20,6 +21,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.fusion.records import Records
 from tvm_fusion.fusion.tuning_records import Trial, TuningRecords, text
+from tvm_fusion.measure.alternatives import AlternativeBench
 from tvm_fusion.tuning import tune_model, tuner
 from tvm_fusion.tuning.contents import prune
 from tvm_fusion.tuning.tasks import survey
@@ -278,6 +280,7 @@ def surveyed():
 SCRIPT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start without one
+from relax_modules import main_module
 from tuned_models import QUICK, two_products
 import tvm_fusion
 tvm_fusion.tune(two_products(), db=sys.argv[1], budget="trials=10000", effort=QUICK)
@@ -338,9 +341,44 @@ def test_measured_for_real(tmp_path):
     assert 0 < found.us <= found.default_us
 
 
+def attention():
+    """``softmax(q k) v``: the planner asks whether to take it as one kernel."""
+
+    def body(emit, q, k, v):
+        scores = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k))))
+        return emit(relax.op.matmul(scores, v))
+
+    shapes = {"q": (19, 24), "k": (24, 19), "v": (19, 24)}
+    params = [relax.Var(n, relax.TensorType(s, "float32")) for n, s in shapes.items()]
+    return main_module(params, body)
+
+
+@pytest.mark.parametrize(("us", "tasks"), [((1.0, 2.0), 1), ((2.0, 1.0), 3)])
+def test_a_profile_decides_what_is_tuned(tmp_path, bench, monkeypatch, us, tasks):
+    asked = []
+
+    def answer(self, alternatives):
+        asked.append(alternatives)
+        return us, 5
+
+    monkeypatch.setattr(AlternativeBench, "__call__", answer)
+    monkeypatch.setattr(bench, "us", staticmethod(lambda config: 30.0))
+    options = {"db": tmp_path / "t.db", "budget": "trials=6"}
+    found = tvm_fusion.tune(attention(), config=FusionConfig(profile="5m"), **options)
+    assert found.tasks == tasks
+    assert found.profile["measured"] == len(asked) > 0
+    # What was measured stays for the next run, and for the compilation.
+    again = tvm_fusion.tune(attention(), **options)
+    assert again.profile == {**found.profile, "measured": 0, "known": found.profile["measured"]}
+    assert (again.tasks, again.trials) == (found.tasks, found.trials)
+    manifest = tvm_fusion.compile(attention(), db=tmp_path / "t.db").manifest
+    assert manifest["profile"]["known"] == len(asked)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"config": FusionConfig(profile="soon")}, "budget 'soon'"),
         ({"runner": "somewhere"}, "runner 'somewhere'; expected local"),
         ({"budget": "trials=0"}, "allows no trial"),
         ({"target": "cuda:sm_90a"}, "cannot be measured by the runner 'local'; expected cpu"),

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ..errors import UserError
 from ..words import counted
-from .model import add_model_arguments, config_of
+from .model import add_model_arguments, config_of, profile_sentence
 
 VARIABLE = "TVM_FUSION_RECORDS"
 
@@ -76,10 +76,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     -------
     dict
         ``db``, ``action``; of ``tune``: ``tasks``, ``tuned``, ``trials``, ``failed``, ``fixed``,
-        ``symbolic``, ``default_us``, ``us`` and ``model`` as :class:`tvm_fusion.tuning.Tuning`
-        has them; of ``list``: ``records``, ``comparisons``; of ``candidates``:
-        ``folder``, ``tasks``, ``candidates``, ``comparisons``, ``failed``; of the others:
-        ``count``.
+        ``symbolic``, ``profile``, ``default_us``, ``us`` and ``model`` as
+        :class:`tvm_fusion.tuning.Tuning` has them; of ``list``: ``records``, ``comparisons``; of
+        ``candidates``: ``folder``, ``tasks``, ``candidates``, ``comparisons``, ``failed``; of the
+        others: ``count``.
     """
     db = options.db or os.environ.get(VARIABLE)
     if not db:
@@ -191,6 +191,8 @@ def _show_tuning(result: dict[str, Any], db: str, console: Console) -> None:
     others += [f"{result['symbolic']} of symbolic shapes"] if result["symbolic"] else []
     if others:
         console.print(f"  not tuned: {', '.join(others)}")
+    if any(result["profile"].values()):
+        console.print(f"  {profile_sentence(result['profile'])}", highlight=False)
     model = result["model"]
     if model and model["error"]:
         console.print(f"  the whole model was not timed: {model['error']}", markup=False)

@@ -30,7 +30,7 @@ from ..deploy.results import leaves
 from ..deploy.tensors import to_numpy, to_tensor
 from ..device import TargetSpec
 from ..fusion.profile import Alternative, NotNow, Unmeasured
-from .alternative_modules import MAIN, empty_module, modules_of
+from .alternative_modules import MAIN, empty_module, modules_of, tolerance
 from .budget import Budget
 from .build import build_groups
 from .isolate import Failed, isolated
@@ -82,7 +82,8 @@ class AlternativeBench:
         try:
             modules = modules_of(alternatives)
             clock = time.thread_time if _is_serial() else time.perf_counter
-            measure = partial(timed, modules, self._spec, self._tuned, self._effort, clock)
+            least = tolerance(alternatives)
+            measure = partial(timed, modules, self._spec, self._tuned, self._effort, clock, least)
             us = isolated(measure, self._effort.timeout)
             if us[0] > us[-1]:  # what speaks against fusing must do so twice
                 again = isolated(measure, self._effort.timeout)
@@ -103,6 +104,7 @@ def timed(
     tuned: Lookup = untuned,
     effort: Effort = EFFORT,
     clock: Callable[[], float] = time.perf_counter,
+    least: float = 0.0,
 ) -> list[float]:
     """Build modules of groups and time their ``main`` in turns, in this process.
 
@@ -118,6 +120,8 @@ def timed(
         Of each of :data:`BATCHES` batches.
     clock : callable
         Seconds.
+    least : float
+        Tolerance of their results, at least.
 
     Returns
     -------
@@ -139,7 +143,7 @@ def timed(
     ]
     first, *others = [[to_numpy(leaf).copy() for leaf in leaves(call())] for call in calls[1:]]
     for results in others:
-        check_same(results, first)
+        check_same(results, first, least=least)
     batches = [in_turns(calls, effort, clock) for _ in range(BATCHES)]
     medians = [statistics.median(times) for times in zip(*batches, strict=True)]
     return [max(us - medians[0], LEAST_US) for us in medians[1:]]

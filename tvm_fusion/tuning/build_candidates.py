@@ -28,6 +28,7 @@ from ..device import TargetSpec
 from ..fusion.comparisons import Question
 from ..measure.build import build_groups
 from ..measure.isolate import Failed, isolated
+from ..measure.timing import TOLERANCE
 from .tasks import MAIN, Task
 
 BUILD_SECONDS = 300.0
@@ -113,6 +114,7 @@ def export_task(
 def export_question(
     question: Question,
     mods: Sequence[tvm.IRModule],
+    tolerance: float,
     tuned: Lookup,
     spec: TargetSpec,
     folder: Path,
@@ -127,6 +129,8 @@ def export_question(
         What is asked.
     mods : sequence of tvm.IRModule
         The alternatives, whose ``main`` take and return the same tensors.
+    tolerance : float
+        Error over the largest value that their results may differ by.
     tuned : callable
         Gives the configurations of their kernels.
     spec, folder, number, model_bytes
@@ -150,6 +154,7 @@ def export_question(
         "question": asdict(question),
         "title": question.title,
         "repeats": 1,
+        "tolerance": dict.fromkeys(TOLERANCE, tolerance),
         "inputs": inputs_of(mods[0]),
         "weights": weights,
         "candidates": built,

@@ -16,7 +16,7 @@ from typing import Any
 from ..core.tuned import Lookup
 from ..device import TargetSpec
 from ..fusion.profile import Alternative, NotNow, Unmeasured, question_of
-from ..measure.alternative_modules import modules_of
+from ..measure.alternative_modules import modules_of, tolerance
 from ..measure.budget import Budget
 from ..measure.isolate import Failed
 from .build_candidates import export_question
@@ -68,6 +68,7 @@ class QuestionExport:
                 entry = export_question(
                     question_of(alternatives, self._spec.device),
                     mods,
+                    tolerance(alternatives),
                     self._tuned,
                     self._spec,
                     self._folder,

@@ -98,7 +98,7 @@ class Task:
     ) -> None:
         self._folder, self._runtime, self._clock = folder, runtime, clock
         self._candidates, self._repeats = task["candidates"], task["repeats"]
-        self._tolerance: dict[str, float] = data["tolerance"]
+        self._tolerance: dict[str, float] = task.get("tolerance", data["tolerance"])
         draw = Draw(data["seed"])
         self._inputs = [runtime.tensor(draw.input(*one)) for one in task["inputs"]]
         self._weights = [draw.weight(*one) for one in task["weights"]]
