@@ -82,6 +82,18 @@ print(child(threads), child(lambda: child(threads)))
     assert printed(folder, program, TVM_THREAD_POOL_SPIN_COUNT="10") == ["True", "True"]
 
 
+def test_stacks_of_many_workers_are_more_than_glibc_keeps(folder):
+    """A child runs alone then, but for functions in processes of their own, as trials of tune."""
+    program = """
+from tvm_fusion.measure.isolate import isolated
+right()
+alone = lambda: len(os.listdir("/proc/self/task")) == 1
+workers = isolated(lambda: right() and len(os.listdir("/proc/self/task")) - 2)
+print(child(alone), child(lambda: child(alone)), workers)
+"""
+    assert printed(folder, program, TVM_NUM_THREADS="12") == ["True", "True", "11"]
+
+
 def test_tvm_waits_for_workers_that_are_not_there(folder):
     """When this fails, `_tvm.fork` can go."""
     assert printed(folder, "right(); print(child(seconds=1.5))", "unprotected") == ["False"]

@@ -1,4 +1,4 @@
-"""What claims cost: the roofline's properties, its fallbacks, and the precedence of records."""
+"""What claims cost: the roofline's properties and its fallbacks."""
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tvm_fusion.core.template import Claim
 from tvm_fusion.device import GPUS, Device, host_cpu, parse
 from tvm_fusion.fusion.cost import CostModel
-from tvm_fusion.fusion.record_key import Key
 
 KIB, MIB = 1 << 10, 1 << 20
 CPU = Device("llvm", "some", "some", cores=2, vector_bits=256, l3_bytes=32 * MIB)
@@ -151,43 +150,3 @@ def test_fusing_a_chain_saves():
 def test_every_kind_of_device_has_an_answer():
     for device in (host_cpu(), parse("cpu:x86-64-v3").device, parse("cuda:sm_100").device):
         assert CostModel(device).cost(elementwise(4096)).us > 0
-
-
-class TestRecords:
-    """Which source wins; what keys are is tested with the records."""
-
-    @pytest.fixture
-    def keyed(self, monkeypatch):
-        """Records by group; returns the table and a list of all lookups."""
-        monkeypatch.setattr(Key, "of", lambda group, template, device: group)
-        table, asked = {}, []
-
-        def get(key):
-            asked.append(key)
-            return table.get(key.key)
-
-        return table, asked, SimpleNamespace(get=get)
-
-    def test_a_measurement_takes_precedence(self, keyed):
-        table, asked, store = keyed
-        known, unknown = elementwise(4096), elementwise(4096)
-        table[known.group.key] = 123.0
-        model = CostModel(CPU, store)
-        assert model.cost(known).us == 123.0
-        assert model.cost(known).source == "measured"
-        assert model.cost(unknown).source == "roofline"
-        assert model.cost(unknown) == CostModel(CPU).cost(unknown)
-        assert len(asked) == 2  # once per structure
-
-    def test_sources_are_never_mixed_in_a_comparison(self, keyed):
-        table, _, store = keyed
-        fused, first, second = elementwise(4096), elementwise(4096), elementwise(4096)
-        table |= {fused.group.key: 30.0, first.group.key: 10.0}
-        model, roofline = CostModel(CPU, store), CostModel(CPU)
-        together, apart = model.compare([fused], [first, second])
-        assert (together.source, apart.source) == ("roofline", "roofline")
-        assert apart.us == roofline.total([first, second])
-        table[second.group.key] = 15.0
-        together, apart = CostModel(CPU, store).compare([fused], [first, second])
-        assert (together.us, apart.us) == (30.0, 25.0)
-        assert (together.source, apart.source) == ("measured", "measured")

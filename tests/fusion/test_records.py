@@ -14,7 +14,6 @@ from tvm_fusion import transform
 from tvm_fusion.device import GPUS, Device, parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.errors import UserError
-from tvm_fusion.fusion.comparisons import Comparison, Comparisons, Question
 from tvm_fusion.fusion.record_key import Key
 from tvm_fusion.fusion.records import Records, default_records
 from tvm_fusion.fusion.tuning_records import TuningRecords
@@ -96,49 +95,69 @@ def test_wiring_is_structure():
     assert subtract(True) == subtract(True)
 
 
+def put(records, key=KEY, us=1.0):
+    TuningRecords(records).put_best(key, "matmul", {"mr": 4}, us, 20.0)
+
+
+def got(records, key=KEY):
+    best = TuningRecords(records).best(key)
+    return best and best.us
+
+
 def test_what_is_put_is_found(tmp_path):
     with Records.open(tmp_path / "r.db") as records:
-        assert records.get(KEY) is None
-        records.put(KEY, 12.5, runs=30)
-        records.put(replace(KEY, device="x"), 99.0)
-        assert records.get(KEY) == 12.5
-        records.put(KEY, 11.0)
+        assert got(records) is None
+        put(records, us=12.5)
+        put(records, replace(KEY, device="x"), 19.0)
+        assert got(records) == 12.5
+        put(records, us=11.0)
     with Records.open(tmp_path / "r.db") as records:
-        assert (records.get(KEY), len(records)) == (11.0, 2)
+        assert got(records) == 11.0
+        assert len(TuningRecords(records).tasks()) == 2
 
 
 def test_two_processes_write_at_once(tmp_path):
     path = tmp_path / "r.db"
     code = (
-        "import sys; from tvm_fusion.fusion.records import Key, Records\n"
+        "import sys; from test_records import Key, Records, put\n"
         "r = Records.open(sys.argv[1])\n"
-        "for i in range(20): r.put(Key('', '', f'{sys.argv[2]} {i}', '', ''), 1.0 + i)\n"
+        "for i in range(20): put(r, Key('', '', f'{sys.argv[2]} {i}', '', ''), 1.0 + i)\n"
     )
-    place = os.pathsep.join([os.environ.get("PYTHONPATH", ""), *sys.path])
+    here = os.path.dirname(__file__)
+    place = os.pathsep.join([os.environ.get("PYTHONPATH", ""), here, *sys.path])
     env = {**os.environ, "PYTHONPATH": place}
     writers = [
         subprocess.Popen([sys.executable, "-c", code, str(path), who], env=env) for who in "ab"
     ]
     assert [writer.wait() for writer in writers] == [0, 0]
     with Records.open(path) as records:
-        assert len(records) == 40
-        assert records.get(Key("", "", "b 19", "", "")) == 20.0
+        assert len(TuningRecords(records).tasks()) == 40
+        assert got(records, Key("", "", "b 19", "", "")) == 20.0
 
 
-def test_no_duration_is_refused(tmp_path):
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_changes_that_belong_together_are_all_there_or_none(tmp_path, error):
     with Records.open(tmp_path / "r.db") as records:
-        for us in (0.0, -1.0, float("nan"), float("inf")):
-            with pytest.raises(ValueError, match="no duration"):
-                records.put(KEY, us)
+        with records.transaction():
+            put(records, us=2.0)
+
+        def half():
+            with records.transaction():
+                put(records, us=1.0)
+                raise error
+
+        with pytest.raises(error):
+            half()
+        assert got(records) == 2.0
 
 
 def test_an_empty_file_becomes_records(tmp_path):
     path = tmp_path / "r.db"
     path.touch()
     with Records.open(path) as records:
-        records.put(KEY, 1.0)
+        put(records)
     with Records.open(path) as records:
-        assert records.get(KEY) == 1.0
+        assert got(records) == 1.0
 
 
 def test_the_environment_names_the_file(tmp_path, monkeypatch):
@@ -148,49 +167,6 @@ def test_the_environment_names_the_file(tmp_path, monkeypatch):
     assert default_records() is None
     monkeypatch.setenv("TVM_FUSION_RECORDS", str(tmp_path / "r.db"))
     assert default_records().path == tmp_path / "r.db"
-
-
-def first_format(path, version=1):
-    """A file as earlier versions wrote it: without the tuner's tables, or comparisons."""
-    with Records.open(path) as records:
-        records.put(KEY, 7.0)
-    with sqlite3.connect(path) as older:
-        for table in ("comparison", *(("tuned", "trial", "task") if version == 1 else ())):
-            older.execute(f"DROP TABLE {table}")
-        older.execute(f"PRAGMA user_version = {version}")
-
-
-def test_files_of_the_first_format_get_the_tables_of_the_tuner(tmp_path):
-    path = tmp_path / "r.db"
-    first_format(path)
-    with Records.open(path) as records:
-        assert records.get(KEY) == 7.0
-        TuningRecords(records).put_best(KEY, "matmul", {"mr": 4}, 1.0, 2.0)
-    with Records.open(path) as records:
-        assert TuningRecords(records).best(KEY).config == {"mr": 4}
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_files_of_earlier_formats_get_the_table_of_comparisons(tmp_path, version):
-    path = tmp_path / "r.db"
-    first_format(path, version)
-    question = Question("0123", "[]", "{}", "matmul")
-    with Records.open(path) as records:
-        Comparisons(records).put(Comparison(question, (1.0, 2.0)))
-    with Records.open(path) as records:
-        assert Comparisons(records).get(question).us == (1.0, 2.0)
-        assert records.get(KEY) == 7.0
-
-
-def test_files_of_the_first_format_that_are_read_only_have_nothing_tuned(tmp_path, monkeypatch):
-    path = tmp_path / "r.db"
-    first_format(path)
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
-    with Records.open(path) as records:
-        assert records.get(KEY) == 7.0
-        assert TuningRecords(records).best(KEY) is None
-        assert TuningRecords(records).trials(KEY) == []
-        assert Comparisons(records).everything() == []
 
 
 class TestMistakes:
@@ -214,26 +190,28 @@ class TestMistakes:
             Records.open(path)
         assert path.read_bytes() == before
 
-    def test_a_later_format(self, tmp_path):
+    @pytest.mark.parametrize("version", [2, 4])
+    def test_another_format(self, tmp_path, version):
         path = tmp_path / "r.db"
         Records.open(path).close()
         with sqlite3.connect(path) as later:
-            later.execute("PRAGMA user_version = 4")
-        with pytest.raises(UserError, match="have format 4; expected records of format 3"):
+            later.execute(f"PRAGMA user_version = {version}")
+        words = f"have format {version}; expected records of format 3"
+        with pytest.raises(UserError, match=words):
             Records.open(path)
 
     def test_damage_behind_the_header(self, tmp_path):
         path = tmp_path / "r.db"
         with Records.open(path) as records:
             for i in range(20):
-                records.put(replace(KEY, shapes=f"{i:500}"), 1.0)
+                put(records, replace(KEY, shapes=f"{i:500}"))
         whole = path.read_bytes()
         path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
         with (
             pytest.raises(UserError, match=r"cannot be used .*malformed"),
             Records.open(path) as records,
         ):
-            records.get(KEY)
+            got(records)
 
     @pytest.mark.parametrize("where", [".", "missing/r.db"])
     def test_no_place_for_a_file(self, tmp_path, where):
@@ -243,15 +221,15 @@ class TestMistakes:
     def test_read_only_files_are_read_and_not_written(self, tmp_path, monkeypatch):
         path = tmp_path / "r.db"
         with Records.open(path) as records:
-            records.put(KEY, 3.0)
+            put(records, us=3.0)
         # The superuser may write everything, so permissions alone would test nothing for some.
         monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
         path.chmod(0o444)
         with Records.open(path) as records:
-            assert records.get(KEY) == 3.0
+            assert got(records) == 3.0
             with pytest.raises(UserError, match=r"read-only; expected a writable file"):
-                records.put(KEY, 4.0)
-            assert records.get(KEY) == 3.0
+                put(records, us=4.0)
+            assert got(records) == 3.0
 
     def test_a_missing_file_in_a_read_only_folder(self, tmp_path, monkeypatch):
         monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)

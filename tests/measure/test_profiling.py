@@ -1,6 +1,7 @@
 """Compiling with a profile: what is measured, counted, kept, told, and right."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from tvm import relax
 import tvm_fusion
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.errors import UserError
+from tvm_fusion.fusion.comparisons import Comparison, Comparisons, Question
 from tvm_fusion.fusion.profile import ProfiledGroup, Unmeasured
-from tvm_fusion.fusion.record_key import Key
+from tvm_fusion.fusion.record_key import Key, device_text, versions
 from tvm_fusion.fusion.records import Records
 from tvm_fusion.fusion.tuning_records import TuningRecords
 from tvm_fusion.measure import alternatives
@@ -120,6 +122,50 @@ def test_records_of_another_device_are_told_of(tmp_path):
     assert told["sentence"].startswith("All 1 records of it are for cuda sm_90a, not for cpu:")
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"cores": 77}, "with 77 cores"),
+        ({"name": "Another CPU"}, "of Another CPU"),
+        ({"rounds_to_tf32": True}, "with tf32 arithmetic"),
+        ({"tvm_fusion": "0.0.1"}, "by tvm_fusion 0.0.1"),
+        ({"apache-tvm": "0.1"}, "by apache-tvm 0.1"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_comparisons_that_do_not_count_here_are_told_of(tmp_path, change, words):
+    db, device = tmp_path / "p.db", tvm_fusion.device.parse("cpu").device
+    there = {name: value for name, value in change.items() if hasattr(device, name)}
+    packages = {**versions(), **{n: v for n, v in change.items() if n not in there}}
+    with Records.open(db) as records:
+        answers = Comparisons(records)
+        for number in range(3):
+            text = device_text(replace(device, **there) if number else device)
+            made = json.dumps(packages if number else versions())
+            answers.put(Comparison(Question(str(number), text, made, "softmax"), (1.0, 2.0)))
+    artifact = tvm_fusion.compile(two_sums(), db=db)
+    (told,) = (d for d in artifact.manifest["decisions"] if d["code"] == "comparisons_unused")
+    assert told["producer"] == "p.db"
+    assert told["sentence"] == (
+        f"2 of its 3 comparisons do not count here (2 {words}): measure them anew by --profile, or "
+        "remove those of other versions by tune --prune."
+    )
+
+
+def two_sums():
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    return main_module([x], lambda emit, x: emit(relax.op.add(x, x)))
+
+
+def test_comparisons_of_this_machine_are_no_news(tmp_path):
+    db, device = tmp_path / "p.db", tvm_fusion.device.parse("cpu").device
+    with Records.open(db) as records:
+        question = Question("0", device_text(device), json.dumps(versions()), "softmax")
+        Comparisons(records).put(Comparison(question, (1.0, 2.0)))
+    decisions = tvm_fusion.compile(two_sums(), db=db).manifest["decisions"]
+    assert not [d for d in decisions if d["producer"] == "p.db"]
+
+
 def parts_of(mod):
     """The groups of a module's plan, as parts."""
     plan = plan_model(mod, "cpu")
@@ -157,7 +203,7 @@ def test_alternatives_that_differ_are_not_timed(quick, monkeypatch):
     parts = parts_of(attention())
     calls = []
 
-    def differs(actual, wanted):
+    def differs(actual, wanted, least):
         calls.append(1)
         raise ValueError("its results differ")
 

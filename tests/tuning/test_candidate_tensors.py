@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tvm_fusion.tuning.candidate_bench.log import Log
-from tvm_fusion.tuning.candidate_bench.tensors import Draw, difference
+from tvm_fusion.tuning.candidate_bench.tensors import Draw, Runtime, difference
 
 
 def test_a_log_goes_on_behind_whole_lines(tmp_path):
@@ -34,6 +34,15 @@ def test_what_is_drawn_is_alike_in_every_process(dtype):
         one, other = (getattr(source, draw)(*arguments) for source in (first, second))
         assert (one.shape, str(one.dtype)) == ((30, 7), dtype)
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_tensors_keep_their_rank(shape):
+    runtime = Runtime("llvm")
+    array = np.asarray(np.arange(6.0).reshape(-1)[: int(np.prod(shape))].reshape(shape)).T
+    tensor = runtime.tensor(array)
+    assert tuple(tensor.shape) == array.shape
+    np.testing.assert_array_equal(runtime.array(tensor), array)
 
 
 def test_differences():

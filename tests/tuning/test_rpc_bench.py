@@ -8,6 +8,7 @@ import pytest
 from rpc_servers import KEY, kill, servers
 from tuned_models import QUICK, two_products
 
+from tvm_fusion.config import FusionConfig
 from tvm_fusion.errors import UserError
 from tvm_fusion.fusion.records import Records
 from tvm_fusion.fusion.tuning_records import TuningRecords
@@ -26,6 +27,18 @@ def test_trackers_have_names():
 def test_other_runners_are_mistakes(tmp_path, text):
     with pytest.raises(UserError, match="expected local, or rpc://host:port/key of a tracker"):
         tune(two_products(), db=tmp_path / "t.db", runner=text)
+    assert not (tmp_path / "t.db").exists()
+
+
+def test_alternatives_are_measured_on_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(Tracker, "servers", lambda self: 1)
+    with pytest.raises(UserError, match="with the option profile; expected local"):
+        tune(
+            two_products(),
+            config=FusionConfig(profile="5m"),
+            db=tmp_path / "t.db",
+            runner="rpc://host:9190/key",
+        )
     assert not (tmp_path / "t.db").exists()
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
 from tuned_models import QUICK, FakeBench, two_products
 from tvm import relax
 
@@ -20,6 +21,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.fusion.records import Records
 from tvm_fusion.fusion.tuning_records import Trial, TuningRecords, text
+from tvm_fusion.measure.alternatives import AlternativeBench
 from tvm_fusion.tuning import tune_model, tuner
 from tvm_fusion.tuning.contents import prune
 from tvm_fusion.tuning.tasks import survey
@@ -129,6 +131,51 @@ def test_a_model_that_is_slower_tuned_keeps_its_defaults(tmp_path, bench, monkey
     assert all(b.us == b.default_us for b in bests(tmp_path))
 
 
+def killed(*_):
+    """End a run as SIGKILL does: nothing that follows is done."""
+    raise RuntimeError("killed")
+
+
+@pytest.mark.parametrize("where", ["race", "judge"])
+def test_a_run_that_is_killed_before_its_races_end_changes_no_model(
+    tmp_path, bench, monkeypatch, where
+):
+    """What was faster alone may be slower together: until that is known nothing uses it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeModel, where, killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            tune(tmp_path)
+    assert len(trials(tmp_path / "t.db")) == 60
+    config = FusionConfig(db=tmp_path / "t.db")
+    assert tvm_fusion.explain(two_products(), config=config, stock=False).tuned == ()
+    # The same call goes on with the races: without another trial.
+    bench.measured = []
+    assert (tune(tmp_path).tuned, bench.measured) == (2, [])
+    before = [(b.key, b.config) for b in bests(tmp_path)]
+    # A later run that is killed leaves what the one before it has chosen.
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeModel, where, killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            tune(tmp_path, "trials=120")
+    assert [(b.key, b.config) for b in bests(tmp_path)] == before
+
+
+def test_choices_are_recorded_together(tmp_path, bench, monkeypatch):
+    put, seen = TuningRecords.put_best, []
+
+    def put_one(self, *args):
+        if seen:
+            killed()
+        seen.append(args)
+        put(self, *args)
+
+    monkeypatch.setattr(TuningRecords, "put_best", put_one)
+    with pytest.raises(RuntimeError, match="killed"):
+        tune(tmp_path)
+    assert seen
+    assert bests(tmp_path) == []
+
+
 @pytest.mark.parametrize("last", [Race(100.0, 100.5), Race(0.0, 0.0, "its results differ")])
 def test_the_last_race_decides(tmp_path, bench, monkeypatch, last):
     monkeypatch.setattr(FakeModel, "judge", lambda self, chosen: last)
@@ -178,7 +225,8 @@ def test_a_lying_record_is_found_out_by_the_whole_model(tmp_path, bench, monkeyp
             assert slowest != task.configs[0]
             TuningRecords(records).put_best(task.key, task.title, slowest, 0.001, 1.0)
     found = tune(tmp_path, "trials=1", effort=QUICK)
-    assert (found.tuned, found.model) == (0, None)
+    assert found.tuned == 0
+    assert found.model is None or found.model.gain <= 1  # the first race, or the last
     defaults = {task.key: task.configs[0] for task in tasks}
     assert {best.key: best.config for best in bests(tmp_path)} == defaults
     config = FusionConfig(db=tmp_path / "t.db")
@@ -232,6 +280,7 @@ def surveyed():
 SCRIPT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start without one
+from relax_modules import main_module
 from tuned_models import QUICK, two_products
 import tvm_fusion
 tvm_fusion.tune(two_products(), db=sys.argv[1], budget="trials=10000", effort=QUICK)
@@ -263,6 +312,7 @@ def test_a_killed_run_is_continued(tmp_path, bench):
     process.wait()
     before = trials(path)
     assert len(before) >= 6
+    assert bests(tmp_path) == []  # no race of the whole model has been
     assert all(us and us > 0 for *_, us, _ in before)
     assert recorded(path) <= surveyed()  # or else nothing could be continued
     found = tune(tmp_path, f"trials={len(before) + 9}")
@@ -291,9 +341,44 @@ def test_measured_for_real(tmp_path):
     assert 0 < found.us <= found.default_us
 
 
+def attention():
+    """``softmax(q k) v``: the planner asks whether to take it as one kernel."""
+
+    def body(emit, q, k, v):
+        scores = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k))))
+        return emit(relax.op.matmul(scores, v))
+
+    shapes = {"q": (19, 24), "k": (24, 19), "v": (19, 24)}
+    params = [relax.Var(n, relax.TensorType(s, "float32")) for n, s in shapes.items()]
+    return main_module(params, body)
+
+
+@pytest.mark.parametrize(("us", "tasks"), [((1.0, 2.0), 1), ((2.0, 1.0), 3)])
+def test_a_profile_decides_what_is_tuned(tmp_path, bench, monkeypatch, us, tasks):
+    asked = []
+
+    def answer(self, alternatives):
+        asked.append(alternatives)
+        return us, 5
+
+    monkeypatch.setattr(AlternativeBench, "__call__", answer)
+    monkeypatch.setattr(bench, "us", staticmethod(lambda config: 30.0))
+    options = {"db": tmp_path / "t.db", "budget": "trials=6"}
+    found = tvm_fusion.tune(attention(), config=FusionConfig(profile="5m"), **options)
+    assert found.tasks == tasks
+    assert found.profile["measured"] == len(asked) > 0
+    # What was measured stays for the next run, and for the compilation.
+    again = tvm_fusion.tune(attention(), **options)
+    assert again.profile == {**found.profile, "measured": 0, "known": found.profile["measured"]}
+    assert (again.tasks, again.trials) == (found.tasks, found.trials)
+    manifest = tvm_fusion.compile(attention(), db=tmp_path / "t.db").manifest
+    assert manifest["profile"]["known"] == len(asked)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"config": FusionConfig(profile="soon")}, "budget 'soon'"),
         ({"runner": "somewhere"}, "runner 'somewhere'; expected local"),
         ({"budget": "trials=0"}, "allows no trial"),
         ({"target": "cuda:sm_90a"}, "cannot be measured by the runner 'local'; expected cpu"),

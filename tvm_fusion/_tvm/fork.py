@@ -7,6 +7,11 @@ Here the pool starts anew in the child. The old one is destroyed, and destroying
 variable on which a worker slept when the process was copied waits for ever as well. Idle workers
 spin for some time before they sleep: an empty task just before the fork keeps them awake while
 memory is copied. A child of which that is not sure runs its kernels on the one thread it has.
+
+So does a child of many threads: glibc takes all but the forking one for dead, keeps 40 MB of their
+stacks, counts those of workers that are joined a second time, and unmaps what is more, thread
+descriptors included, so that joining the next worker would be a segmentation fault. Other threads
+of a child, as of :func:`tvm_fusion.measure.isolate.isolated`, have pools of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import resource
 import threading
 import time
 from pathlib import Path
@@ -21,8 +27,10 @@ from pathlib import Path
 AWAKE_SECONDS = 0.02  # of 300,000 calls of sched_yield, which take 40 ms at least
 _SPINS = "TVM_THREAD_POOL_SPIN_COUNT"
 _DEFAULT_SPINS = 300_000
+_KEPT_BYTES = 40 << 20  # glibc.pthread.stack_cache_size
+_UNLIMITED_STACK = 2 << 20  # of a thread where `ulimit -s` is unlimited (x86-64)
 
-_thread = threading.local()  # has_pool, is_serial, and when the last fork began
+_thread = threading.local()  # has_pool, is_serial, can_join, and when the last fork began
 _library: list[ctypes.CDLL] = []
 
 
@@ -42,6 +50,7 @@ def _before() -> None:
     if not getattr(_thread, "has_pool", False):
         return
     _wake()
+    _thread.can_join = _can_join()
     _thread.began = _now()
 
 
@@ -50,11 +59,20 @@ def _after_in_child() -> None:
         return
     spins = os.environ.get(_SPINS, "")
     is_awake = not spins.isdigit() or int(spins) >= _DEFAULT_SPINS
-    if is_awake and _copied() - _thread.began < AWAKE_SECONDS:
+    if is_awake and _thread.can_join and _copied() - _thread.began < AWAKE_SECONDS:
         _library[0]["_ZN3tvm7runtime9threading15ResetThreadPoolEv"]()
     else:
         _library[0]["_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"](1)
         _thread.is_serial = True
+
+
+def _can_join() -> bool:
+    """Whether a child can join the workers: whether glibc will keep the stacks of all threads."""
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    size = _UNLIMITED_STACK if stack == resource.RLIM_INFINITY else stack
+    workers = _library[0]["_ZN3tvm7runtime9threading14MaxConcurrencyEv"]() - 1
+    others = len(os.listdir("/proc/self/task")) - 1  # all workers among them
+    return bool((others + workers) * size <= _KEPT_BYTES)
 
 
 def _wake() -> None:

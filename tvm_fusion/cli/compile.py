@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from .._interrupt import is_command_line
 from ..words import counted
-from .model import add_model_arguments, config_of
+from .model import add_model_arguments, config_of, profile_sentence
 from .notes import Notes, lines
 
 
@@ -113,19 +113,10 @@ def show(result: dict[str, Any], console: Console) -> None:
         size = figures["intermediate_bytes"] / 1e6
         console.print(f"  on {arch}: {counted(figures['kernels'], 'kernel')}, {size:.1f} MB")
     if result["profile"]:
-        console.print(f"  {_profile(result['profile'])}", highlight=False)
+        console.print(f"  {profile_sentence(result['profile'])}", highlight=False)
     notes = Notes(result["not_fused"], result["not_recomposed"], tuple(result["fallbacks"]))
     for line in lines(notes, result["explain"]):
         console.print(f"  {line}", style="yellow", markup=False, highlight=False)
-
-
-def _profile(counts: dict[str, int]) -> str:
-    """Say where the planner's answers came from."""
-    failed = f", {counts['failed']} could not be measured" if counts["failed"] else ""
-    return (
-        f"profile: {counted(counts['measured'], 'comparison')} measured, {counts['known']} from "
-        f"records, {counts['estimated']} estimated{failed}"
-    )
 
 
 def _explain(options: argparse.Namespace, target: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from ..config import PRECISIONS, FusionConfig, parse_constants, parse_dims
 from ..core.flags import FLAGS, SEARCHES
 from ..device.parse import EXAMPLES
+from ..words import counted
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = False) -> None:
@@ -103,4 +104,13 @@ def config_of(options: argparse.Namespace) -> FusionConfig:
         db=options.db,
         profile=options.profile,
         **rewrite_options(options),
+    )
+
+
+def profile_sentence(counts: dict[str, int]) -> str:
+    """Say where the planner's answers came from."""
+    failed = f", {counts['failed']} could not be measured" if counts["failed"] else ""
+    return (
+        f"profile: {counted(counts['measured'], 'comparison')} measured, {counts['known']} from "
+        f"records, {counts['estimated']} estimated{failed}"
     )

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ..errors import UserError
 from ..words import counted
-from .model import add_model_arguments, config_of
+from .model import add_model_arguments, config_of, profile_sentence
 
 VARIABLE = "TVM_FUSION_RECORDS"
 
@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help="build candidates for a device that is elsewhere, instead of measuring here: run "
-        "DIR/measure.py there, and --import what it writes",
+        "DIR/measure.py there, and --import what it writes; with --profile, what the planner asks "
+        "first",
     )
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--list", action="store_true", help="instead: show what is recorded")
@@ -75,9 +76,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     -------
     dict
         ``db``, ``action``; of ``tune``: ``tasks``, ``tuned``, ``trials``, ``failed``, ``fixed``,
-        ``symbolic``, ``default_us``, ``us`` and ``model`` as :class:`tvm_fusion.tuning.Tuning`
-        has them; of ``list``: ``records``, ``comparisons``; of ``candidates``:
-        ``folder``, ``tasks``, ``candidates``, ``failed``; of the others: ``count``.
+        ``symbolic``, ``profile``, ``default_us``, ``us`` and ``model`` as
+        :class:`tvm_fusion.tuning.Tuning` has them; of ``list``: ``records``, ``comparisons``; of
+        ``candidates``: ``folder``, ``tasks``, ``candidates``, ``comparisons``, ``failed``; of the
+        others: ``count``.
     """
     db = options.db or os.environ.get(VARIABLE)
     if not db:
@@ -116,9 +118,11 @@ def show(result: dict[str, Any], console: Console) -> None:
         if result["comparisons"]:
             console.print(_compared(result["comparisons"]))
     elif action == "candidates":
+        what = f"{counted(result['candidates'], 'candidate')} of {counted(result['tasks'], 'task')}"
+        if result["comparisons"]:
+            what = f"{counted(result['comparisons'], 'question')} of the planner"
         console.print(
-            f"[bold]{escape(result['folder'])}[/]: {counted(result['candidates'], 'candidate')} of "
-            f"{counted(result['tasks'], 'task')}; run measure.py where the device is, and "
+            f"[bold]{escape(result['folder'])}[/]: {what}; run measure.py where the device is, and "
             "`tvm-fusion tune --import` what it writes"
         )
         if result["failed"]:
@@ -187,6 +191,8 @@ def _show_tuning(result: dict[str, Any], db: str, console: Console) -> None:
     others += [f"{result['symbolic']} of symbolic shapes"] if result["symbolic"] else []
     if others:
         console.print(f"  not tuned: {', '.join(others)}")
+    if any(result["profile"].values()):
+        console.print(f"  {profile_sentence(result['profile'])}", highlight=False)
     model = result["model"]
     if model and model["error"]:
         console.print(f"  the whole model was not timed: {model['error']}", markup=False)

@@ -21,7 +21,6 @@ from ..program.layouts import Layout, layout_for
 from ..program.variant import variant
 from .cost import CostModel, Estimate
 from .profile import Profile, ProfiledGroup, current_profile
-from .records import default_records
 from .refusals import RefusedByAll
 from .reshapes import is_view
 
@@ -244,6 +243,6 @@ def claim_book(target: Target, banned: frozenset[Ban] = frozenset()) -> ClaimBoo
     elif str(target) in books:
         return books[str(target)]
     device = device_of(target)
-    cost = CostModel(device, default_records())
-    book = books[str(target)] = ClaimBook(templates(target), device, cost, banned)
+    book = ClaimBook(templates(target), device, CostModel(device), banned)
+    books[str(target)] = book
     return book

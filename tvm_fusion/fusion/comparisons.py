@@ -82,8 +82,6 @@ class Comparisons:
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        names = "SELECT count(*) FROM sqlite_master WHERE name = 'comparison'"
-        self._has_table = bool(records.query(names)[0][0])  # not in an old file that is read-only
 
     def get(self, question: Question) -> Comparison | None:
         """Look up the answer to a question; ``None`` if nobody measured it."""
@@ -118,8 +116,6 @@ class Comparisons:
         )
 
     def _list(self, condition: str, values: tuple) -> list[Comparison]:
-        if not self._has_table:
-            return []
         rows = self.records.query(
             "SELECT question, device, versions, title, us, runs, error, id FROM comparison "
             f"WHERE {condition} ORDER BY id",

@@ -1,8 +1,9 @@
-"""What a claim costs: measured where there is a record, else by a model.
+"""What a claim costs, by a model.
 
-The one cost interface of the planner. Williams, Waterman and Patterson ("Roofline", CACM 2009)
-bound a kernel by its traffic over the bandwidth and by its arithmetic over the peak rate; launches
-come on top. It orders alternatives, on every device by the same rules, and is no prediction.
+What was measured decides in :mod:`.profile`: whole alternatives beside each other, never one kernel
+against a model's figure. Williams, Waterman and Patterson ("Roofline", CACM 2009) bound a kernel by
+its traffic over the bandwidth and by its arithmetic over the peak rate; launches come on top. It
+orders alternatives, on every device by the same rules, and is no prediction.
 
 Predictions are made by the model that was fitted to a device's kernels (:mod:`.fitted`), where
 there is one. Plans are not: on another machine of the same target they would be others.
@@ -10,7 +11,7 @@ there is one. Plans are not: on another machine of the same target they would be
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +22,6 @@ from .fitted import fit_of
 if TYPE_CHECKING:
     from ..core.template import Claim
     from ..ecg.graph import Operator
-    from .records import Records
 
 GB, TERA, MIB = 1e9, 1e12, 1 << 20
 
@@ -98,15 +98,11 @@ class CostModel:
     ----------
     device : Device
         Fields that are None count as documented defaults of the device's kind.
-    records : Records, optional
-        Measurements; they take precedence.
     """
 
-    def __init__(self, device: Device, records: Records | None = None) -> None:
+    def __init__(self, device: Device) -> None:
         self._device = device
-        self._records = records
         self._fit = fit_of(device)
-        self._looked_up: dict[Hashable, float | None] = {}
         self._seconds: dict[Operator, float] = {}
         self._rates = rates = _RATES[device.kind]
         self._units = (device.cores if device.kind == "llvm" else device.sm_count) or rates.units
@@ -127,23 +123,16 @@ class CostModel:
         Returns
         -------
         Estimate
-            The measured record of the same group, template, device and versions if there is one;
-            else the figure of the model that was fitted to the device's kernels, if it was; else
-            the roofline's. Models' figures never fall as bytes, flops or launches grow.
+            The figure of the model that was fitted to the device's kernels, if it was; else the
+            roofline's. Models' figures never fall as bytes, flops or launches grow.
         """
-        us = self._measured(claim)
-        if us is not None:
-            return Estimate(us, "measured")
         us = self._fitted(claim)
         if us is not None:
             return Estimate(us, "fitted")
         return Estimate(self._roofline(claim), "roofline")
 
     def estimate(self, claim: Claim) -> float:
-        """Tell what the roofline model says, whatever was measured.
-
-        Choices among many claims, of which records have some, are made by it.
-        """
+        """Tell what the roofline model says: choices are made by it."""
         return self._roofline(claim)
 
     def total(self, claims: Iterable[Claim]) -> float:
@@ -151,10 +140,7 @@ class CostModel:
         return sum(self._roofline(claim) for claim in claims)
 
     def compare(self, *alternatives: Iterable[Claim]) -> tuple[Estimate, ...]:
-        """Tell what alternatives cost, all from the same source.
-
-        A measurement beside a model's figure would decide by what the model is off. So one claim
-        without a record makes all of them the roofline's.
+        """Tell what alternatives cost by the roofline.
 
         Parameters
         ----------
@@ -166,22 +152,7 @@ class CostModel:
         tuple of Estimate
             One per alternative.
         """
-        lists = [list(claims) for claims in alternatives]
-        measured = [[self._measured(claim) for claim in claims] for claims in lists]
-        if self._records is not None and all(us is not None for row in measured for us in row):
-            return tuple(Estimate(sum(us or 0.0 for us in row), "measured") for row in measured)
-        return tuple(Estimate(sum(map(self._roofline, claims)), "roofline") for claims in lists)
-
-    def _measured(self, claim: Claim) -> float | None:
-        if self._records is None:
-            return None
-        known = (claim.template.name, claim.group.key)
-        if known not in self._looked_up:
-            from .record_key import Key
-
-            key = Key.of(claim.group, claim.template.name, self._device)
-            self._looked_up[known] = self._records.get(key)
-        return self._looked_up[known]
+        return tuple(Estimate(self.total(claims), "roofline") for claims in alternatives)
 
     def _fitted(self, claim: Claim) -> float | None:
         """Tell what the model of this device says: fitted to one thread, shared among several."""

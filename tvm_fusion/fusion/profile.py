@@ -120,11 +120,7 @@ class Profile:
             return None
         if not all(part.is_static for parts in alternatives for part in parts):
             return None
-        keys = [
-            [Key.of(part.group, part.template, device) for part in parts] for parts in alternatives
-        ]
-        title = " + ".join(part.group.title for part in min(alternatives, key=len))
-        question = Question.of(keys, title)
+        question = question_of(alternatives, device)
         if question.structure not in self._seen:
             self._seen[question.structure] = self._answer(question, alternatives)
         found = self._seen[question.structure]
@@ -158,6 +154,13 @@ class Profile:
             return self._answers.put(Comparison(question, (), 0, str(reason)))
         self.measured += 1
         return self._answers.put(Comparison(question, tuple(us), runs))
+
+
+def question_of(alternatives: Sequence[Alternative], device: Device) -> Question:
+    """Name what is asked, as the records have it."""
+    keys = [[Key.of(part.group, part.template, device) for part in parts] for parts in alternatives]
+    title = " + ".join(part.group.title for part in min(alternatives, key=len))
+    return Question.of(keys, title)
 
 
 _profile: ContextVar[Profile | None] = ContextVar("profile", default=None)

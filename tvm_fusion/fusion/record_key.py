@@ -42,24 +42,33 @@ class Key:
     @classmethod
     def of(cls, group: Group, template: str, device: Device) -> Key:
         """Make the key of a group as one template's kernels on a device."""
-        import tvm
-
-        from .. import __version__
-
         rename = _Renamer()
         tensors = (*group.inputs, *group.outputs)
         shapes = [[rename(extent) for extent in v.shape] for v in tensors]
-        where = [device.kind, device.arch, device.name, device.cores]
-        where += [TF32] if device.rounds_to_tf32 else []
-        where += [APPROXIMATE] if device.approximates else []
-        versions = {"tvm_fusion": __version__, "apache-tvm": tvm.__version__}
         return cls(
             hashlib.sha256(_structure(group, rename).encode()).hexdigest(),
             json.dumps([v.dtype for v in tensors]),
             json.dumps(shapes),
-            json.dumps(where),
-            json.dumps({**versions, "template": template}),
+            device_text(device),
+            json.dumps({**versions(), "template": template}),
         )
+
+
+def device_text(device: Device) -> str:
+    """Write a device as keys have it."""
+    where = [device.kind, device.arch, device.name, device.cores]
+    where += [TF32] if device.rounds_to_tf32 else []
+    where += [APPROXIMATE] if device.approximates else []
+    return json.dumps(where)
+
+
+def versions() -> dict[str, str]:
+    """List the packages that make kernels, with their versions."""
+    import tvm
+
+    from .. import __version__
+
+    return {"tvm_fusion": __version__, "apache-tvm": tvm.__version__}
 
 
 def _structure(group: Group, rename: Callable[[Any], str]) -> str:

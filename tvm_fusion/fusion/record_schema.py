@@ -1,4 +1,4 @@
-"""The tables of a file of records, and the formats that had fewer of them."""
+"""The tables of a file of records."""
 
 from __future__ import annotations
 
@@ -11,16 +11,8 @@ from ..errors import UserError
 VARIABLE = "TVM_FUSION_RECORDS"
 
 _APPLICATION_ID = 0x54564D46  # "TVMF"; SQLite's header field for the kind of file
-_FORMAT = 3  # SQLite's user_version; tables that 1 (tuner) and 2 (comparison) lack are added
-_MEASURED = """
-    CREATE TABLE measured (
-        structure TEXT NOT NULL, dtypes TEXT NOT NULL, shapes TEXT NOT NULL,
-        device TEXT NOT NULL, versions TEXT NOT NULL,
-        us REAL NOT NULL, runs INTEGER NOT NULL, date TEXT NOT NULL,
-        PRIMARY KEY (structure, dtypes, shapes, device, versions)
-    ) WITHOUT ROWID
-"""
-_TUNER = (
+_FORMAT = 3  # SQLite's user_version
+_TABLES = (
     """
     CREATE TABLE task (
         id INTEGER PRIMARY KEY,
@@ -42,8 +34,6 @@ _TUNER = (
         config TEXT NOT NULL, us REAL NOT NULL, default_us REAL NOT NULL, date TEXT NOT NULL
     )
     """,
-)
-_COMPARISON = (
     """
     CREATE TABLE comparison (
         id INTEGER PRIMARY KEY,
@@ -53,11 +43,10 @@ _COMPARISON = (
     )
     """,
 )
-_TABLES = ((_MEASURED,), _TUNER, _COMPARISON)  # by the format that added them
 
 
 def prepare(path: Path, connection: sqlite3.Connection, writable: bool) -> None:
-    """Check that the file is ours; make the table in a new one."""
+    """Check that the file is ours; make the tables in a new one."""
     if writable:
         connection.execute("BEGIN IMMEDIATE")  # another process may be making the same file
     tables, application, version = (
@@ -69,14 +58,12 @@ def prepare(path: Path, connection: sqlite3.Connection, writable: bool) -> None:
         )
     )
     is_new = (tables, application, version) == (0, 0, 0)
-    is_older = application == _APPLICATION_ID and 1 <= version < _FORMAT
-    if writable and (is_new or is_older):
-        for tables_of_format in _TABLES[0 if is_new else version :]:
-            for table in tables_of_format:
-                connection.execute(table)
+    if writable and is_new:
+        for table in _TABLES:
+            connection.execute(table)
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {_FORMAT}")
-    elif (application, version) != (_APPLICATION_ID, _FORMAT) and not is_older:
+    elif (application, version) != (_APPLICATION_ID, _FORMAT):
         ours = application == _APPLICATION_ID
         found = f"have format {version}" if ours else "are a database of something else"
         raise UserError(

@@ -1,34 +1,24 @@
-"""Measured costs of groups, kept in a SQLite file between compilations.
+"""A SQLite file of measurements, kept between compilations.
 
-One row a measurement, in the table ``measured``: the five texts of a :class:`~.record_key.Key`, the
-microseconds, how many runs they are the median of, and when (UTC). What a tuner has found lies in
-the same file (:mod:`.tuning_records`), and so do alternatives that were measured beside each other
-(:mod:`.comparisons`).
+It has what a tuner has found (:mod:`.tuning_records`), and alternatives of the planner that were
+measured beside each other (:mod:`.comparisons`).
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sqlite3
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..errors import UserError
-from .record_key import Key
 from .record_schema import VARIABLE, prepare
 
 _WAIT_SECONDS = 30.0  # for another process that is writing
-_GET = """
-    SELECT us FROM measured
-    WHERE structure = ? AND dtypes = ? AND shapes = ? AND device = ? AND versions = ?
-"""
-_PUT = "INSERT OR REPLACE INTO measured VALUES (?, ?, ?, ?, ?, ?, ?, datetime('now'))"
 
 
 class Records:
@@ -129,34 +119,16 @@ class Records:
         with _explained(self.path):
             return int(self._connection.execute(statement, values).rowcount)
 
-    def get(self, key: Key) -> float | None:
-        """Look up the microseconds of all launches of a group; None if there is no measurement."""
-        rows = self.query(_GET, astuple(key))
-        return float(rows[0][0]) if rows else None
-
-    def put(self, key: Key, us: float, runs: int = 1) -> None:
-        """Keep a measurement.
-
-        Parameters
-        ----------
-        key : Key
-            What was measured.
-        us : float
-            Median microseconds of all launches together.
-        runs : int
-            How many runs the median is of.
-
-        Raises
-        ------
-        UserError
-            If the file cannot be written.
-        """
-        if not (math.isfinite(us) and us > 0):
-            raise ValueError(f"{us} us is no duration")
-        self.execute(_PUT, (*astuple(key), us, runs))
-
-    def __len__(self) -> int:
-        return int(self.query("SELECT count(*) FROM measured")[0][0])
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Let changes inside of ``with`` be on the disk together, or none of them."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.execute("ROLLBACK")
+            raise
+        self.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file."""

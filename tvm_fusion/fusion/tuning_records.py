@@ -65,12 +65,10 @@ class TuningRecords:
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        names = "SELECT count(*) FROM sqlite_master WHERE name = 'tuned'"
-        self._has_tables = bool(records.query(names)[0][0])  # not in an old file that is read-only
 
     def trials(self, key: Key) -> list[Trial]:
         """List what was measured for a task."""
-        found = self._query(
+        found = self.records.query(
             "SELECT config, us, default_us, error FROM trial JOIN task ON task = id "
             f"WHERE {_KEY} ORDER BY config",
             astuple(key),
@@ -116,7 +114,7 @@ class TuningRecords:
 
     def tasks(self) -> list[tuple[int, Key, str]]:
         """List the numbers, keys and titles of all tasks."""
-        rows = self._query(f"SELECT id, {_TASK} FROM task ORDER BY id", ())
+        rows = self.records.query(f"SELECT id, {_TASK} FROM task ORDER BY id", ())
         return [(number, Key(*fields), title) for number, *fields, title in rows]
 
     def _task(self, key: Key, title: str) -> int:
@@ -127,7 +125,7 @@ class TuningRecords:
         return int(self.records.query(f"SELECT id FROM task WHERE {_KEY}", astuple(key))[0][0])
 
     def _best(self, condition: str, values: tuple) -> list[Best]:
-        rows = self._query(
+        rows = self.records.query(
             f"SELECT id, {_TASK}, config, us, default_us, date, "
             "(SELECT count(*) FROM trial WHERE trial.task = id) "
             f"FROM tuned JOIN task ON task = id WHERE {condition} ORDER BY date DESC, id DESC",
@@ -137,9 +135,6 @@ class TuningRecords:
             Best(number, Key(*fields), title, json.loads(config), us, default_us, trials, date)
             for number, *fields, title, config, us, default_us, date, trials in rows
         ]
-
-    def _query(self, statement: str, values: tuple) -> list[tuple]:
-        return self.records.query(statement, values) if self._has_tables else []
 
 
 def text(config: Mapping[str, int | str]) -> str:

@@ -13,6 +13,7 @@ from ..core.template import TEMPLATE
 from ..ecg.graph import Value
 from ..fusion.profile import Alternative, ProfiledGroup
 from ..program.primitive import call_group, call_tir, primitive_function
+from .timing import TOLERANCE
 
 MAIN = "main"
 
@@ -103,6 +104,21 @@ def _emit(builder: relax.BlockBuilder, part: ProfiledGroup, known: dict[Value, r
         return
     for number, value in enumerate(part.outputs):
         known[value] = builder.emit(relax.TupleGetItem(result, number))
+
+
+def tolerance(alternatives: Sequence[Alternative]) -> float:
+    """Choose what results may differ by, over the largest value: what their widest rounding is.
+
+    Of a chain in float16 with a float32 result one alternative rounds in between, another does not.
+    """
+    values = (
+        value
+        for parts in alternatives
+        for part in parts
+        for op in part.group.members
+        for value in (*op.tensors, *op.results)
+    )
+    return max((TOLERANCE.get(value.dtype, 0.0) for value in values), default=0.0)
 
 
 def empty_module(params: Sequence[relax.Var]) -> tvm.IRModule:

@@ -24,21 +24,15 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.ir.transform import Sequential
 
-from .._tvm.versions import PIPELINE
-from ..core.decisions import recording
 from ..core.tuned import Lookup, untuned
-from ..deploy.lower import LowerToVM
 from ..deploy.results import leaves
 from ..deploy.tensors import to_numpy, to_tensor
-from ..deploy.toolchain import toolchain
 from ..device import TargetSpec
-from ..fusion.fuse import FuseOperators
 from ..fusion.profile import Alternative, NotNow, Unmeasured
-from ..schedule.kernels import ScheduleKernels
-from .alternative_modules import MAIN, empty_module, modules_of
+from .alternative_modules import MAIN, empty_module, modules_of, tolerance
 from .budget import Budget
+from .build import build_groups
 from .isolate import Failed, isolated
 from .timing import Effort, bound, check_same, in_turns, random_input
 
@@ -88,7 +82,8 @@ class AlternativeBench:
         try:
             modules = modules_of(alternatives)
             clock = time.thread_time if _is_serial() else time.perf_counter
-            measure = partial(timed, modules, self._spec, self._tuned, self._effort, clock)
+            least = tolerance(alternatives)
+            measure = partial(timed, modules, self._spec, self._tuned, self._effort, clock, least)
             us = isolated(measure, self._effort.timeout)
             if us[0] > us[-1]:  # what speaks against fusing must do so twice
                 again = isolated(measure, self._effort.timeout)
@@ -109,6 +104,7 @@ def timed(
     tuned: Lookup = untuned,
     effort: Effort = EFFORT,
     clock: Callable[[], float] = time.perf_counter,
+    least: float = 0.0,
 ) -> list[float]:
     """Build modules of groups and time their ``main`` in turns, in this process.
 
@@ -124,6 +120,8 @@ def timed(
         Of each of :data:`BATCHES` batches.
     clock : callable
         Seconds.
+    least : float
+        Tolerance of their results, at least.
 
     Returns
     -------
@@ -140,22 +138,12 @@ def timed(
     params = modules[0][MAIN].params
     args = [to_tensor(random_input(generator, param.ty), device) for param in params]
     calls: list[Callable[[], Any]] = [
-        bound(relax.VirtualMachine(_build(mod, spec, tuned), device), MAIN, args)
+        bound(relax.VirtualMachine(build_groups(mod, spec, tuned), device), MAIN, args)
         for mod in (empty_module(params), *modules)
     ]
     first, *others = [[to_numpy(leaf).copy() for leaf in leaves(call())] for call in calls[1:]]
     for results in others:
-        check_same(results, first)
+        check_same(results, first, least=least)
     batches = [in_turns(calls, effort, clock) for _ in range(BATCHES)]
     medians = [statistics.median(times) for times in zip(*batches, strict=True)]
     return [max(us - medians[0], LEAST_US) for us in medians[1:]]
-
-
-def _build(mod: tvm.IRModule, spec: TargetSpec, tuned: Lookup) -> Any:
-    with toolchain(spec), spec.tvm_target() as target, recording() as decisions:
-        scheduled = Sequential([ScheduleKernels(FuseOperators, tuned)])(mod)
-        for decision in decisions:
-            if decision.verdict == "fallback":
-                raise RuntimeError(decision.sentence)
-        lowered = Sequential([LowerToVM()])(scheduled)
-        return tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)

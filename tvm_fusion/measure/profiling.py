@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,13 +12,15 @@ from ..config import FusionConfig
 from ..core.decisions import Decision, record
 from ..device import TargetSpec
 from ..errors import UserError
-from ..fusion.comparisons import Comparisons
+from ..fusion.comparisons import Comparisons, Question
 from ..fusion.profile import Profile, profiling
+from ..fusion.record_key import device_text, versions
 from ..fusion.record_schema import VARIABLE
 from ..fusion.records import Records, default_records
 from ..fusion.tuned_configs import tuned_configs
 from ..fusion.tuning_records import TuningRecords
 from ..threads import choose_threads
+from ..words import counted
 from .alternatives import AlternativeBench
 from .budget import Budget
 
@@ -60,15 +63,48 @@ def profiled(config: FusionConfig, spec: TargetSpec) -> Iterator[Profile | None]
 
 
 def _tell_of_others(records: Records, spec: TargetSpec) -> None:
-    """Record a decision where all that the records have is of other devices."""
+    """Record a decision where what the records have does not count here, and why."""
+    answers = Comparisons(records).everything()
     devices = [key.device for _, key, _ in TuningRecords(records).tasks()]
-    devices += [answer.question.device for answer in Comparisons(records).everything()]
+    devices += [answer.question.device for answer in answers]
     kinds = {tuple(json.loads(device)[:2]) for device in devices}
-    if not kinds or any((one.kind, one.arch) in kinds for one in spec.devices):
+    here = {(one.kind, one.arch) for one in spec.devices}
+    if kinds and kinds.isdisjoint(here):
+        theirs = ", ".join(f"{kind} {arch}" for kind, arch in sorted(kinds))
+        sentence = (
+            f"All {len(devices)} records of it are for {theirs}, not for {spec.text}: unused."
+        )
+        record(Decision(records.path.name, "", "fallback", "records_of_another_device", sentence))
         return
-    theirs = ", ".join(f"{kind} {arch}" for kind, arch in sorted(kinds))
-    sentence = f"All {len(devices)} records of it are for {theirs}, not for {spec.text}: unused."
-    record(Decision(records.path.name, "", "fallback", "records_of_another_device", sentence))
+    ours = {device_text(one) for one in spec.devices}
+    found: Counter[str] = Counter()
+    for question in (answer.question for answer in answers):
+        if tuple(json.loads(question.device)[:2]) in here:
+            found.update(_differences(question, ours)[:1])
+    if found:
+        which = ", ".join(f"{count} {reason}" for reason, count in sorted(found.items()))
+        sentence = (
+            f"{found.total()} of its {len(answers)} comparisons do not count here ({which}): "
+            "measure them anew by --profile, or remove those of other versions by tune --prune."
+        )
+        record(Decision(records.path.name, "", "fallback", "comparisons_unused", sentence))
+
+
+def _differences(question: Question, devices: set[str]) -> list[str]:
+    """Say why a comparison of this architecture does not count on any of the devices."""
+    found = []
+    if question.device not in devices:
+        _, _, name, cores, *flags = json.loads(question.device)
+        own = [json.loads(device) for device in sorted(devices)]
+        if name not in (one[2] for one in own):
+            found.append(f"of {name}")
+        elif cores not in (one[3] for one in own):
+            found.append(f"with {counted(cores, 'core')}")
+        else:
+            found.append(f"with {' and '.join(flags) or 'exact'} arithmetic")
+    theirs = json.loads(question.versions)
+    found += [f"by {p} {theirs.get(p)}" for p, v in versions().items() if theirs.get(p) != v]
+    return found
 
 
 def records_of(config: FusionConfig) -> Records | None:

@@ -1,15 +1,16 @@
-"""The candidates of one task as libraries, without their weights.
+"""The candidates of one task, or the alternatives of a question, as libraries without weights.
 
 A GPU's candidates leave their constants out: where the device is, tensors of the same mean and
 deviation are drawn instead, a set for each call of several, as a model's weights are never in the
 caches. A candidate that packs them differently from the default could not be compared with it then;
 such a task keeps its constants in the libraries, as a CPU's do, whose packing is a choice.
+Alternatives of the planner may take the same weights in another order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,16 @@ import tvm
 from tvm import ir, relax
 
 from ..core.template import Config
+from ..core.tuned import Lookup, Tuned
 from ..core.weight_names import weight_key
 from ..deploy.toolchain import toolchain
 from ..deploy.weight_prefetch import MODEL_BYTES
 from ..deploy.weights import MIN_BYTES, lift_constants
 from ..device import TargetSpec
+from ..fusion.comparisons import Question
+from ..measure.build import build_groups
 from ..measure.isolate import Failed, isolated
-from .measure import build
+from ..measure.timing import TOLERANCE
 from .tasks import MAIN, Task
 
 BUILD_SECONDS = 300.0
@@ -36,8 +40,27 @@ Weight = tuple[str, list[Any]]  # digest; shape, dtype, mean and deviation, or l
 Failures = list[tuple[Config, str]]
 
 
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One of the modules that are measured beside each other.
+
+    Attributes
+    ----------
+    config : Config
+        What tells it from the others.
+    mod : tvm.IRModule
+        Groups, and ``main``, of the same tensors in all of them.
+    tuned : callable
+        Gives the configurations of its kernels.
+    """
+
+    config: Config
+    mod: tvm.IRModule
+    tuned: Lookup
+
+
 class _Packed(Exception):
-    """Candidates of a task have different forms of its weights."""
+    """Variants have different forms of their weights."""
 
 
 def export_task(
@@ -73,65 +96,130 @@ def export_task(
         What could not be built, and why. Without the default, no other is built.
     """
     repeats = _repeats(task, spec)
-    repeated = replace(task, mod=_repeated(task.mod, repeats))
-    try:
-        if spec.kind == "llvm":
-            raise _Packed
-        candidates, weights, failed = _build(repeated, configs, spec, folder, number, model_bytes)
-    except _Packed:
-        candidates, weights, failed = _build(repeated, configs, spec, folder, number, None)
-    inputs = [
-        [[int(d) for d in param.ty.shape.values], str(param.ty.dtype)]
-        for param in task.mod[MAIN].params
-    ]
+    mod = _repeated(task.mod, repeats)
+    variants = [Variant(config, mod, _always(config)) for config in configs]
+    candidates, weights, failed = _built(variants, spec, folder, str(number), model_bytes)
     entry = {
         "key": asdict(task.key),
         "title": task.title,
         "calls": task.calls,
         "repeats": repeats,
-        "inputs": inputs,
+        "inputs": inputs_of(task.mod),
         "weights": weights,
         "candidates": candidates,
     }
     return entry, failed
 
 
-def _build(
-    task: Task,
-    configs: Sequence[Config],
+def export_question(
+    question: Question,
+    mods: Sequence[tvm.IRModule],
+    tolerance: float,
+    tuned: Lookup,
     spec: TargetSpec,
     folder: Path,
     number: int,
+    model_bytes: int,
+) -> dict[str, Any]:
+    """Build the alternatives of a question of the planner into a folder.
+
+    Parameters
+    ----------
+    question : Question
+        What is asked.
+    mods : sequence of tvm.IRModule
+        The alternatives, whose ``main`` take and return the same tensors.
+    tolerance : float
+        Error over the largest value that their results may differ by.
+    tuned : callable
+        Gives the configurations of their kernels.
+    spec, folder, number, model_bytes
+        As of :func:`export_task`; the libraries are ``qNUMBER_PLACE.so``.
+
+    Returns
+    -------
+    dict
+        The question's entry of the table.
+
+    Raises
+    ------
+    Failed
+        If an alternative cannot be built.
+    """
+    variants = [Variant({"alternative": n}, mod, tuned) for n, mod in enumerate(mods)]
+    built, weights, failed = _built(variants, spec, folder, f"q{number}", model_bytes)
+    for _, reason in failed:
+        raise Failed(reason)
+    return {
+        "question": asdict(question),
+        "title": question.title,
+        "repeats": 1,
+        "tolerance": dict.fromkeys(TOLERANCE, tolerance),
+        "inputs": inputs_of(mods[0]),
+        "weights": weights,
+        "candidates": built,
+    }
+
+
+def inputs_of(mod: tvm.IRModule) -> list[list[Any]]:
+    """List shapes and dtypes of what ``main`` takes."""
+    types = [param.ty for param in mod[MAIN].params]
+    return [[[int(d) for d in type_.shape.values], str(type_.dtype)] for type_ in types]
+
+
+def _always(config: Config) -> Lookup:
+    return lambda claim, device: Tuned(config, 1.0, 1.0, "this candidate")
+
+
+def _built(
+    variants: Sequence[Variant], spec: TargetSpec, folder: Path, stem: str, model_bytes: int
+) -> tuple[list[dict[str, Any]], list[list[Any]], Failures]:
+    """Build all variants, without their constants where these can be drawn."""
+    try:
+        if spec.kind == "llvm":
+            raise _Packed
+        return _build(variants, spec, folder, stem, model_bytes)
+    except _Packed:
+        return _build(variants, spec, folder, stem, None)
+
+
+def _build(
+    variants: Sequence[Variant],
+    spec: TargetSpec,
+    folder: Path,
+    stem: str,
     model_bytes: int | None,
 ) -> tuple[list[dict[str, Any]], list[list[Any]], Failures]:
-    """Build all candidates; with their constants, if the model's bytes are not given."""
+    """Build all variants; with their constants, if the model's bytes are not given."""
     candidates: list[dict[str, Any]] = []
     weights: list[Weight] = []
     failed: Failures = []
-    for place, config in enumerate(configs):
-        path = folder / f"{number}_{place}.so"
+    for place, variant in enumerate(variants):
+        path = folder / f"{stem}_{place}.so"
 
-        def export(config: Config = config, path: Path = path) -> list[Weight]:
-            return _export(task, config, spec, path, model_bytes)
+        def export(variant: Variant = variant, path: Path = path) -> list[Weight]:
+            return _export(variant, spec, path, model_bytes)
 
         try:
             found = isolated(export, BUILD_SECONDS)
         except Failed as reason:
-            failed.append((config, str(reason)))
+            failed.append((variant.config, str(reason)))
             if not candidates:
                 break  # without the default there is nothing to compare with
             continue
         weights = weights if candidates else found
-        if [digest for digest, _ in found] != [digest for digest, _ in weights]:
+        digests = [digest for digest, _ in weights]
+        if sorted(digest for digest, _ in found) != sorted(digests):
             raise _Packed
-        candidates.append({"config": dict(config), "file": path.name})
+        order = [digests.index(digest) for digest, _ in found]
+        candidates.append({"config": dict(variant.config), "file": path.name, "weights": order})
     return candidates, [drawn for _, drawn in weights], failed
 
 
 def _export(
-    task: Task, config: Config, spec: TargetSpec, path: Path, model_bytes: int | None
+    variant: Variant, spec: TargetSpec, path: Path, model_bytes: int | None
 ) -> list[Weight]:
-    """Build one candidate into a library; the weights that it wants behind its inputs."""
+    """Build one variant into a library; the weights that it wants behind its inputs."""
     weights: list[Weight] = []
 
     def lift(mod: tvm.IRModule) -> tvm.IRModule:
@@ -144,7 +232,7 @@ def _export(
         return lifted.mod
 
     with toolchain(spec) as tools:
-        built = build(task, config, spec, lift)
+        built = build_groups(variant.mod, spec, variant.tuned, lift)
         built.export_library(str(path), fcompile=tools.link)
     return weights
 

@@ -3,6 +3,9 @@
   survey the model; tasks by their share of its time
   per task the default and configurations that are not recorded yet: on GPUs those that the
     analytical models rank first, one of each tile; else those that the search proposes
+  before that, where comparisons are wanted: the questions that the planner cannot answer by the
+    records, each with its alternatives (:mod:`.export_profile`); while there are some, no tasks,
+    for the plan may change
   build each into a library, in a process of its own (:mod:`.build_candidates`)
   folder/  candidates.json  measure.py  candidate_bench/  NUMBER_NUMBER.so ...
 
@@ -31,16 +34,18 @@ from ..frontend import import_model
 from ..fusion.cost import CostModel
 from ..fusion.profile import Profile, profiling
 from ..fusion.records import Records
+from ..fusion.tuned_configs import tuned_configs
 from ..fusion.tuning_records import Trial, TuningRecords, text
 from ..measure.budget import Budget
 from ..measure.timing import TOLERANCE
 from . import candidate_bench
 from .build_candidates import export_task
+from .export_profile import QuestionExport
 from .model_order import choose, estimated
 from .search import Search
-from .tasks import Task, survey
+from .tasks import Task, bytes_of, survey
 
-SCHEMA = 2
+SCHEMA = 3
 GAIN = 0.98  # ratio from which on a configuration is better than the default
 _SCRIPT = '''"""Measure this folder of candidates; --help says how."""
 
@@ -68,7 +73,9 @@ def export_candidates(
     Parameters
     ----------
     model, target, config
-        As of :func:`tvm_fusion.tune`; the device need not be present.
+        As of :func:`tvm_fusion.tune`; the device need not be present. With ``config.profile``, what
+        the planner would measure comes first: as long as it has questions that the records do not
+        answer, the folder has their alternatives, and no candidates of kernels.
     folder : str or os.PathLike
         Made; must be empty if it exists.
     db : str or os.PathLike
@@ -81,7 +88,7 @@ def export_candidates(
     Returns
     -------
     dict
-        ``folder``, ``tasks``, ``candidates``, ``failed``.
+        ``folder``, ``tasks``, ``candidates``, ``comparisons``, ``failed``.
 
     Raises
     ------
@@ -91,21 +98,29 @@ def export_candidates(
     spending = Budget.parse(budget)
     if spending.trials is None:
         raise UserError(f"budget {budget!r} of candidates to export", "trials=N")
-    config = replace(config or FusionConfig(), db=None, profile=None)
+    config = config or FusionConfig()
+    asking = None if config.profile is None else Budget.parse(config.profile)
+    config = replace(config, db=None, profile=None)
     spec = parse(target).permitting(config.flags)
     if len(spec.archs) > 1:
         raise UserError(f"target {spec.text!r} names several architectures", "one")
     place = _empty(Path(folder))
-    with Records.open(db) as records, profiling(Profile(records)):
+    with Records.open(db) as records:
         records.check_writable()
         imported = import_model(model, config)
         has_run_kernels()
-        found = survey(imported, spec, config)
+        questions = None
+        if asking is not None:
+            size = sum(map(bytes_of, imported.weight_names))
+            questions = QuestionExport(spec, place, asking, tuned_configs(db), size)
+        profile = Profile(records, questions)
+        with profiling(profile):
+            found = survey(imported, spec, config)
         known = TuningRecords(records)
-        shares = _shares(found.tasks, spec)
-        table = _Table(place, spec, seed)
-        failed = 0
-        for number, (share, task) in enumerate(shares):
+        table = _Table(place, spec, seed, questions.entries if questions else [])
+        failed = profile.failed if questions else 0
+        tasks = [] if table.comparisons else _shares(found.tasks, spec)
+        for number, (share, task) in enumerate(tasks):
             count = max(1, round(spending.trials * share))
             chosen = _chosen(task, known.trials(task.key), count, seed, spec)
             entry, reasons = export_task(task, chosen, spec, place, number, found.weight_bytes)
@@ -115,8 +130,9 @@ def export_candidates(
             table.add(entry)
     return {
         "folder": str(place),
-        "tasks": len(table.tasks),
+        "tasks": len(table.tasks) - table.comparisons,
         "candidates": sum(len(task["candidates"]) for task in table.tasks),
+        "comparisons": table.comparisons,
         "failed": failed,
     }
 
@@ -124,8 +140,10 @@ def export_candidates(
 class _Table:
     """What ``candidates.json`` says; it is there after each task, so that a kill loses one."""
 
-    def __init__(self, folder: Path, spec: TargetSpec, seed: int) -> None:
-        self.tasks: list[dict[str, Any]] = []
+    def __init__(
+        self, folder: Path, spec: TargetSpec, seed: int, questions: Sequence[dict[str, Any]]
+    ) -> None:
+        self.tasks, self.comparisons = list(questions), len(questions)
         self._path = folder / "candidates.json"
         self._data = {
             "schema": SCHEMA,

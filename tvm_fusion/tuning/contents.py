@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from ..fusion.comparisons import Comparisons
+from ..fusion.record_key import versions
 from ..fusion.records import Records
 from ..fusion.tuning_records import TuningRecords
 
@@ -86,18 +87,14 @@ def prune(db: str | os.PathLike[str]) -> int:
     UserError
         If the file does not exist, is no file of records or cannot be written.
     """
-    import tvm
-
-    from .. import __version__
-
-    ours = {"tvm_fusion": __version__, "apache-tvm": tvm.__version__}
+    ours = versions()
     with Records.open(db, must_exist=True) as records:
         records.check_writable()
         known = TuningRecords(records)
         answers = Comparisons(records)
 
-        def is_other(versions: str) -> bool:
-            theirs = json.loads(versions)
+        def is_other(text: str) -> bool:
+            theirs = json.loads(text)
             return any(theirs.get(package) != version for package, version in ours.items())
 
         tasks = [number for number, key, _ in known.tasks() if is_other(key.versions)]

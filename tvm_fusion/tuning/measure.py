@@ -18,22 +18,16 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.ir.transform import Sequential
 
-from .._tvm.versions import PIPELINE
-from ..core.decisions import recording
 from ..core.template import Claim, Config
 from ..core.tuned import Tuned
-from ..deploy.lower import LowerToVM
 from ..deploy.results import leaves
 from ..deploy.tensors import to_numpy, to_tensor
-from ..deploy.toolchain import toolchain
 from ..device import Device, TargetSpec
-from ..fusion.fuse import FuseOperators
 from ..fusion.tuning_records import Trial
+from ..measure.build import build_groups
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import Effort, bound, check_same, in_turns, random_input
-from ..schedule.kernels import ScheduleKernels
 from .tasks import MAIN, Task
 
 GAIN = 0.99  # ratio from which on a configuration is better than the default, and not by chance
@@ -132,13 +126,7 @@ def build(
     def lookup(claim: Claim, device: Device) -> Tuned | None:
         return None if config is None else Tuned(config, 1.0, 1.0, "this trial")
 
-    with toolchain(spec), spec.tvm_target() as target, recording() as decisions:
-        scheduled = Sequential([ScheduleKernels(FuseOperators, lookup)])(task.mod)
-        for decision in decisions:
-            if decision.verdict == "fallback":
-                raise RuntimeError(decision.sentence)
-        lowered = Sequential([LowerToVM()])(change(scheduled))
-        return tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
+    return build_groups(task.mod, spec, lookup, change)
 
 
 def inputs_of(task: Task, seed: int) -> list[np.ndarray]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..fusion.tuning_records import Best, Trial
+from ..core.template import Config
+from ..fusion.tuning_records import Trial
 from .evolutionary import EvolutionarySearch
 from .search import Search
 from .tasks import Task
@@ -27,13 +28,15 @@ class TaskState:
     trials, failed : int
         Configurations measured, those without a time among them.
     ratio : float
-        Time of the configuration to use over the default's.
-    best : Best or None
-        The record of that configuration.
+        Time of the winner over the default's; 1 if there is none.
+    winner : Config or None
+        What was faster than the default in races, fastest of all.
     fastest : Trial or None
         The trial of the least ratio.
     idle : int
         Batches since the last gain.
+    raced : set of str
+        Configurations that have been in races of this run.
     """
 
     task: Task
@@ -42,9 +45,10 @@ class TaskState:
     trials: int = 0
     failed: int = 0
     ratio: float = 1.0
-    best: Best | None = None
+    winner: Config | None = None
     fastest: Trial | None = None
     idle: int = 0
+    raced: set[str] = field(default_factory=set)
 
     @property
     def share_us(self) -> float:

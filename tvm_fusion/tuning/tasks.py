@@ -162,7 +162,13 @@ def _task(
 def _constant_bytes(call: relax.Call) -> int:
     found = [arg for arg in call.args if isinstance(arg, ir.GenericConst)]
     tensors = [c for c in found if isinstance(c.ty, relax.TensorType)]
-    return sum(math.prod(c.value.shape) * tvm.DataType(c.ty.dtype).itemsize for c in tensors)
+    return sum(map(bytes_of, tensors))
+
+
+def bytes_of(constant: ir.GenericConst) -> int:
+    """Give the bytes of a constant tensor."""
+    size: int = math.prod(constant.value.shape) * tvm.DataType(constant.ty.dtype).itemsize
+    return size
 
 
 def title_of(claim: Claim) -> str:

@@ -1,6 +1,7 @@
 """Tune a model: survey its tasks, tune them, and race the whole.
 
-plan the model; tasks = its distinct groups with several configurations
+plan the model, measuring what the planner asks where that is allowed
+tasks = its distinct groups with several configurations
 tune them until most of the budget is spent
 choose among the winners by races of the whole model
 race the whole model, tuned against default
@@ -22,8 +23,11 @@ from ..errors import UserError
 from ..frontend import import_model
 from ..fusion.profile import Profile, profiling
 from ..fusion.records import Records
+from ..fusion.tuned_configs import tuned_configs
 from ..fusion.tuning_records import TuningRecords
+from ..measure.alternatives import AlternativeBench
 from ..measure.budget import Budget
+from ..measure.profiling import check_measurable
 from ..measure.timing import Effort, swept
 from ..threads import choose_threads
 from .rpc_bench import Tracker
@@ -52,6 +56,8 @@ class Tuning:
         Configurations measured, earlier runs included, and those without a time.
     fixed, symbolic : int
         Groups that are not tuned: they have one configuration, or symbolic shapes.
+    profile : dict of str to int
+        Questions of the planner: see :meth:`tvm_fusion.fusion.profile.Profile.counts`.
     default_us, us : float
         Microseconds of all tasks' calls in a run of the model, each measured alone.
     model : Race or None
@@ -65,6 +71,7 @@ class Tuning:
     failed: int
     fixed: int
     symbolic: int
+    profile: dict[str, int]
     default_us: float
     us: float
     model: Race | None
@@ -86,7 +93,8 @@ def tune(
     """Measure configurations of a model's kernels, and record the fastest.
 
     Compile with ``db=...`` afterwards to use them. A run that was interrupted, or killed, is
-    continued by the same call.
+    continued by the same call; until a run has ended by comparing what it has found in the whole
+    model, what the run before it has chosen is used.
 
     Parameters
     ----------
@@ -95,7 +103,8 @@ def tune(
     target : str, dict or tvm.target.Target
         See :func:`tvm_fusion.device.parse`. Kernels run on this machine.
     config : FusionConfig, optional
-        What the model will be compiled with: other options make other kernels.
+        What the model will be compiled with: other options make other kernels. With ``profile``,
+        alternatives of the planner are measured first, within that budget of their own.
     db : str or os.PathLike
         The file of records, made if it does not exist.
     budget : str
@@ -123,30 +132,45 @@ def tune(
         For a model, target, option, budget, runner, search or file that cannot be used.
     """
     spending, effort = Budget.parse(budget), effort or Effort()
-    config = replace(config or FusionConfig(), db=None, profile=None)
+    config = config or FusionConfig()
+    comparing = None if config.profile is None else Budget.parse(config.profile)
+    config = replace(config, db=None, profile=None)
     if search not in SEARCHES:
         raise UserError(f"search {search!r}", f"one of {', '.join(SEARCHES)}")
     spec = parse(target).permitting(config.flags)
     tracker = _tracker(spec, runner)
-    with Records.open(db) as records, profiling(Profile(records)):
+    if comparing is not None:
+        check_measurable(spec, "profile")
+        if tracker:
+            raise UserError(
+                f"runner {runner!r} with the option profile",
+                "local: alternatives of the planner are measured on this machine",
+                "tune without it, or measure them by `tune --export-candidates --profile`",
+            )
+    with Records.open(db) as records:
         records.check_writable()
         state = State()
         progress(state)
         choose_threads()
         imported = import_model(model, config)
         has_run_kernels()  # evaluates constants
-        found = survey(imported, spec, config)
+        bench = comparing and AlternativeBench(spec, comparing, tuned_configs(db))
+        profile = Profile(records, bench)
+        with profiling(profile):
+            found = survey(imported, spec, config)
         size = swept(found.constant_bytes, spec.device.l3_bytes)
         effort = replace(effort, swept=size)
         tuner = Tuner(spec, TuningRecords(records), effort, seed, search, progress, tracker)
         reserve = 0.0 if tracker else min(SELECTING * (spending.seconds or 0.0), MOST_SELECTING)
         tuner.run(found.tasks, spending.without(reserve))
         state = tuner.state
+        winners = tuner.winners(spending.without(reserve / 2))
         race = None
-        winners = [] if tracker else tuner.winners(spending.without(reserve / 2))
-        if winners and imported.dims:
-            race = Race(0.0, 0.0, "the model has symbolic dimensions")
-        elif winners:
+        if not winners or tracker or imported.dims:
+            if winners and imported.dims:
+                race = Race(0.0, 0.0, "the model has symbolic dimensions")
+            tuner.use({one.key for one in winners})
+        else:
             tuner.show("racing the whole model", spending)
             model = WholeModel(imported, found.planned, spec, seed, _of_model(effort))
             race = _choose(tuner, winners, model, spending)
@@ -158,6 +182,7 @@ def tune(
         failed=sum(task.failed for task in state.tasks),
         fixed=found.fixed,
         symbolic=found.symbolic,
+        profile=profile.counts(),
         default_us=state.default_us,
         us=state.us,
         model=race,
@@ -178,12 +203,9 @@ def _choose(
 
     selection = Selection(model, has_time)
     selection.run(winners)
-    tuner.use(selection.chosen)
-    if not selection.chosen:
-        return None
-    race = model.judge(selection.chosen)
-    if race.gain <= 1:  # the less favourable of two processes, or no times
-        tuner.use(())
+    race = model.judge(selection.chosen) if selection.chosen else None
+    # Of the less favourable of two processes; 1 where there are no times.
+    tuner.use(selection.chosen if race is not None and race.gain > 1 else ())
     return race
 
 

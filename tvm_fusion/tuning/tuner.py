@@ -4,14 +4,16 @@
   until the budget is spent:
     task = the one with the most time, less as trials find nothing
     for a batch of configurations:  measure in a process of its own;  record the trial
-    what beats the record:  race it against the default and the record again;  record the winner
-  winners are then chosen by what the whole model gains (:mod:`.selection`)
+    what beats the winner so far:  race it against the default and the winner;  keep the winner
+  choose among the winners by what the whole model gains (:mod:`.selection`);  record all of them
 
-Everything is on the disk when it is measured, so that a run that is killed is continued by running
-it again. MetaSchedule's task scheduler is not used: its database is written when a task is picked
-again, a resumed run starts anew, an error of one task ends the run, and its builder and runner
-start Python anew for every batch (2.5 s before anything is built, where a trial here takes 0.2 s).
-Its search and its cost model can be chosen (:mod:`.evolutionary`).
+Trials are on the disk when they are measured, so that a run that is killed is continued by running
+it again. Configurations are recorded to be used when all races are over: a killed run leaves those
+of the run before it, and its own winners are raced again. MetaSchedule's task scheduler is not
+used: its database is written when a task is picked again, a resumed run starts anew, an error of
+one task ends the run, and its builder and runner start Python anew for every batch (2.5 s before
+anything is built, where a trial here takes 0.2 s). Its search and its cost model can be chosen
+(:mod:`.evolutionary`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 from ..device import TargetSpec
 from ..errors import UserError
 from ..fusion.record_key import Key
-from ..fusion.tuning_records import Trial, TuningRecords
+from ..fusion.tuning_records import Trial, TuningRecords, text
 from ..measure.budget import Budget
 from ..measure.isolate import Failed
 from ..measure.timing import Effort
@@ -122,38 +124,43 @@ class Tuner:
     def winners(self, budget: Budget) -> list[Winner]:
         """List what is faster than its default, measured alone.
 
-        An earlier run may have kept a default since the whole model was not faster with another
-        configuration: it is raced again, beside what was found since.
+        An earlier run may have been killed before its winners were recorded, or have kept a default
+        since the whole model was not faster with another configuration: these are raced again,
+        beside what was found since.
         """
         for one in self.state.tasks:
             again = one.fastest
-            if one.ratio == 1 and again is not None and again.ratio < GAIN:
-                if budget.is_spent(0) and budget.trials is None:
-                    break
-                self._race(one, again)
+            if again is None or again.ratio >= GAIN * one.ratio or text(again.config) in one.raced:
+                continue
+            if budget.is_spent(0) and budget.trials is None:
+                break
+            self._race(one, again)
         return [
-            Winner(
-                one.task.key, one.best.config, one.task.calls * (one.best.default_us - one.best.us)
-            )
+            Winner(one.task.key, one.winner, one.task.calls * one.default_us * (1 - one.ratio))
             for one in self.state.tasks
-            if one.best is not None and one.ratio < 1
+            if one.winner is not None
         ]
 
     def use(self, chosen: Container[Key]) -> None:
-        """Record the defaults of tasks whose winners are not among those that are chosen."""
-        for one in self.state.tasks:
-            if one.ratio < 1 and one.task.key not in chosen:
-                default = one.task.configs[0]
-                self._keep(one, default, one.default_us, one.default_us)
+        """Record the winners that are chosen, and the defaults of other tasks, all at once."""
+        with self._records.records.transaction():
+            for one in self.state.tasks:
+                if one.task.key not in chosen:
+                    one.winner, one.ratio = None, 1.0
+                if one.default_us:
+                    config = one.task.configs[0] if one.winner is None else one.winner
+                    us = one.default_us * one.ratio
+                    self._records.put_best(one.task.key, one.task.title, config, us, one.default_us)
 
     def _resumed(self, task: Task) -> TaskState:
         one = TaskState(task, self._search(task.configs, self._seed))
         for trial in self._records.trials(task.key):
             self._learn(one, trial)
-        one.best = self._records.best(task.key)
-        if one.best is not None:
-            one.default_us = one.best.default_us
-            one.ratio = min(1.0, one.best.us / one.best.default_us)
+        best = self._records.best(task.key)
+        if best is not None:
+            one.default_us = best.default_us
+            if best.us < best.default_us:
+                one.winner, one.ratio = best.config, best.us / best.default_us
         return one
 
     def _batch(self, one: TaskState, budget: Budget) -> None:
@@ -170,8 +177,6 @@ class Tuner:
         one.idle += 1
         if better:
             self._race(one, min(better, key=lambda trial: trial.ratio))
-        elif one.best is None:
-            self._keep(one, one.task.configs[0], one.default_us, one.default_us)
 
     def _count(self, budget: Budget) -> int:
         """Give the size of a batch: what is left of the trials, if they are counted."""
@@ -195,35 +200,24 @@ class Tuner:
             one.default_us = min(one.default_us or trial.default_us, trial.default_us)
 
     def _race(self, one: TaskState, trial: Trial) -> None:
-        """Measure a configuration, the one to use so far and the default in turns, carefully."""
+        """Measure a configuration, the winner so far and the default in turns, carefully."""
         effort = replace(
             self._effort,
             seconds=CAREFUL * self._effort.seconds,
             most=CAREFUL * self._effort.most,
             timeout=CAREFUL * self._effort.timeout,
         )
-        configs = [trial.config]
-        if one.best is not None and one.ratio < 1:
-            configs.append(one.best.config)
+        one.raced.add(text(trial.config))
+        configs = [trial.config, *([] if one.winner is None else [one.winner])]
         try:
             times = [self._bench(one).race(configs, effort) for _ in range(RACES)]
         except Failed:
             return  # the trial that passed once stays on record, and is not used
         ratios = [median(t[k] / t[-1] for t in times) for k in range(len(configs))]
-        ratio = min(ratios)
-        if ratio >= GAIN:
-            if one.best is None:
-                self._keep(one, one.task.configs[0], one.default_us, one.default_us)
-            return
-        if ratios.index(ratio) == 0:
-            default_us = min(t[-1] for t in times)
-            self._keep(one, trial.config, default_us * ratio, default_us)
+        if ratios[0] < GAIN and ratios[0] == min(ratios):
+            one.winner, one.ratio = trial.config, ratios[0]
+            one.default_us = min(t[-1] for t in times)
             one.idle = 0
-
-    def _keep(self, one: TaskState, config: Any, us: float, default_us: float) -> None:
-        self._records.put_best(one.task.key, one.task.title, config, us, default_us)
-        one.best = self._records.best(one.task.key)
-        one.default_us, one.ratio = default_us, us / default_us
 
     def _bench(self, one: TaskState) -> Bench | RpcBench:
         if one not in self._benches:

@@ -56,7 +56,7 @@ class Group:
     us : float
         Expected microseconds.
     source : str
-        ``measured``, ``fitted`` (to measured kernels of this device) or ``roofline``.
+        ``fitted`` (to measured kernels of this device) or ``roofline``.
     """
 
     function: str

@@ -17,7 +17,6 @@ from ...fusion.cost import CostModel
 from ...fusion.plan import Plan
 from ...fusion.views import ViewPath, view_paths
 from ...layout.record import EDGE, KERNEL
-from ...measure.profiling import records_of
 from ...rewrite import rules
 from ...rewrite.changes import Rewrites, noting
 from ...rewrite.recompose.patterns import PATTERNS
@@ -70,7 +69,7 @@ def explain(
             planned = plan_model(model, target, config)
         scheduled = planned.scheduled(planned.plans)
         of_stock, stock_from = count_stock_tvm(model, planned) if stock else (None, "")
-    cost = CostModel(planned.spec.device, records_of(planned.config))
+    cost = CostModel(planned.spec.device)
     counted = count_scheduled(planned, scheduled)
     return Explanation(
         source=planned.imported.source,

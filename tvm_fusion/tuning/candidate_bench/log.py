@@ -26,6 +26,7 @@ class Log:
         self._file.seek(len(whole))
         self._trials: dict[str, dict[str, Outcome]] = {}
         self._decided: set[str] = set()
+        self._compared: set[str] = set()
         for line in whole.splitlines():
             self._learn(json.loads(line))
 
@@ -41,6 +42,10 @@ class Log:
         """Whether all of a task is done."""
         return text(key) in self._decided
 
+    def is_compared(self, question: dict[str, str]) -> bool:
+        """Whether a question of the planner is answered."""
+        return text(question) in self._compared
+
     def put_trial(self, task: dict[str, Any], config: dict[str, Any], outcome: Outcome) -> None:
         """Write a measurement down."""
         self._put({"trials": [[config, *outcome]], "tuned": None}, task)
@@ -49,16 +54,26 @@ class Log:
         """Write down which configuration to use; none where the default cannot be measured."""
         self._put({"trials": [], "tuned": tuned, "decided": True}, task)
 
+    def compare(self, question: dict[str, str], us: list[float], runs: int, error: str) -> None:
+        """Write down what the alternatives of a question take, or why that is not known."""
+        answer = {"question": question, "us": us, "runs": runs, "error": error}
+        self._write({"comparison": answer})
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def _put(self, line: dict[str, Any], task: dict[str, Any]) -> None:
-        line |= {"key": task["key"], "title": task["title"]}
+        self._write(line | {"key": task["key"], "title": task["title"]})
+
+    def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line, sort_keys=True).encode() + b"\n")
         self._learn(line)
 
     def _learn(self, line: dict[str, Any]) -> None:
+        if "comparison" in line:
+            self._compared.add(text(line["comparison"]["question"]))
+            return
         for config, us, default_us, error in line["trials"]:
             self.trials(line["key"])[text(config)] = us, default_us, error
         if line.get("decided"):

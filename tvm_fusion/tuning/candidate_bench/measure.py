@@ -7,6 +7,8 @@
       one process prepares the default, then measures candidate after candidate beside it
       a crash, a hang or an error costs the candidate and the process; a spare one goes on
       what is faster than the default is raced again in another process, and the worse counts
+    of a question of the planner, the alternatives in turns; what speaks against the first, which
+      is what is fused, must do so in two processes
 
 ``tvm-fusion tune --export-candidates`` writes the folder; ``tvm-fusion tune --import`` takes the
 records where the compiler is. Each line is on the disk as soon as its measurement is known.
@@ -40,7 +42,10 @@ def main(folder: Path, arguments: Sequence[str] | None = None) -> int:
     bench = Bench(folder, data["kind"], options)
     try:
         for number, task in enumerate(data["tasks"]):
-            told = measure_task(bench, log, number, task, data["gain"])
+            if "question" in task:
+                told = compare(bench, log, number, task)
+            else:
+                told = measure_task(bench, log, number, task, data["gain"])
             if told:
                 print(told, flush=True)
     except BudgetSpent:
@@ -71,6 +76,24 @@ def measure_task(bench: Bench, log: Log, number: int, task: dict[str, Any], gain
     ok = sum(us is not None for us, _, _ in known.values())
     found = f", {tuned[2] / tuned[1]:.3f}x" if tuned else ""
     return f"{task['title']}: {ok} of {len(known)} measured{found}"
+
+
+def compare(bench: Bench, log: Log, number: int, task: dict[str, Any]) -> str:
+    """Measure the two alternatives of a question; says what they take, if it is new."""
+    question = task["question"]
+    if log.is_compared(question):
+        return ""
+    other, first, error = bench.candidate(number, 1, CAREFUL)
+    if other is not None and first is not None and other < first:
+        bench.change()
+        again, base, error = bench.candidate(number, 1, CAREFUL)
+        if again is not None and base is not None and base / again < first / other:
+            other, first = again, base
+    if error or other is None or first is None:
+        log.compare(question, [], 0, error)
+        return f"{task['title']}: {error}"
+    log.compare(question, [first, other], 1, "")
+    return f"{task['title']}: {first:.2f} us fused, {other:.2f} us unfused"
 
 
 def _winner(

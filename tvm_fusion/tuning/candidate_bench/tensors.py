@@ -49,7 +49,7 @@ class Runtime:
 
     def tensor(self, array: np.ndarray) -> Any:
         """Copy an array to the device."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")  # not ascontiguousarray: it gives scalars an axis
         shape, dtype = tvm_ffi.Shape(array.shape), tvm_ffi.dtype(str(array.dtype))
         tensor = self._allocate(shape, dtype, self.device, None)
         self._write(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)

@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .clock import Call, Clock
 from .tensors import Draw, Runtime, difference
@@ -66,6 +66,13 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[-1]}"[:200]
 
 
+class _Loaded(NamedTuple):
+    """A library's ``main``, and which of the task's weights it takes behind the inputs."""
+
+    function: Any
+    order: list[int]
+
+
 class Task:
     """One task's inputs, default and its result.
 
@@ -91,7 +98,7 @@ class Task:
     ) -> None:
         self._folder, self._runtime, self._clock = folder, runtime, clock
         self._candidates, self._repeats = task["candidates"], task["repeats"]
-        self._tolerance: dict[str, float] = data["tolerance"]
+        self._tolerance: dict[str, float] = task.get("tolerance", data["tolerance"])
         draw = Draw(data["seed"])
         self._inputs = [runtime.tensor(draw.input(*one)) for one in task["inputs"]]
         self._weights = [draw.weight(*one) for one in task["weights"]]
@@ -118,30 +125,33 @@ class Task:
         ValueError
             If its results differ from the default's.
         """
-        function = self._load(number)
-        for one, other in zip(self._results(function), self._expected, strict=True):
+        loaded = self._load(number)
+        for one, other in zip(self._results(loaded), self._expected, strict=True):
             error, scale = difference(one, other)
             if not error <= self._tolerance.get(str(other.dtype), 0.0) * scale:
                 text = f"its results differ from the default's by {error:.3g} of {scale:.3g}"
                 raise ValueError(text)
-        timed = self._clock.timed(self._turns(function))
+        timed = self._clock.timed(self._turns(loaded))
         times = self._clock.alternate([timed, self._default], seconds)
         return [us / self._per_turn for us in times]
 
-    def _load(self, number: int) -> Any:
-        return self._runtime.function(self._folder / self._candidates[number]["file"])
+    def _load(self, number: int) -> _Loaded:
+        candidate = self._candidates[number]
+        function = self._runtime.function(self._folder / candidate["file"])
+        return _Loaded(function, candidate["weights"])
 
-    def _call(self, function: Any, weights: Sequence[Any]) -> Call:
-        return lambda: function(*self._inputs, *weights)
+    def _call(self, loaded: _Loaded, weights: Sequence[Any]) -> Call:
+        args = *self._inputs, *(weights[k] for k in loaded.order)
+        return lambda: loaded.function(*args)
 
-    def _turns(self, function: Any) -> list[Call]:
+    def _turns(self, loaded: _Loaded) -> list[Call]:
         """Give the calls that are timed together: in a model no cache holds the next weights."""
         sets = (self._sets * self._count)[: self._count]
-        return [self._call(function, weights) for weights in sets]
+        return [self._call(loaded, weights) for weights in sets]
 
-    def _results(self, function: Any) -> list[Any]:
+    def _results(self, loaded: _Loaded) -> list[Any]:
         """Call where earlier results lay, which are NaN now: unwritten elements are seen."""
-        call = self._call(function, self._sets[0])
+        call = self._call(loaded, self._sets[0])
         for _ in range(2):
             for leaf in self._clock.run(call):
                 self._runtime.poison(leaf)

@@ -1,0 +1,51 @@
+"""Build modules of planned groups for measuring: what cannot be emitted as planned is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm.ir.transform import Sequential
+
+from .._tvm.versions import PIPELINE
+from ..core.decisions import recording
+from ..core.tuned import Lookup, untuned
+from ..deploy.lower import LowerToVM
+from ..deploy.toolchain import toolchain
+from ..device import TargetSpec
+from ..fusion.fuse import FuseOperators
+from ..schedule.kernels import ScheduleKernels
+
+
+def build_groups(
+    mod: tvm.IRModule,
+    spec: TargetSpec,
+    tuned: Lookup = untuned,
+    change: Callable[[tvm.IRModule], tvm.IRModule] = lambda mod: mod,
+) -> Any:
+    """Build a module of groups.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Groups, and functions that call them.
+    spec : TargetSpec
+        What to build for.
+    tuned : callable
+        Gives the configuration of a group's kernels; their default by default.
+    change : callable
+        Changes the scheduled module before it is lowered.
+
+    Raises
+    ------
+    RuntimeError
+        If a group cannot be emitted with its configuration.
+    """
+    with toolchain(spec), spec.tvm_target() as target, recording() as decisions:
+        scheduled = Sequential([ScheduleKernels(FuseOperators, tuned)])(mod)
+        for decision in decisions:
+            if decision.verdict == "fallback":
+                raise RuntimeError(decision.sentence)
+        lowered = Sequential([LowerToVM()])(change(scheduled))
+        return tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
