@@ -133,7 +133,7 @@ def triangular(
     is_unit: bool = False,
     transposed: bool = False,
 ) -> Any:
-    """Solve ``T X = B`` or ``T^T X = B`` for a triangle T."""
+    """Solve ``T X = B`` or ``T^T X = B`` for a triangular T."""
     batch = Batch(call, front)
 
     def body(b: Any, t: Any, given: Any, x: Any) -> None:
@@ -151,7 +151,7 @@ def triangular(
 
 @register("linalg_solve_triangular")
 def solve_triangular(call: Call) -> Any:
-    """Solve with a triangle, from the left or the right."""
+    """Solve with a triangular matrix, from the left or the right."""
     t, x = call.tensor("self"), call.tensor("B")
     n, is_left = static(call.meta("self").shape)[-1], call["left"]
     front, dtype = static(call.out.shape)[:-2], call.dtype
@@ -164,7 +164,7 @@ def solve_triangular(call: Call) -> Any:
 
 @register("triangular_solve")
 def old_triangular_solve(call: Call) -> Any:
-    """Solve with a triangle; the second result is the matrix itself."""
+    """Solve with a triangular matrix; the second result is the matrix itself."""
     t, x = call.tensor("A"), call.tensor("self")
     n, fake = static(call.meta("A").shape)[-1], call.out[0]
     front, dtype = static(fake.shape)[:-2], name_of(fake.dtype)

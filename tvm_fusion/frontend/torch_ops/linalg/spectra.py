@@ -105,7 +105,7 @@ def singular_values(call: Call) -> Any:
 
 
 def _symmetric(call: Call, a: Any, shape: list[int], is_lower: bool) -> tuple[Any, Any]:
-    """Return the symmetric matrix of one triangle, and the identity."""
+    """Return the symmetric matrix of one triangular part, and the identity."""
     n, rank = shape[-1], len(shape)
     half = call.emit((op.tril if is_lower else op.triu)(a, 0))
     mirrored = call.emit(op.permute_dims(half, [*range(rank - 2), rank - 1, rank - 2]))
