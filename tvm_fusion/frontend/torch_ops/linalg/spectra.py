@@ -15,12 +15,13 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ....core.loops import index
 from ...registry import Unsupported
 from ...tensor_types import dtype_of
 from ..call import Call, name_of, static
 from ..kernel import Local, loop, store, when
 from ..registry import register
-from .matrices import Batch, index
+from .matrices import Batch
 
 op = relax.op
 
