@@ -6,8 +6,8 @@ be launched when all of its own blocks are about to end, or where it says so (de
 a block whose producers end first would be taken to end then. The time between two kernels is
 hidden: programmatic dependent launch of NVIDIA's CUDA C++ Programming Guide. Launched any earlier,
 the next kernel's blocks would crowd on the multiprocessors that are free first: BERT, ViT and T5 of
-batch 1 took 2 to 15 % longer on one H200. A kernel that does neither is ordered as ever, so foreign
-ones may stand between.
+batch 1 took 2 to 15 % longer on one H200. A kernel that does neither is ordered as ever, so
+external ones may stand between.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class _Survey:
     stores: list[_Store] = field(default_factory=list)
     writes: dict[int, Count] = field(default_factory=dict)
     has_reduction: bool = False
-    is_opaque: bool = False  # foreign code, or loops of its own inside a block
+    is_opaque: bool = False  # external code, or loops of its own inside a block
 
     def statement(self, stmt: Any, times: Count) -> None:
         if isinstance(stmt, tirx.SeqStmt):

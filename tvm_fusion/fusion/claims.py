@@ -203,7 +203,7 @@ class ClaimBook:
 
 
 def _unique(func: tirx.PrimFunc, name: str) -> ir.GlobalVar:
-    """Name an index map as nothing else in a module is called."""
+    """Name an index map as no other function of a module is named."""
     return ir.GlobalVar(f"layout{next(_numbers)}_{name}")
 
 

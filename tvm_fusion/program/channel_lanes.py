@@ -22,6 +22,7 @@ from tvm import ir, tirx
 
 from .._tvm.structural import structural_walk
 from ..core.expressions import has_division, substitute, variables
+from ..core.loops import index
 from .domain import Domain
 from .program import Program
 from .reindex import Reindexed, reindex
@@ -57,7 +58,7 @@ def with_channel_lanes(program: Program) -> Program:
         exprs: list[tuple[ir.Expr, ir.Expr]] = []
         for part in (first, last):
             exprs += [(_outer(a, own), _extent(a, own)) for a in part]
-            exprs += [(_lane(a, own), _size(own[a.var])) for a in part if a.var in own]
+            exprs += [(_lane(a, own), index(own[a.var])) for a in part if a.var in own]
         new = reindex(stage.axes, [e for e, _ in exprs], [x for _, x in exprs], complete=True)
         if new is None:
             return program
@@ -153,10 +154,10 @@ def _split_reduced(stage: Stage, own: dict[ir.Var, int]) -> Stage:
             continue
         name = axis.var.name
         block = Axis(ir.Var(f"{name}_block", axis.var.ty), _extent(axis, own))
-        lane = Axis(ir.Var(f"{name}_lane", axis.var.ty), _size(size))
+        lane = Axis(ir.Var(f"{name}_lane", axis.var.ty), index(size))
         outer.append(block)
         inner.append(lane)
-        places[axis.var] = block.var * _size(size) + lane.var
+        places[axis.var] = block.var * index(size) + lane.var
     reduce = (*outer, *inner)
     domain = Domain((*stage.axes, *reduce))
     values = tuple(domain.simplify(substitute(v, places)) for v in stage.values)
@@ -164,18 +165,14 @@ def _split_reduced(stage: Stage, own: dict[ir.Var, int]) -> Stage:
 
 
 def _outer(axis: Axis, own: dict[ir.Var, int]) -> ir.Expr:
-    return tirx.floordiv(axis.var, _size(own[axis.var])) if axis.var in own else axis.var
+    return tirx.floordiv(axis.var, index(own[axis.var])) if axis.var in own else axis.var
 
 
 def _lane(axis: Axis, own: dict[ir.Var, int]) -> ir.Expr:
-    return tirx.floormod(axis.var, _size(own[axis.var]))
+    return tirx.floormod(axis.var, index(own[axis.var]))
 
 
 def _extent(axis: Axis, own: dict[ir.Var, int]) -> ir.Expr:
     if axis.var not in own:
         return axis.extent
-    return _size(int(axis.extent) // own[axis.var])
-
-
-def _size(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int64", value)
+    return index(int(axis.extent) // own[axis.var])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from tvm import ir, tirx
 from tvm.tirx import Buffer
@@ -101,6 +102,18 @@ def _inlined(
     stage = part.stage
     if stage.reads.isdisjoint(defined) and stage.reads.isdisjoint(inside):
         return stage
+    definitions = tuple((b, defined[b]) for b in stage.reads if b in defined)
+    others = tuple((b, inside[b]) for b in stage.reads if b in inside)
+    return _substituted(stage, definitions, others)
+
+
+@lru_cache(maxsize=1 << 13)  # groups that are compared share most of their operators
+def _substituted(
+    stage: Stage,
+    definitions: tuple[tuple[Buffer, Stage], ...],
+    others: tuple[tuple[Buffer, Buffer], ...],
+) -> Stage:
+    defined, inside = dict(definitions), dict(others)
     moved = False
 
     def change(found: ir.TensorLoad) -> ir.Expr:

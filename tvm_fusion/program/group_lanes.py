@@ -20,6 +20,7 @@ from tvm import ir, tirx
 
 from .._tvm.buffer import declare
 from ..core.expressions import load, map_loads, substitute, variables
+from ..core.loops import index
 from .domain import Domain
 from .program import Program
 from .stage import Axis, Stage
@@ -101,9 +102,9 @@ def _groups(program: Program) -> _Groups | None:
     return None
 
 
-def _is_lane(stage: Stage, index: ir.Expr, row: Axis, other: Axis, groups: _Groups) -> bool:
-    expected = tirx.floormod(row.var, _int(groups.count)) * _int(groups.size) + other.var
-    return Domain((*stage.axes, *stage.reduce)).equal(index, expected)
+def _is_lane(stage: Stage, place: ir.Expr, row: Axis, other: Axis, groups: _Groups) -> bool:
+    expected = tirx.floormod(row.var, index(groups.count)) * index(groups.size) + other.var
+    return Domain((*stage.axes, *stage.reduce)).equal(place, expected)
 
 
 def _partner(stage: Stage, groups: _Groups, program: Program) -> Axis | None:
@@ -136,7 +137,7 @@ def _rows(stage: Stage, groups: _Groups, rows: int) -> list[Axis]:
     axes = [Axis(ir.Var(a.var.name, _INT64), a.extent) for a in stage.axes[:rows]]
     old = stage.axes[groups.position]
     blocks = (old.size or 0) // groups.count
-    axes[groups.position] = Axis(ir.Var("block", _INT64), _int(blocks))
+    axes[groups.position] = Axis(ir.Var("block", _INT64), index(blocks))
     return axes
 
 
@@ -147,15 +148,15 @@ def _places(
     places: dict[ir.Var, ir.Expr] = {
         old.var: new.var for old, new in zip(stage.axes, rows, strict=False)
     }
-    group = tirx.floordiv(lane.var, _int(groups.size))
+    group = tirx.floordiv(lane.var, index(groups.size))
     row = stage.axes[groups.position].var
-    places[row] = rows[groups.position].var * _int(groups.count) + group
-    places[partner.var] = tirx.floormod(lane.var, _int(groups.size))
+    places[row] = rows[groups.position].var * index(groups.count) + group
+    places[partner.var] = tirx.floormod(lane.var, index(groups.size))
     return places
 
 
 def _lane(groups: _Groups) -> Axis:
-    return Axis(ir.Var("lane", _INT64), _int(groups.lanes))
+    return Axis(ir.Var("lane", _INT64), index(groups.lanes))
 
 
 def _map(
@@ -194,12 +195,12 @@ def _sums(
         operator=stage.operator,
     )
     first = _rows(stage, groups, rows)
-    group = Axis(ir.Var("group", _INT64), _int(groups.count))
-    member = Axis(ir.Var("member", _INT64), _int(groups.size))
+    group = Axis(ir.Var("group", _INT64), index(groups.count))
+    member = Axis(ir.Var("member", _INT64), index(groups.size))
     whole = declare([*extents, group.extent], dtype, name)
     at = [a.var for a in first]
     where = (*at, group.var)
-    term = load(channels, [*at, group.var * _int(groups.size) + member.var])
+    term = load(channels, [*at, group.var * index(groups.size) + member.var])
     two = Stage(
         name,
         (*first, group),
@@ -213,7 +214,7 @@ def _sums(
     first, lane = _rows(stage, groups, rows), _lane(groups)
     lanes = declare([*extents, lane.extent], dtype, f"{name}_lanes")
     at = [a.var for a in first]
-    value = load(whole, [*at, tirx.floordiv(lane.var, _int(groups.size))])
+    value = load(whole, [*at, tirx.floordiv(lane.var, index(groups.size))])
     three = Stage(
         f"{name}_lanes",
         (*first, lane),
@@ -248,7 +249,3 @@ class _Change:
             return found if lanes is None else load(lanes, self._where)
 
         return self._domain.simplify(map_loads(substitute(expr, self._places), read))
-
-
-def _int(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int64", value)

@@ -13,6 +13,7 @@ from tvm import ir, sym, tirx
 
 from .._tvm.structural import structural_map
 from ..core.expressions import substitute, variables
+from ..core.loops import index
 from .stage import Axis, Stage
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -29,7 +30,7 @@ def decide_for_blocks(stage: Stage) -> Stage:
     analyzer = sym.Analyzer()
     axes = [a for a in (*stage.axes, *stage.reduce) if a.size is not None and a.size > 1]
     for axis in axes:
-        analyzer.bind(axis.var, ir.Range.from_min_extent(_int64(0), axis.extent))
+        analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), axis.extent))
     values = tuple(decide_for_lanes(v, axes, analyzer) for v in stage.values)
     changed = any(not a.same_as(b) for a, b in zip(values, stage.values, strict=True))
     return replace(stage, values=values) if changed else stage
@@ -68,7 +69,7 @@ def _without(comparison: ir.Expr, axis: Axis, analyzer: sym.Analyzer) -> ir.Expr
     assert size is not None
     distance = _distance(comparison)  # the comparison holds where this is at least 0
     first, second, last = (
-        analyzer.simplify(substitute(distance, {axis.var: _int64(k)})) for k in (0, 1, size - 1)
+        analyzer.simplify(substitute(distance, {axis.var: index(k)})) for k in (0, 1, size - 1)
     )
     step = analyzer.simplify(second - first)
     if not isinstance(step, tirx.IntImm) or abs(int(step)) != 1:
@@ -78,7 +79,7 @@ def _without(comparison: ir.Expr, axis: Axis, analyzer: sym.Analyzer) -> ir.Expr
     most = analyzer.simplify(least + (size - 1) * abs(int(step)))
     if not analyzer.can_prove_equal(first + last, least + most):
         return None
-    if not analyzer.can_prove_equal(tirx.floormod(least, _int64(size)), 0):
+    if not analyzer.can_prove_equal(tirx.floormod(least, index(size)), 0):
         return None
     decided = analyzer.simplify(least >= 0)
     return decided
@@ -93,7 +94,3 @@ def _distance(comparison: ir.Expr) -> ir.Expr:
     if isinstance(comparison, tirx.GT):
         return a - b - 1
     return a - b
-
-
-def _int64(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int64", value)

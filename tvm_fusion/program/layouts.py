@@ -20,6 +20,7 @@ from tvm import ir, tirx
 
 from .._tvm.buffer import declare
 from ..core.expressions import load
+from ..core.loops import index
 from ..device import Device
 from .stage import Axis, Stage
 from .to_tir import prim_func_of
@@ -53,7 +54,7 @@ class Layout:
         if not self.block:
             return [n, *spatial, c]
         blocks = -(-int(c) // self.block)
-        return [n, _int64(blocks), *spatial, _int64(self.block)]
+        return [n, index(blocks), *spatial, index(self.block)]
 
     def is_padded(self, shape: Sequence[ir.Expr]) -> bool:
         """Whether the last block of channels is not full."""
@@ -64,7 +65,7 @@ class Layout:
         n, c, *spatial = indices
         if not self.block:
             return [n, *spatial, c]
-        size = _int64(self.block)
+        size = index(self.block)
         return [n, tirx.floordiv(c, size), *spatial, tirx.floormod(c, size)]
 
     def element(self, place: Sequence[ir.Expr]) -> list[ir.Expr]:
@@ -73,7 +74,7 @@ class Layout:
             n, *spatial, c = place
             return [n, c, *spatial]
         n, block, *spatial, lane = place
-        return [n, block * _int64(self.block) + lane, *spatial]
+        return [n, block * index(self.block) + lane, *spatial]
 
 
 def is_image(shape: Sequence[ir.Expr]) -> bool:
@@ -139,7 +140,7 @@ def _sizes(shape: Sequence[ir.Expr]) -> tuple[int | None, ...]:
 
 @lru_cache(maxsize=4096)
 def _map(sizes: tuple[int | None, ...], dtype: str, layout: Layout, writes: bool) -> tirx.PrimFunc:
-    shape = [tirx.Var(f"d{k}", "int64") if s is None else _int64(s) for k, s in enumerate(sizes)]
+    shape = [tirx.Var(f"d{k}", "int64") if s is None else index(s) for k, s in enumerate(sizes)]
     graph = declare(shape, dtype, "x")
     memory = declare(layout.shape(shape), dtype, "laid_out")
     source, target = (graph, memory) if writes else (memory, graph)
@@ -157,7 +158,3 @@ def _map(sizes: tuple[int | None, ...], dtype: str, layout: Layout, writes: bool
     stage = Stage(name, axes, (), (target,), (tuple(at),), (value,), None)
     func = prim_func_of([stage], [source, target], [], name)
     return func.without_attr("global_symbol").with_attr(LAYOUT, layout.name(len(sizes)))
-
-
-def _int64(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int64", value)

@@ -19,6 +19,7 @@ from tvm.target import Target
 
 from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope
+from ..frontend.tensor_types import dtype_of
 from .byte_operands import (
     BYTES,
     WIDE_WEIGHTS,
@@ -26,7 +27,6 @@ from .byte_operands import (
     byte_tensor,
     decide,
     dequantized,
-    dtype_of,
     integer_weights,
     is_single,
     scalar,

@@ -16,6 +16,7 @@ from tvm.ir import GenericConst
 from ..core.decisions import Decision, record
 from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name
+from ..frontend.tensor_types import dtype_of
 
 BYTES = ("int8", "uint8")
 MOST_TERMS = (1 << 31) // (255 * 255)  # of which no int32 overflows
@@ -170,8 +171,3 @@ def is_single(expr: ir.Expr) -> bool:
 def is_one(extent: Any) -> bool:
     """Whether an extent is known to be 1."""
     return isinstance(extent, tvm.tirx.IntImm) and int(extent) == 1
-
-
-def dtype_of(expr: ir.Expr) -> str:
-    """Give the element type of a tensor."""
-    return str(expr.ty.dtype.dtype)

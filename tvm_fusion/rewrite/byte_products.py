@@ -10,6 +10,7 @@ from tvm.ir import GenericConst
 
 from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name, rewrite
+from ..frontend.tensor_types import dtype_of
 from .byte_convolutions import convolution
 from .byte_operands import (
     WIDE_WEIGHTS,
@@ -18,7 +19,6 @@ from .byte_operands import (
     byte_tensor,
     decide,
     dequantized,
-    dtype_of,
     integer_weights,
     is_single,
     scalar,

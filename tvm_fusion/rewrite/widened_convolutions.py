@@ -15,7 +15,8 @@ from tvm import ir, relax
 
 from ..core.weight_names import derived
 from ..frontend.normalize.engine import Scope, op_name
-from .byte_operands import IntegerWeights, decide, dtype_of
+from ..frontend.tensor_types import dtype_of
+from .byte_operands import IntegerWeights, decide
 
 CONVOLUTIONS = {f"relax.nn.conv{rank}d": getattr(relax.op.nn, f"conv{rank}d") for rank in (1, 2, 3)}
 EXACT = 1 << 24  # whole numbers below it are float32 numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container
+from functools import lru_cache
 
 from tvm import DataType, ir
 
@@ -46,7 +47,12 @@ def operations(*exprs: ir.Expr) -> int:
 
 def flops(stages: tuple[Stage, ...]) -> int:
     """Count the arithmetic of the stages."""
-    return sum(points(s) * terms(s) * operations(*s.values) for s in stages)
+    return sum(points(s) * terms(s) * _operations(s) for s in stages)
+
+
+@lru_cache(maxsize=1 << 13)  # templates that are asked about one group count the same stages
+def _operations(stage: Stage) -> int:
+    return operations(*stage.values)
 
 
 def traffic(group: Group, stages: tuple[Stage, ...], unread: Container[ir.Var] = ()) -> int:

@@ -153,7 +153,7 @@ def _to_vm_form(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
 
 def _is_vm_form(func: relax.Function) -> bool:
-    foreign: list[str] = []
+    external: list[str] = []
 
     def visit(call: ir.Call) -> None:
         if isinstance(call.op, ir.Op):
@@ -163,8 +163,8 @@ def _is_vm_form(func: relax.Function) -> bool:
                 and not name.startswith("relax.vm.")
                 and name not in _VM_OPS
             ):
-                foreign.append(name)
+                external.append(name)
 
     blocks: list[relax.DataflowBlock] = []
     tvm_ffi.structural_walk(func, [(ir.Call, visit), (relax.DataflowBlock, blocks.append)])
-    return not foreign and not blocks
+    return not external and not blocks

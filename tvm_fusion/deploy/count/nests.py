@@ -70,7 +70,7 @@ def nest_profile(func: tirx.PrimFunc, name: str, target: Target) -> Profile:
 
 
 def packed_name(call: ir.Call) -> str | None:
-    """Name of the foreign function that a statement calls, or None if it calls none."""
+    """Name of the external function that a statement calls, or None if it calls none."""
     if not isinstance(call.op, ir.Op) or call.op.name not in _FOREIGN_CALLS:
         return None
     name = call.args[0]

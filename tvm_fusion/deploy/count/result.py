@@ -22,7 +22,7 @@ class Launch:
     calls : int
         Launches in one inference.
     kind : {"kernel", "copy", "library"}
-        A loop nest or device function of ours, a copy between memories, or a foreign routine.
+        A loop nest or device function of ours, a copy between memories, or an external routine.
     """
 
     kernel: str
@@ -71,7 +71,7 @@ class Count:
 
     @property
     def library_calls(self) -> int:
-        """Calls of foreign routines, among :attr:`kernels`."""
+        """Calls of external routines, among :attr:`kernels`."""
         return self._of("library")
 
     @property

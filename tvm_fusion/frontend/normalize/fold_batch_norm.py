@@ -111,7 +111,7 @@ def _per_channel(bias: np.ndarray, channels: int, axis: int, ndim: int) -> np.nd
 
 
 def _by_operators(norm: relax.Call, axis: int, scope: Scope) -> Any:
-    """Spell the normalization out where its parameters are not constants."""
+    """Expand the normalization where its parameters are not constants."""
     data, gamma, beta, mean, var = norm.args
     others = [i for i in range(data.ty.ndim) if i != axis]
     dtype = dtype_of(var)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tvm import relax, tirx
 
+from ...core.loops import index
 from ..tensor_types import dtype_of, is_float
 from .call import Call, static
 from .kernel import Local, emit_kernel, loop, repeat_while, store, when
@@ -15,10 +16,6 @@ from .registry import register
 from .running import lines
 
 op = relax.op
-
-
-def _index(value: int) -> Any:
-    return tirx.IntImm("int64", value)
 
 
 def _reduced_shape(shape: list[int], axis: int, keeps: bool) -> list[int]:
@@ -43,12 +40,12 @@ def nanmedian(call: Call) -> Any:
 
         count, found = Local("int64", 0), Local("int64", 0)
         with loop(0, sizes[1]) as k, when(_is_number(x[i, k, j], kind)):
-            count.set(count.value + _index(1))
+            count.set(count.value + index(1))
         with loop(0, sizes[1]) as k:
             rank = Local("int64", 0)
             with loop(0, sizes[1]) as other, when(before(x[i, other, j], x[i, k, j], other, k)):
-                rank.set(rank.value + _index(1))
-            is_it = rank.value == tirx.floordiv(count.value - _index(1), _index(2))
+                rank.set(rank.value + index(1))
+            is_it = rank.value == tirx.floordiv(count.value - index(1), index(2))
             with when(tirx.all(is_it, _is_number(x[i, k, j], kind))):
                 found.set(k)
         store(values, [i, j], x[i, found.value, j])
@@ -84,7 +81,7 @@ def mode(call: Call) -> Any:
         with loop(0, sizes[1]) as k:
             count = Local("int64", 0)
             with loop(0, sizes[1]) as other, when(x[i, other, j] == x[i, k, j]):
-                count.set(count.value + _index(1))
+                count.set(count.value + index(1))
             is_equal = tirx.all(count.value == most.value, x[i, k, j] <= x[i, best.value, j])
             with when(tirx.any(count.value > most.value, is_equal)):
                 most.set(count.value)
@@ -124,16 +121,16 @@ def searchsorted(call: Call) -> Any:
 
     def body(i: Any, sequence: Any, x: Any, *rest: Any) -> None:
         *sorter, places = rest
-        row = tirx.floordiv(i, _index(inner)) if rows > 1 else _index(0)
+        row = tirx.floordiv(i, index(inner)) if rows > 1 else index(0)
         low, high = Local("int64", 0), Local("int64", extent)
         with repeat_while(low.value < high.value):
-            middle = Local("int64", tirx.floordiv(low.value + high.value, _index(2)))
+            middle = Local("int64", tirx.floordiv(low.value + high.value, index(2)))
             at = sorter[0][row, middle.value] if sorter else middle.value
             element = sequence[row, at]
             # One choice of both ends: of two conditions TVM makes ``<`` and ``>=``, and beside NaN
             # neither holds.
             is_before = x[i] < element if right else element >= x[i]
-            low.set(tirx.Select(is_before, low.value, middle.value + _index(1)))
+            low.set(tirx.Select(is_before, low.value, middle.value + index(1)))
             high.set(tirx.Select(is_before, middle.value, high.value))
         store(places, [i], tirx.Cast(call.dtype, low.value))
 
@@ -171,8 +168,8 @@ def histogram_by_loops(call: Call) -> Any:
             with when(tirx.all(value.value >= low[0], value.value <= high[0])):
                 place = (value.value - low[0]) * tirx.const(bins, wide) / (high[0] - low[0])
                 number = Local("int64", tirx.Cast("int64", place))
-                with when(number.value >= _index(bins)):
-                    number.set(_index(bins - 1))
+                with when(number.value >= index(bins)):
+                    number.set(index(bins - 1))
                 with when(number.value == b):
                     total.set(total.value + tirx.const(1, dtype))
         store(counts, [b], total.value)
@@ -193,15 +190,15 @@ def nonzero_static(call: Call) -> Any:
     def body(_: Any, mask: Any, places: Any) -> None:
         with loop(0, count) as i:
             for axis in range(len(shape)):
-                store(places, [i, _index(axis)], fill)
+                store(places, [i, index(axis)], fill)
         found = Local("int64", 0)
         with loop(0, size) as i:
-            is_it = tirx.all(mask[i] != tirx.const(0, "int8"), found.value < _index(count))
+            is_it = tirx.all(mask[i] != tirx.const(0, "int8"), found.value < index(count))
             with when(is_it):
                 for axis, extent in enumerate(shape):
                     behind = math.prod(shape[axis + 1 :])
-                    place = tirx.floormod(tirx.floordiv(i, _index(behind)), _index(extent))
-                    store(places, [found.value, _index(axis)], place)
-                found.set(found.value + _index(1))
+                    place = tirx.floormod(tirx.floordiv(i, index(behind)), index(extent))
+                    store(places, [found.value, index(axis)], place)
+                found.set(found.value + index(1))
 
     return emit_kernel(call, "nonzero_static", [1], [mask], [(out, "int64")], body)[0]

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ...core.loops import index
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
 from .call import Call, name_of, static
@@ -15,10 +16,6 @@ from .registry import register
 
 op = relax.op
 _SUM, _MEAN, _MAX = 0, 1, 2
-
-
-def _index(value: int) -> Any:
-    return tirx.IntImm("int64", value)
 
 
 def _int(x: Any) -> Any:
@@ -51,26 +48,26 @@ def embedding_bag(call: Call) -> Any:
         total, counted = Local(wide, 0.0), Local("int64", 0)
         end = Local("int64", count)
         if includes_last:
-            end.set(_int(offsets[b + _index(1)]))
+            end.set(_int(offsets[b + index(1)]))
         else:
-            with when(b < _index(bags - 1)):
+            with when(b < index(bags - 1)):
                 # A bag is the last one's neighbour, and its end is read where there is one.
-                end.set(_int(offsets[tirx.min(b + _index(1), _index(bags - 1))]))
+                end.set(_int(offsets[tirx.min(b + index(1), index(bags - 1))]))
         with loop(_int(offsets[b]), end.value) as i:
             row = Local("int64", _int(indices[i]))
-            with when(row.value != _index(skipped)):
+            with when(row.value != index(skipped)):
                 value = Local(wide, tirx.Cast(wide, weight[row.value, j]))
                 if factors:
                     value.set(value.value * tirx.Cast(wide, factors[0][i]))
                 if mode == _MAX:
-                    beats = tirx.any(counted.value == _index(0), value.value > total.value)
+                    beats = tirx.any(counted.value == index(0), value.value > total.value)
                     with when(beats):
                         total.set(value.value)
                 else:
                     total.set(total.value + value.value)
-                counted.set(counted.value + _index(1))
+                counted.set(counted.value + index(1))
         if mode == _MEAN:
-            with when(counted.value > _index(0)):
+            with when(counted.value > index(0)):
                 total.set(total.value / tirx.Cast(wide, counted.value))
         store(y, [b, j], tirx.Cast(dtype, total.value))
 
@@ -112,7 +109,7 @@ def segment_reduce(call: Call) -> Any:
         start, length = Local("int64", 0), Local("int64", 0)
         if is_offsets:
             start.set(_int(bounds[o, s]))
-            length.set(_int(bounds[o, s + _index(1)]) - start.value)
+            length.set(_int(bounds[o, s + index(1)]) - start.value)
         else:
             with loop(0, s) as k:
                 start.set(start.value + _int(bounds[o, k]))
@@ -129,10 +126,10 @@ def segment_reduce(call: Call) -> Any:
             else:
                 total.set(total.value + value.value)
         if how == "mean":
-            with when(length.value > _index(0)):
+            with when(length.value > index(0)):
                 total.set(total.value / tirx.Cast(wide, length.value))
             if initial is None:
-                with when(length.value == _index(0)):
+                with when(length.value == index(0)):
                     total.set(math.nan)
         store(y, [o, s, i], total.value)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from tvm import relax
 
+from ...frontend.tensor_types import HALF, dtype_of
 from .extents import extent, known_shape
 from .indices import Axis, Indices, place
 from .mask import Mask
 from .pattern import Writer
 from .reading import Reading
 from .scores import Step, Weights
-from .view import HALF, dtype_of
 
 
 @dataclass(frozen=True)

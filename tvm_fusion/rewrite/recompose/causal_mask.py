@@ -10,8 +10,9 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ...frontend.tensor_types import dtype_of
 from .extents import extent, known_shape, longer, same_extent
-from .view import View, dtype_of, op_name
+from .view import View, op_name
 
 _LARGEST = 1 << 24  # elements of a constant that is looked through
 _DEEPEST = 16

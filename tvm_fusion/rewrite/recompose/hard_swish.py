@@ -6,11 +6,12 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ...frontend.tensor_types import dtype_of
 from .coefficient import is_close
 from .match import X, anchored, atom, candidates, over, terms
 from .pattern import Match, Pattern, Writer
 from .polynomial import ONE
-from .view import View, dtype_of, op_name
+from .view import View, op_name
 
 _C = atom("clipped")
 _LINE = next(iter(terms((1, {X: 1}))))

@@ -6,10 +6,11 @@ from typing import Any
 
 from tvm import relax
 
+from ...frontend.tensor_types import dtype_of
 from .match import Axes, anchored, atom, is_same, kept, over, reduced, terms
 from .pattern import Match, Mismatch, Pattern, Writer
 from .softmax import exponentials, shifted
-from .view import View, dtype_of
+from .view import View
 
 _L = atom("log")
 

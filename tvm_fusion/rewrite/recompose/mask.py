@@ -10,13 +10,14 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ...frontend.tensor_types import dtype_of
 from .causal_mask import CausalMask, causal_mask_of
 from .extents import known_shape
 from .indices import Axis, Indices, place
 from .pattern import Writer
 from .reading import read
 from .scores import Step
-from .view import View, dtype_of
+from .view import View
 
 _LARGEST = 1 << 24  # elements of a constant that is looked through
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from tvm import relax
 
+from ...frontend.tensor_types import dtype_of
 from .match import X, anchored, atom, candidates, is_itself, is_same, over, terms
 from .pattern import Match, Pattern, Writer
-from .view import View, dtype_of, op_name
+from .view import View, op_name
 
 _T, _E = atom("tanh"), atom("exp")
 _LARGE = 15.0  # softplus is its argument from here on

@@ -12,8 +12,9 @@ from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
 from ...core.evaluate import evaluate
+from ...frontend.tensor_types import dtype_of
 from .extents import known_shape, same_shape
-from .view import View, dtype_of
+from .view import View
 
 #: Writes an operator; takes what stands for the leaves now, in their order.
 Build = Callable[..., ir.Expr]

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from tvm import relax
 
+from ...frontend.tensor_types import dtype_of
 from .coefficient import power
 from .extents import extent, known_shape
-from .view import View, dtype_of, op_name
+from .view import View, op_name
 
 #: Axes of the whole that the axes of a part run along; None for an axis of extent 1.
 Where = tuple[int | None, ...]

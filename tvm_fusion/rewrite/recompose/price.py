@@ -10,6 +10,7 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
+from ...frontend.tensor_types import dtype_of
 from ...fusion.estimate import Estimator, RegionCost
 from ..emit import Emitter, build_function, function_of, parameters
 from ..head import Head, Heads, is_tensor, operands
@@ -17,7 +18,7 @@ from ..regions import Region
 from ..terms import Numbering, Term, structure
 from .extents import known_shape
 from .pattern import Match, Pattern, Writer
-from .view import View, dtype_of
+from .view import View
 
 _MORE_BYTES = 0.01  # for a scale of ones that the operator asks for
 # Of the time, where kernels and bytes are the same: for arithmetic that legalization chooses, such

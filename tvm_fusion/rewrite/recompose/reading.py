@@ -8,10 +8,11 @@ from typing import Any
 
 from tvm import relax
 
+from ...frontend.tensor_types import HALF, dtype_of
 from .extents import known_shape
 from .indices import MOVES, Axis, Indices, move
 from .pattern import Writer
-from .view import HALF, View, dtype_of, op_name
+from .view import View, op_name
 
 _SCALES = ("multiply", "divide")
 _LONGEST = 24  # operators in a row that are looked through

@@ -6,10 +6,11 @@ from typing import Any
 
 from tvm import relax
 
+from ...frontend.tensor_types import dtype_of
 from .extents import known_shape, same_shape
 from .match import X, anchored, atom, is_itself, is_same, kept, over, reduced, reductions, terms
 from .pattern import Match, Mismatch, Pattern, Writer
-from .view import View, dtype_of
+from .view import View
 
 _S, _M = atom("sum"), atom("max")
 

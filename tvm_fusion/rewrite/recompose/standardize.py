@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from ...frontend.tensor_types import HALF, dtype_of
 from .coefficient import is_close, power
 from .extents import extent, known_shape
 from .match import X
 from .pattern import Mismatch, Writer
 from .polynomial import ONE, Atom, Monomial, Polynomial, Where, monomial
 from .statistics import M, Spread, V, spreads
-from .view import HALF, View, dtype_of
+from .view import View
 
 _HALF = Fraction(1, 2)
 

@@ -13,11 +13,11 @@ from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
 from ...frontend.normalize import engine
+from ...frontend.tensor_types import HALF, dtype_of
 from ..head import operands
 from .coefficient import rounded
 from .extents import extent, known_shape, longer, same_extent
 
-HALF = ("float16", "bfloat16")
 ROUNDING = ("float16", "bfloat16", "float32", "float64")  # a cast between them only rounds
 
 _SAME_SHAPE = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "broadcast_to"})
@@ -209,11 +209,6 @@ class View:
 def op_name(expr: Any) -> str:
     """Give the name of a call's operator without ``relax.``; empty for anything else."""
     return engine.op_name(expr).removeprefix("relax.")
-
-
-def dtype_of(expr: Any) -> str:
-    """Give the dtype of a tensor's elements."""
-    return str(expr.ty.dtype.dtype)
 
 
 def _is_rounding(cast: relax.Call) -> bool:

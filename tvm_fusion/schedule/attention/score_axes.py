@@ -75,19 +75,19 @@ class ScoreAxes:
             (self._maximum, self.row_max),
             (self._total, self.row_sum),
         )
-        foreign_row = False
+        reads_other_row = False
 
         def swap(load: ir.TensorLoad) -> ir.Expr:
-            nonlocal foreign_row
+            nonlocal reads_other_row
             for part, placeholder in placeholders:
                 if load.source.same_as(part.targets[0]):
-                    foreign_row |= not self._is_own_row(part, load)
+                    reads_other_row |= not self._is_own_row(part, load)
                     return placeholder
             return load
 
         # Indices are over the scores' axes when loads are looked at.
         found = substitute(substitute(value, own), {}, swap)
-        return None if foreign_row else found
+        return None if reads_other_row else found
 
     def _is_own_row(self, part: Stage, load: ir.TensorLoad) -> bool:
         """Whether a load over the scores' axes is of their own row."""

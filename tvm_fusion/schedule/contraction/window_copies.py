@@ -1,4 +1,4 @@
-"""Addresses and conditions of copies from an image, of which a convolution's window moves over.
+"""Addresses and predicates of a thread's copies from an image, over which a window moves.
 
     before the loop over K, for each copy of a thread:
       origin = address of the pixel's first term

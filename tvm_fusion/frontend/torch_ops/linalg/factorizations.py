@@ -6,11 +6,12 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ....core.loops import index
 from ...registry import Unsupported
 from ..call import Call, name_of, static
 from ..kernel import Local, loop, store, when
 from ..registry import register
-from .matrices import Batch, copy, index, place_of_largest, swap_rows, tell_unchecked
+from .matrices import Batch, copy, place_of_largest, swap_rows, tell_unchecked
 
 op = relax.op
 

@@ -6,10 +6,11 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ....core.loops import index
 from ..call import Call, name_of, static
 from ..kernel import Local, loop, store, when
 from ..registry import register
-from .matrices import Batch, copy, index
+from .matrices import Batch, copy
 
 op = relax.op
 

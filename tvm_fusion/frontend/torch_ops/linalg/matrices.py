@@ -9,6 +9,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from ....core.decisions import Decision, record
+from ....core.loops import index
 from ...tensor_types import dtype_of
 from ..call import Call, static
 from ..kernel import Local, emit_kernel, loop, store, when
@@ -68,11 +69,6 @@ def copy(source: Any, target: Any, b: Any, rows: Any, columns: Any) -> None:
     """Copy a matrix."""
     with loop(0, rows) as i, loop(0, columns) as j:
         store(target, [b, i, j], source[b, i, j])
-
-
-def index(value: int) -> Any:
-    """Return an index."""
-    return tirx.IntImm("int64", value)
 
 
 def swap_rows(matrix: Any, b: Any, one: Any, other: Any, columns: int, dtype: str) -> None:

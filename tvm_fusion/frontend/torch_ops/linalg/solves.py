@@ -6,12 +6,13 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ....core.loops import index
 from ...registry import Unsupported
 from ..call import Call, name_of, static
 from ..kernel import Local, loop
 from ..registry import register
 from .factorizations import lu
-from .matrices import Batch, copy, index, swap_rows, tell_unchecked, triangular_solve
+from .matrices import Batch, copy, swap_rows, tell_unchecked, triangular_solve
 
 op = relax.op
 
@@ -133,7 +134,7 @@ def triangular(
     is_unit: bool = False,
     transposed: bool = False,
 ) -> Any:
-    """Solve ``T X = B`` or ``T^T X = B`` for a triangle T."""
+    """Solve ``T X = B`` or ``T^T X = B`` for a triangular T."""
     batch = Batch(call, front)
 
     def body(b: Any, t: Any, given: Any, x: Any) -> None:
@@ -151,7 +152,7 @@ def triangular(
 
 @register("linalg_solve_triangular")
 def solve_triangular(call: Call) -> Any:
-    """Solve with a triangle, from the left or the right."""
+    """Solve with a triangular matrix, from the left or the right."""
     t, x = call.tensor("self"), call.tensor("B")
     n, is_left = static(call.meta("self").shape)[-1], call["left"]
     front, dtype = static(call.out.shape)[:-2], call.dtype
@@ -164,7 +165,7 @@ def solve_triangular(call: Call) -> Any:
 
 @register("triangular_solve")
 def old_triangular_solve(call: Call) -> Any:
-    """Solve with a triangle; the second result is the matrix itself."""
+    """Solve with a triangular matrix; the second result is the matrix itself."""
     t, x = call.tensor("A"), call.tensor("self")
     n, fake = static(call.meta("A").shape)[-1], call.out[0]
     front, dtype = static(fake.shape)[:-2], name_of(fake.dtype)

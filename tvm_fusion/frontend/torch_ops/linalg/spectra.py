@@ -15,12 +15,13 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ....core.loops import index
 from ...registry import Unsupported
 from ...tensor_types import dtype_of
 from ..call import Call, name_of, static
 from ..kernel import Local, loop, store, when
 from ..registry import register
-from .matrices import Batch, index
+from .matrices import Batch
 
 op = relax.op
 
@@ -105,7 +106,7 @@ def singular_values(call: Call) -> Any:
 
 
 def _symmetric(call: Call, a: Any, shape: list[int], is_lower: bool) -> tuple[Any, Any]:
-    """Return the symmetric matrix of one triangle, and the identity."""
+    """Return the symmetric matrix of one triangular part, and the identity."""
     n, rank = shape[-1], len(shape)
     half = call.emit((op.tril if is_lower else op.triu)(a, 0))
     mirrored = call.emit(op.permute_dims(half, [*range(rank - 2), rank - 1, rank - 2]))
