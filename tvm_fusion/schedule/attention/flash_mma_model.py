@@ -53,6 +53,7 @@ OWN_PACE = 1.08  # how much longer tiles take without turns
 # Of each score of one more masked tile, where tiles of keys do not end where blocks of queries do:
 # 2x16x4096x128 with a window of 1,024 keys takes 142 us with 128 keys, 181 with 160.
 MASKED = 0.05
+PACKED_KEYS = 256  # of a packed sequence, whose length nobody knows at compile time
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
 
@@ -169,7 +170,11 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
     queries, keys = at(problem.query.extent), at(pattern.key.extent)
     blocks = heads * -(-queries // config.block_m)
     tiles = float(-(-keys // config.block_n))
-    if problem.skips:
+    if any(b.is_loaded and not b.is_upper for b in problem.loaded_bounds):
+        is_causal = any(not b.is_loaded and b.is_upper for b in problem.score.bounds)
+        seen = (PACKED_KEYS // 2 if is_causal else PACKED_KEYS) + config.block_m
+        tiles = float(-(-min(keys, seen) // config.block_n))
+    elif problem.skips:
         tiles = _seen_tiles(config, queries, keys)
     width = config.depth16 + config.column16
     if isinstance(config, FlashTmaConfig):
