@@ -35,6 +35,9 @@ PROMOTED_ALONE = 1.62
 # 128x3072x768 without, by 2 and by 4: 7.50, 6.76 and 6.33 us; 197x3072x768: 7.71 and 8.24; 3x3 over
 # 8x7x7x512: 13.57, 11.49 and 9.56.
 CLUSTER, CLUSTER_BLOCK = 1950.0, 26.0
+# Clocks of an element that is stored alone, by one consumer: 3241x24x2273 with GELU took 24.4 us,
+# 12.5 by mma.sync; 2964x100x1905 with it 21.1, 16.5; 3307x68x995 9.5, 6.9.
+STAGED_ELEMENT, STAGED_EXPENSIVE = 0.8, 1.1
 # Clocks of a producer's thread for an element of B that it computes.
 COMPUTED_ELEMENT = 4.0
 # A block of two consumers of which one has a tile is faster than one of a single consumer, of 64
@@ -104,7 +107,11 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     stage = max(products, RATES.latency / (config.stages - 1))
     main = config.k_tiles * stage
     has_expensive = any(is_expensive(r.value) for r in config.contraction.results)
-    each = (rates.expensive_element if has_expensive else rates.element) * elements * resident
+    if config.is_staged:
+        each = STAGED_EXPENSIVE if has_expensive else STAGED_ELEMENT
+    else:
+        each = rates.expensive_element if has_expensive else rates.element
+    each *= elements * resident
     # With split-K, sums that are exchanged take the time that a second consumer saves; two that
     # compute dear epilogues share the units: 197x768x3072 with GELU takes 5.71 us with tiles of
     # 128x64, 5.19 of 64x96; 1024x768x3072 12.21 of 128x192, 11.13 in turns.
