@@ -19,6 +19,7 @@ from ...core.expressions import is_expensive
 from ...core.loops import constant
 from ...device import Device
 from ..gpu.wgmma import THREADS, K, M
+from .computed_operand import ComputedOperand
 from .tile_gemm_model import RATES
 from .tile_gemm_problem import gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
@@ -38,8 +39,6 @@ CLUSTER, CLUSTER_BLOCK = 1950.0, 26.0
 # Clocks of an element that is stored alone, by one consumer: 3241x24x2273 with GELU took 24.4 us,
 # 12.5 by mma.sync; 2964x100x1905 with it 21.1, 16.5; 3307x68x995 9.5, 6.9.
 STAGED_ELEMENT, STAGED_EXPENSIVE = 0.8, 1.1
-# Clocks of a producer's thread for an element of B that it computes.
-COMPUTED_ELEMENT = 4.0
 # A block of two consumers of which one has a tile is faster than one of a single consumer, of 64
 # columns alone: 128x768x2304 3.72 and 3.94 us, 784x768x192 3.83 and 4.23, 128x768x3072 4.21 and
 # 4.36; but 64x96: 197x768x2304 4.80 and 4.54.
@@ -101,8 +100,9 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     busy = min(max(2 * blocks / sms - 1, 0), 1)
     copies = config.stage_bytes / (rates.l2_half + (rates.l2_all - rates.l2_half) * busy)
     steps = config.block_k // config.k_step
-    if config.computes_b:
-        copies = max(copies, COMPUTED_ELEMENT * config.block_n * config.block_k / THREADS)
+    if isinstance(config.operand_b, ComputedOperand):
+        each = config.operand_b.clocks / THREADS
+        copies = max(copies, each * config.block_n * config.block_k)
     products = resident * max(elements * steps * K / rate, copies)
     stage = max(products, RATES.latency / (config.stages - 1))
     main = config.k_tiles * stage
