@@ -14,6 +14,8 @@ from tvm_fusion.schedule.contraction.aligned_rows import aligned_rows
 from tvm_fusion.schedule.contraction.pad_rows_gpu import pad_rows
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
+from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config
+from tvm_fusion.schedule.contraction.wgmma_model import wgmma_clocks
 
 op = relax.op
 TEMPLATE, TARGET = GpuContraction(), CUDA.tvm_target()
@@ -124,3 +126,19 @@ def test_rows_are_padded_with_zeros(shapes):
     for x, y in zip(given, found, strict=True):
         np.testing.assert_array_equal(y[..., : x.shape[-1]], x)
         assert (y[..., x.shape[-1] :] == 0).all()
+
+
+def test_sums_of_odd_rows_are_not_split_among_clusters():
+    """Their elements would be read from other blocks, and stored, one by one."""
+    members = group(*product(2964, 100, 1905, b_is_turned=True)[:2], CUDA)
+    tile = TEMPLATE.claim(members, CUDA.device).details["config"].tile
+    assert tile.split_k == 1
+
+
+def test_odd_rows_of_results_take_consumers_longer():
+    clocks = []
+    for columns in (2272, 2273):
+        _, contraction = contraction_of(*product(3241, 24, columns, b_is_turned=True)[:2])
+        config = wgmma_config(contraction, CUDA.device)
+        clocks.append(wgmma_clocks(config, CUDA.device))
+    assert clocks[1] > 1.5 * clocks[0]

@@ -22,7 +22,7 @@ SHARED = {"block_m": 128, "block_n": 64, "consumers": 2, "is_ping_pong": False}
 TURNS = {"block_m": 64, "block_n": 64, "consumers": 2, "is_ping_pong": True}
 CASES = {
     "int8": (int8(72, 136, 136, True), SMALL, True),
-    "int8_bfloat16": (int8(72, 128, 72, True, "bfloat16"), SMALL, False),
+    "int8_bfloat16": (int8(72, 128, 72, True, "bfloat16"), SMALL, True),
     "int4": (int4(150, 192, 72, 1, True), SHARED, True),
     "int4_bfloat16": (int4(72, 208, 136, 1, True, "bfloat16"), TURNS, True),
     "int4_fraction": (int4(70, 128, 64, 1, True, zero=7.5), SMALL, False),

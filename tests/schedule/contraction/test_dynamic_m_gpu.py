@@ -1,10 +1,13 @@
 """GEMM of symbolic M on a GPU: one function, with a kernel for each range of M."""
 
+from dataclasses import replace
+
 import group_kernels
 import numpy as np
 import pytest
 import tvm
 from cpu_programs import unbound
+from gemm_graphs import contraction_of
 from group_kernels import (
     CPU,
     CUDA,
@@ -22,7 +25,10 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.loops import find
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.dynamic_m_gpu import dispatch_on_m
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config
+from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 
 op = relax.op
 n = tirx.Var("n", "int64")
@@ -105,6 +111,22 @@ def test_one_of_several_is_launched(name, count):
     claim, func = made(CASES[name])
     assert kernels(func) == count
     assert claim.launches == 1
+
+
+def test_some_rows_get_a_tile_of_their_own(monkeypatch):
+    """Of many rows' tile, few blocks would be busy; and few long sums are split."""
+    few = replace(CUDA.device, sm_count=8)
+    params, body, reference = case_along((n,), 264, 136, "float16")
+    members, contraction = contraction_of(params, body)
+    tile = wgmma_config(contraction, few)
+    general = wgmma_gemm_gpu(members.program, tile)
+    func = dispatch_on_m(members.program, contraction, general, few, tile)
+    assert kernels(func) == 5
+    for rows in (100, 130):
+        monkeypatch.setattr(group_kernels, "SIZE", rows)
+        inputs = arrays(params)
+        wide = [x.astype("float64") for x in inputs.values()]
+        close(run(func, members, inputs), reference(*wide), 2e-3)
 
 
 @pytest.mark.parametrize(

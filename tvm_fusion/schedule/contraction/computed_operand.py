@@ -16,13 +16,13 @@ from tvm import ir
 
 from ..gpu.mma import HALF_TYPES
 from ..gpu.wgmma import WARPS
-from .operand_layout import OperandLayout
 from .tile_gemm_config import TileGemmConfig
 from .tile_operand import OperandTile
 from .tile_shape import TileShape
 from .tma_operand import TmaOperand
 
 WORD_BYTES = 4
+DEQUANTIZED, COMPUTED = 4.0, 8.0  # clocks of a thread for an element, by pairs and one by one
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,12 @@ class ComputedOperand(TmaOperand):
     ----------
     item : int
         Size of an element in shared memory.
+    clocks : float
+        Of a thread, for an element that it computes.
     """
 
     item: int = 2
+    clocks: float = 0.0
 
     def of_rows(self, rows: int) -> ComputedOperand:
         """Change the columns of B of a tile."""
@@ -57,10 +60,11 @@ def computed_operand(problem: TileGemmConfig, block_k: int) -> ComputedOperand |
     """Describe a computed B; ``None`` where it has no vectors along K, or parts."""
     if not problem.staged_b or problem.parts > 1 or problem.b_dtype not in HALF_TYPES:
         return None
-    layout = OperandLayout(problem, False)
+    layout = OperandTile(problem, False)
     if layout.is_gathered or layout.is_shifted or not layout.is_k_contiguous:
         return None
-    return ComputedOperand((), True, (), 0, block_k, item=problem.item_bytes)
+    clocks = DEQUANTIZED if layout.is_dequantized else COMPUTED
+    return ComputedOperand((), True, (), 0, block_k, item=problem.item_bytes, clocks=clocks)
 
 
 class ComputedTile(OperandTile):

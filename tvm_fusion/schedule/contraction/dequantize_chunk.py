@@ -21,9 +21,9 @@ from tvm import ir, tirx
 from ...core.loops import substitute
 from ..gpu import half_pairs
 from ..gpu.register_buffers import RegisterBuffers, Word
-from .dequantize_f16x2 import FRACTION, HALF, Quantized, quantized_and_scales
+from .dequantize_f16x2 import FRACTION, HALF, Quantized, are_alike, quantized_and_scales
 
-BYTE, WORD_BYTES, NIBBLE = 8, 4, 4
+BYTE, WORD_BYTES, NIBBLE, SIXTEEN = 8, 4, 4, 16
 # The upper byte of the number whose fraction counts ones in the lower byte.
 EXPONENT = {"float16": 0x64, "bfloat16": 0x43}
 PAIRS = (0x4140, 0x4342)  # bytes of a word, each below an exponent's
@@ -61,7 +61,7 @@ def dequantized_words(
     if dtype not in EXPONENT or len(known) < len(values) or len(values) % WORD_BYTES:
         return None
     (first, scales), *others = known
-    if not all(_alike(first, one) and _same(scales, own) for one, own in others):
+    if not all(are_alike(first, one) and _same(scales, own) for one, own in others):
         return None
     if any(str(s.ty.dtype) != dtype for s in scales) or not _fits(first, dtype):
         return None
@@ -86,18 +86,15 @@ def dequantized_words(
     return words
 
 
-def _alike(a: Quantized, b: Quantized) -> bool:
-    mine, other = a.field, b.field
-    return (mine.bits, mine.is_signed, a.zero_point) == (other.bits, other.is_signed, b.zero_point)
-
-
 def _same(a: Sequence[ir.Expr], b: Sequence[ir.Expr]) -> bool:
     return len(a) == len(b) and all(map(tvm_ffi.structural_equal, a, b))
 
 
 def _fits(value: Quantized, dtype: str) -> bool:
     """Whether a byte's integers, and the zero point beside the exponent's share, are exact."""
-    return value.field.bits <= min(BYTE, FRACTION[dtype]) and value.fits(dtype)
+    if value.field.bits > BYTE or not 0 <= value.unsigned_zero_point < 1 << value.field.bits:
+        return False
+    return value.field.bits <= FRACTION[dtype] or value.unsigned_zero_point % SIXTEEN == 0
 
 
 def _four(values: Sequence[Quantized], registers: RegisterBuffers) -> _Four | None:
@@ -139,12 +136,30 @@ def _shifted(word: ir.Expr, low: int) -> ir.Expr:
 
 
 def _pairs(four: ir.Expr, value: Quantized, dtype: str) -> list[ir.Expr]:
-    """Convert four bytes to two pairs, and subtract the zero point."""
+    """Convert four bytes to two pairs, and subtract the zero point.
+
+    Of bytes that bfloat16's fraction has no room for, nibbles are converted: ``16 h - zero + l``.
+    """
+    share, zero = 1 << FRACTION[dtype], value.unsigned_zero_point
+    if value.field.bits <= FRACTION[dtype]:
+        return _times_and_less(_converted(four, dtype), 1.0, share + zero, dtype)
+    mask = _everywhere(SIXTEEN - 1)
+    low = _converted(tirx.bitwise_and(four, mask), dtype)
+    high = _converted(tirx.bitwise_and(_shifted(four, NIBBLE), mask), dtype)
+    high = _times_and_less(high, float(SIXTEEN), SIXTEEN * share + share + zero, dtype)
+    one = half_pairs.constant_pair(dtype, 1.0)
+    return [half_pairs.fma(dtype, a, one, b) for a, b in zip(low, high, strict=True)]
+
+
+def _converted(four: ir.Expr, dtype: str) -> list[ir.Expr]:
+    """Put four bytes into fractions: each number is too large by what the exponent says."""
     above = _everywhere(EXPONENT[dtype])
-    zero = float((1 << FRACTION[dtype]) + value.unsigned_zero_point)
-    one, less = (half_pairs.constant_pair(dtype, x) for x in (1.0, -zero))
-    pairs = [half_pairs.byte_perm(four, above, selector) for selector in PAIRS]
-    return [half_pairs.fma(dtype, pair, one, less) for pair in pairs]
+    return [half_pairs.byte_perm(four, above, selector) for selector in PAIRS]
+
+
+def _times_and_less(pairs: list[ir.Expr], factor: float, less: int, dtype: str) -> list[ir.Expr]:
+    times, minus = (half_pairs.constant_pair(dtype, x) for x in (factor, -float(less)))
+    return [half_pairs.fma(dtype, pair, times, minus) for pair in pairs]
 
 
 def _everywhere(byte: int) -> ir.Expr:

@@ -156,7 +156,7 @@ class DequantizeF16x2:
         # The fields of one word differ in their position only.
         known = BitField(value.field.element, low, value.field.bits, value.field.is_signed)
         key = next(
-            (k for k in self._pairs if k[:2] == (word, low) and _are_alike(k[2], value)),
+            (k for k in self._pairs if k[:2] == (word, low) and are_alike(k[2], value)),
             (word, low, Quantized(known, value.zero_point)),
         )
         return 2 * self._pairs.setdefault(key, len(self._pairs)) + upper
@@ -191,7 +191,8 @@ class DequantizeF16x2:
         return tirx.reinterpret(f"{self._dtype}x2", made)
 
 
-def _are_alike(a: Quantized, b: Quantized) -> bool:
+def are_alike(a: Quantized, b: Quantized) -> bool:
+    """Whether integers differ in their places only."""
     mine, other = a.field, b.field
     return (mine.bits, mine.is_signed, a.zero_point) == (other.bits, other.is_signed, b.zero_point)
 

@@ -6,6 +6,7 @@
 of half types on tensor cores:
     elif M < LEAST_ROWS:           skinny GEMM of as many rows
     elif M <= FEW_ROWS:            tiled GEMM of small tiles
+    elif M <= SOME_ROWS:           wgmma, of the tile and the split-K of as many rows
     else:                          tiled GEMM
 
 All are one PrimFunc, of which each way is one launch.
@@ -33,8 +34,17 @@ from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_gpu import tile_gemm_gpu
 from .tile_gemm_problem import LEAST_ROWS
 from .tile_shape import TileShape
+from .wgmma_config import WgmmaConfig
+from .wgmma_configs import wgmma_config
+from .wgmma_gemm_gpu import wgmma_gemm_gpu
 
 FEW_ROWS = 64  # memory is the limit up to here
+SOME_ROWS = 128  # tiles for many rows leave most multiprocessors idle
+# What makes the tile of a wgmma kernel.
+_TILE = (
+    *("block_m", "block_n", "block_k", "warps_m", "warps_n", "warps_k", "stages", "split_k"),
+    *("group_m", "consumers", "is_ping_pong", "blocks_per_sm"),
+)
 
 
 def dispatch_on_m(
@@ -79,9 +89,34 @@ def dispatch_on_m(
         few = tile.m <= FEW_ROWS
         choices.append((tirx.And(rest, few), tile_gemm_gpu(program, small, beside).body))
         rest = tirx.And(rest, tirx.Not(few))
+    some = _of_some_rows(contraction, tile, device) if is_symbolic else None
+    if tile is not None and some is not None:
+        has_some = tile.m <= SOME_ROWS
+        choices.append((tirx.And(rest, has_some), wgmma_gemm_gpu(program, some, beside).body))
+        rest = tirx.And(rest, tirx.Not(has_some))
     if not choices:
         return general
     return general.with_body(block("root", one_of([*choices, (rest, general.body)])))
+
+
+def _of_some_rows(
+    contraction: SumOfProducts, tile: TileGemmConfig | None, device: Device
+) -> WgmmaConfig | None:
+    """Choose the tile of a wgmma kernel for so few rows; ``None`` if it is the same, or none."""
+    axis = _symbolic_m(contraction)
+    if axis is None or type(tile) is not WgmmaConfig or [a.var for a in tile.m_axes] != [axis.var]:
+        return None
+    axes = tuple(Axis(a.var, index(SOME_ROWS)) if a is axis else a for a in contraction.stage.axes)
+    static = replace(contraction, stage=replace(contraction.stage, axes=axes))
+    chosen = wgmma_config(static, device)
+    if chosen is None:
+        return None
+    sizes = {name: getattr(chosen, name) for name in _TILE}
+    if all(getattr(tile, name) == size for name, size in sizes.items()):
+        return None
+    a, b = tile.operands
+    operands = a.of_rows(chosen.block_m), b.of_rows(chosen.block_n)
+    return replace(tile, **sizes, operand_a=operands[0], operand_b=operands[1])
 
 
 def _static_m(contraction: SumOfProducts, most: int) -> Iterator[tuple[ir.Expr, SumOfProducts]]:

@@ -12,8 +12,9 @@ from ...core.loops import constant
 from ...device import Device
 from ..gpu.mma import GROUPS
 from .operands import SumOfProducts
+from .result_vectors import result_vectors
 from .tile_gemm_config import TileGemmConfig
-from .tile_gemm_model import estimated_clocks, fits, reduction_clocks
+from .tile_gemm_model import OF_SCALARS, RATES, Rates, estimated_clocks, fits, reduction_clocks
 from .tile_gemm_problem import ROWS_OF_SYMBOLIC_M, Sizes, gemm_problem, gemm_sizes
 from .tile_shape import M16, REGISTER_FILE, TileShape
 from .unaligned_tiles import (
@@ -86,7 +87,13 @@ def best_tile(
         splits = [*WORKSPACE_SPLIT_K]
     is_slow = not device.clusters and not any(unaligned) and has_shifted_operands(problem)
     shape = _best_shape(
-        sizes, TileShape.of(problem), device, unaligned, tuple(splits), SHIFTED if is_slow else 1.0
+        sizes,
+        TileShape.of(problem),
+        device,
+        unaligned,
+        tuple(splits),
+        SHIFTED if is_slow else 1.0,
+        OF_SCALARS if result_vectors(problem).width == 1 else RATES,
     )
     return None if shape is None else in_order(replace(problem, **asdict(shape)))
 
@@ -112,6 +119,7 @@ def _best_shape(
     unaligned: tuple[bool, ...],
     splits: tuple[int, ...],
     slowdown: float,
+    rates: Rates,
 ) -> TileShape | None:
     tiles = [*TILES]
     sizes_of_k = [*(BLOCK_K_BYTES if start.is_async else REGISTER_BLOCK_K_BYTES)]
@@ -126,7 +134,7 @@ def _best_shape(
     def clocks(shape: TileShape) -> float:
         pieces = unaligned_clocks(shape, sizes, device, unaligned)
         reduction = reduction_clocks(shape, sizes, device)
-        whole = estimated_clocks(shape, sizes, device) - reduction + pieces
+        whole = estimated_clocks(shape, sizes, device, rates) - reduction + pieces
         return slowdown * whole + reduction
 
     return min(found, key=clocks, default=None)

@@ -56,7 +56,8 @@ class WgmmaConfig(TileGemmConfig):
     multiprocessors : int
         How many there are.
     is_staged : bool
-        Whether results go through shared memory, because they are not stored in vectors.
+        Whether results go through shared memory, because they are not stored in vectors; with
+        split-K they do anyway.
     """
 
     operand_a: TmaOperand | None = None

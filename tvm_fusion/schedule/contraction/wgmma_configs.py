@@ -197,4 +197,4 @@ def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
             continue  # a window has no taps beyond the last, of which boxes are zeros
         if tiles * split_k <= config.multiprocessors and k_tiles >= LEAST_K_TILES:
             stages = min(config.stages, k_tiles)
-            yield replace(config, split_k=split_k, stages=stages, is_staged=False)
+            yield replace(config, split_k=split_k, stages=stages)

@@ -19,6 +19,7 @@ from ...core.expressions import is_expensive
 from ...core.loops import constant
 from ...device import Device
 from ..gpu.wgmma import THREADS, K, M
+from .computed_operand import ComputedOperand
 from .tile_gemm_model import RATES
 from .tile_gemm_problem import assumed_rows, gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
@@ -35,8 +36,9 @@ PROMOTED_ALONE = 1.62
 # 128x3072x768 without, by 2 and by 4: 7.50, 6.76 and 6.33 us; 197x3072x768: 7.71 and 8.24; 3x3 over
 # 8x7x7x512: 13.57, 11.49 and 9.56.
 CLUSTER, CLUSTER_BLOCK = 1950.0, 26.0
-# Clocks of a producer's thread for an element of B that it computes.
-COMPUTED_ELEMENT = 4.0
+# Clocks of an element that is stored alone, by one consumer: 3241x24x2273 with GELU took 24.4 us,
+# 12.5 by mma.sync; 2964x100x1905 with it 21.1, 16.5; 3307x68x995 9.5, 6.9.
+STAGED_ELEMENT, STAGED_EXPENSIVE = 0.8, 1.1
 # A block of two consumers of which one has a tile is faster than one of a single consumer, of 64
 # columns alone: 128x768x2304 3.72 and 3.94 us, 784x768x192 3.83 and 4.23, 128x768x3072 4.21 and
 # 4.36; but 64x96: 197x768x2304 4.80 and 4.54.
@@ -99,13 +101,18 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     busy = min(max(2 * blocks / sms - 1, 0), 1)
     copies = config.stage_bytes / (rates.l2_half + (rates.l2_all - rates.l2_half) * busy)
     steps = config.block_k // config.k_step
-    if config.computes_b:
-        copies = max(copies, COMPUTED_ELEMENT * config.block_n * config.block_k / THREADS)
+    if isinstance(config.operand_b, ComputedOperand):
+        each = config.operand_b.clocks / THREADS
+        copies = max(copies, each * config.block_n * config.block_k)
     products = resident * max(elements * steps * K / rate, copies)
     stage = max(products, RATES.latency / (config.stages - 1))
     main = config.k_tiles * stage
     has_expensive = any(is_expensive(r.value) for r in config.contraction.results)
-    each = (rates.expensive_element if has_expensive else rates.element) * elements * resident
+    if config.is_staged:
+        each = STAGED_EXPENSIVE if has_expensive else STAGED_ELEMENT
+    else:
+        each = rates.expensive_element if has_expensive else rates.element
+    each *= elements * resident
     # With split-K, sums that are exchanged take the time that a second consumer saves; two that
     # compute dear epilogues share the units: 197x768x3072 with GELU takes 5.71 us with tiles of
     # 128x64, 5.19 of 64x96; 1024x768x3072 12.21 of 128x192, 11.13 in turns.
