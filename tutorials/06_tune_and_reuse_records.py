@@ -93,7 +93,8 @@ assert found.us <= found.default_us
 
 # %% [markdown]
 # Every trial is in the file as soon as it is measured. A run that is interrupted, or killed, is
-# continued by the same command: what is measured already is not measured again.
+# continued by the same command: what is measured already is not measured again. What compilations
+# use is recorded when a run ends, after the races of the whole model: a killed run changes nothing.
 
 # %%
 more = tvm_fusion.tune(model, db=db, budget="trials=20", effort=quick)

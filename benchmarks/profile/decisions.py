@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from tvm_fusion.fusion.claims import ClaimBook
-from tvm_fusion.fusion.merge import NOISE
+from tvm_fusion.fusion.claims import NOISE, ClaimBook
 from tvm_fusion.fusion.profile import Alternative, Profile
 
 
@@ -36,6 +35,14 @@ class Answer:
     def is_changed(self) -> bool:
         """Whether the measurement decided otherwise than the model."""
         return self.fuses(self.measured, NOISE) != self.fuses(self.modelled, 1e-9)
+
+    def row(self) -> dict[str, Any]:
+        """Write the answer down."""
+        return {
+            "title": self.title[:100],
+            "measured_us": [round(us, 1) for us in self.measured],
+            "modelled_us": [round(us, 1) for us in self.modelled],
+        }
 
     @staticmethod
     def fuses(us: tuple[float, ...], noise: float) -> bool:

@@ -8,6 +8,11 @@ from typing import Any
 from benchmarks.markdown import table
 
 
+def kernels(plan: Any) -> int:
+    """Count the launches of a plan."""
+    return sum(claim.launches for p in plan.plans.values() for claim in p.claims)
+
+
 def render(record: Mapping[str, Any]) -> str:
     """Write the page."""
     rows = [
@@ -18,20 +23,16 @@ def render(record: Mapping[str, Any]) -> str:
             one["changed"],
             one["confirmed"],
             f"{one['kernels']} -> {one['kernels_profiled']}",
+            one.get("threads", 2),
             one["ms"],
             one["ms_profiled"],
             f"{one['ms'] / one['ms_profiled']:.3f}",
         )
         for name, one in record["models"].items()
     ]
-    changes = [
-        (name, change["title"], *change["measured_us"], *change["modelled_us"])
-        for name, one in record["models"].items()
-        for change in one["changes"]
-    ]
     head = [
         *("model", "questions", "failed", "changed", "confirmed"),
-        *("kernels", "ms", "ms profiled", "gain"),
+        *("kernels", "threads", "ms", "ms profiled", "gain"),
     ]
     return "\n".join(
         [
@@ -43,7 +44,8 @@ def render(record: Mapping[str, Any]) -> str:
             "Questions are the yellow cells, proposals and recomputations that the planner "
             "compared; changed: the measurement decided otherwise than the roofline model; "
             "confirmed: so it did when both ways were measured again in another process. Whole "
-            "models: minima in turns in one process, processor time of one thread.",
+            "models: minima in turns in one process, processor time of the thread that calls, the "
+            "only one unless the table says two.",
             "",
             f"On {record['environment'].get('cpu', 'this CPU')}.",
             "",
@@ -51,10 +53,52 @@ def render(record: Mapping[str, Any]) -> str:
             "",
             "## What changed",
             "",
-            *table(
-                ("model", "operators", "fused us", "unfused us", "modelled fused", "unfused"),
-                [list(map(str, row)) for row in changes],
-            ),
+            *_changes(record["models"]),
             "",
+            *_gpu(record.get("gpu")),
         ]
     )
+
+
+def _changes(models: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (name, change["title"], *change["measured_us"], *change["modelled_us"])
+        for name, one in models.items()
+        for change in one["changes"]
+    ]
+    return table(
+        ("model", "operators", "fused us", "unfused us", "modelled fused", "unfused"),
+        [list(map(str, row)) for row in rows],
+    )
+
+
+def _gpu(found: Mapping[str, Any] | None) -> list[str]:
+    """Write what was measured where the device is, by folders of alternatives."""
+    if found is None:
+        return []
+    rows = [
+        (
+            name,
+            one["known"],
+            one["failed"],
+            one["estimated"],
+            one["changed"],
+            f"{one['kernels']} -> {one['kernels_profiled']}",
+        )
+        for name, one in found["models"].items()
+    ]
+    return [
+        f"## On one {found['device']}",
+        "",
+        f"Compiled for {found['target']}, float16; alternatives in turns, as CUDA graphs whose "
+        "weights come from memory (`benchmarks/profile/gpu.py`). Open: questions of a plan that "
+        "the answers changed, left to the model.",
+        "",
+        *table(
+            ("model", "answered", "failed", "open", "changed", "kernels"),
+            [list(map(str, row)) for row in rows],
+        ),
+        "",
+        *_changes(found["models"]),
+        "",
+    ]

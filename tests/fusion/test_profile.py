@@ -2,11 +2,14 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
+from relax_modules import main_module
 from toy_templates import SPEC, Anchored, graph_of
 from tvm import relax, tirx
 
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.errors import UserError
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.comparisons import Comparison, Comparisons, Question
@@ -112,6 +115,48 @@ def test_answers_are_used_where_nothing_is_measured(records):
     assert profile.estimated == 1
     assert "(roofline)" in other.decisions[0].sentence
     assert other.decisions[0].measured_us is None
+
+
+class Another(Anchored):
+    """The same groups by other kernels, which the model has so many times as slow."""
+
+    name = "another"
+
+    def __init__(self, times):
+        super().__init__()
+        self.times = times
+
+    def claim(self, group, device):
+        found = super().claim(group, device)
+        return replace(found, bytes=round(self.times * found.bytes))
+
+
+@pytest.mark.parametrize(
+    ("times", "us", "template", "questions"),
+    [
+        (1.5, (9.0, 4.0), "another", 1),
+        (1.5, (9.0, 8.9), "anchored", 1),  # closer than what times are off by
+        (1.5, (4.0, 9.0), "anchored", 1),
+        (400.0, (9.0, 4.0), "anchored", 0),
+    ],
+)
+def test_measurements_decide_between_templates(records, times, us, template, questions):
+    """Such as one kernel for long rows, or two that split them."""
+    x = relax.Var("x", relax.TensorType((1 << 10, 1 << 12), "float32"))
+    mod = main_module([x], lambda emit, x: emit(relax.op.nn.softmax(x)))
+    bench = FakeBench(*us)
+    templates = Anchored(), Another(times)
+    for rounds in range(2):  # the second knows
+        book = ClaimBook(templates, SPEC.device, CostModel(SPEC.device))
+        profile = Profile(records, bench)
+        with profiling(profile), book.asking_profile(), recording() as decisions:
+            (claim,) = plan(graph_of(mod), templates, book).claims
+        assert claim.template.name == template
+        assert len(bench.asked) == questions
+        assert profile.known == (questions if rounds else 0)
+        told = [d.sentence for d in decisions if d.code == "template_measured"]
+        sentence = "Kernels by another: 4.0 us, by anchored 9.0 us (measured, record 1 of p.db)."
+        assert told == ([sentence] if template == "another" else [])
 
 
 def test_what_fails_is_estimated_and_not_tried_again(records):

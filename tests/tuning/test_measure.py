@@ -39,7 +39,7 @@ def test_tasks_are_groups_with_choices():
         "matmul + tanh [29x300]",
         "matmul [29x70]",
     ]
-    assert (found.fixed, found.symbolic) == (1, 0)
+    assert (len(found.fixed), found.symbolic) == (1, 0)
     assert found.weight_bytes == 4 * (72 * 300 + 300 * 70)
     assert all(len(t.configs) > 100 for t in found.tasks)
     assert [t.key for t in found.tasks] == [t.key for t in tasks().tasks]

@@ -11,6 +11,7 @@ from itertools import count
 from tvm import ir, tirx
 from tvm.target import Target
 
+from ..core.decisions import Decision, record
 from ..core.template import Ban, Claim, Refusal, Template
 from ..core.templates import templates
 from ..device import Device, device_of
@@ -24,6 +25,8 @@ from .profile import Profile, ProfiledGroup, current_profile
 from .refusals import RefusedByAll
 from .reshapes import is_view
 
+NOISE = 0.02  # of measured times: what is closer is fused, which saves memory
+FAR = 3.0  # times what the model says of another template, beyond which it is not measured
 _BROKEN = Refusal("claim_broken", "Making the kernels of this group failed after it was claimed.")
 
 
@@ -60,6 +63,7 @@ class ClaimBook:
         self.cost = cost
         self._banned = banned
         self._known: dict[Hashable, Claim | RefusedByAll] = {}
+        self._others: dict[Hashable, tuple[Claim, ...]] = {}
         self._laid_out: dict[Hashable, Claim | None] = {}
         self._images: frozenset[Value] = frozenset()
         self._compared: dict[Hashable, tuple[Estimate, ...] | None] = {}
@@ -74,6 +78,31 @@ class ClaimBook:
         if isinstance(known, Claim):
             return replace(known, group=group, laid_out=self._in_layouts(group))
         return known
+
+    def measured_best(self, claim: Claim) -> Claim:
+        """Take another template's kernels for a group where the profile database has them faster.
+
+        Such as one kernel for long rows, or two that split them. What the model has far behind is
+        not asked about.
+        """
+        for other in self._others.get(claim.group.key, ()):
+            if self.us(other) > FAR * self.us(claim):
+                continue
+            other = replace(other, group=claim.group, laid_out=None)
+            now, then = self.compare([claim], [other])
+            if then.source == "measured" and then.us < now.us * (1 - NOISE):
+                sentence = (
+                    f"Kernels by {other.template.name}: {then.us:.1f} us, by {claim.template.name} "
+                    f"{now.us:.1f} us ({then.origin})."
+                )
+                title = claim.group.title
+                record(
+                    Decision(
+                        title, "", "accepted", "template_measured", sentence, (), None, then.us
+                    )
+                )
+                claim = other
+        return claim
 
     @contextmanager
     def laying_out(self, images: frozenset[Value]) -> Iterator[None]:
@@ -186,10 +215,10 @@ class ClaimBook:
 
     def _ask(self, group: Group) -> Claim | RefusedByAll:
         self.asked += 1
-        best: Claim | None = None
+        found: list[Claim] = []
         refusals: dict[str, Refusal] = {}
         for template in self._templates:
-            if template.is_fallback and best is not None:
+            if template.is_fallback and found:
                 continue
             if (template.name, group.key) in self._banned:
                 refusals[template.name] = _BROKEN
@@ -197,9 +226,13 @@ class ClaimBook:
             answer = template.claim(group, self.device)
             if isinstance(answer, Refusal):
                 refusals[template.name] = answer
-            elif best is None or self.us(answer) < self.us(best):
-                best = answer
-        return best or RefusedByAll(refusals)
+            else:
+                found.append(answer)
+        if not found:
+            return RefusedByAll(refusals)
+        best = min(found, key=self.us)  # of equals the first
+        self._others[group.key] = tuple(other for other in found if other is not best)
+        return best
 
 
 def _unique(func: tirx.PrimFunc, name: str) -> ir.GlobalVar:

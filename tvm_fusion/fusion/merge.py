@@ -9,13 +9,12 @@ from ..device import Device
 from ..ecg.graph import Operator
 from ..ecg.mapping import MappingType, Relation, combine, most_complex
 from ..program.group import Group
-from .claims import ClaimBook
+from .claims import NOISE, ClaimBook
 from .cost import Estimate
 from .partition import Block, Estimates, Partition
 from .refusals import RefusedByAll
 
 MAX_MEMBERS = 96  # beyond it a kernel takes longer to compile than it can save
-NOISE = 0.02  # of measured times: what is closer is fused, which saves memory
 _NAMED = 6  # operators that a sentence names
 
 

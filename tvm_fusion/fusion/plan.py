@@ -173,7 +173,7 @@ class _Planner:
             claim, outside = trimmed(block.claim, self._book)
             views.extend(outside)
             if claim is not None:
-                claims.append(claim)
+                claims.append(self._book.measured_best(claim))
         decisions = list(reasons(self._partition, self._pairs.refused, frozenset(views)))
         for decision in decisions:
             record(decision)

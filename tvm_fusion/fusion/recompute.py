@@ -9,8 +9,7 @@ from ..ecg.graph import Operator, Value
 from ..ecg.mapping import MappingType, Relation, combine, most_complex
 from ..ecg.work import is_cheap
 from ..program.group import Group
-from .claims import ClaimBook
-from .merge import NOISE
+from .claims import NOISE, ClaimBook
 from .partition import Block, Partition
 
 MAX_READERS = 4

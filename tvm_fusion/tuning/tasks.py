@@ -59,6 +59,22 @@ class Task:
     mod: tvm.IRModule
 
 
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """A group without choices.
+
+    Attributes
+    ----------
+    claim : Claim
+        Of its template.
+    calls : int
+        How often the model calls it.
+    """
+
+    claim: Claim
+    calls: int
+
+
 @dataclass(frozen=True)
 class Survey:
     """The groups of a model.
@@ -67,7 +83,7 @@ class Survey:
     ----------
     tasks : tuple of Task
         Those that can be tuned.
-    fixed : int
+    fixed : tuple of Fixed
         Distinct groups whose templates offer one configuration.
     symbolic : int
         Distinct groups of symbolic shapes that have choices: there is no one shape to measure.
@@ -81,7 +97,7 @@ class Survey:
     """
 
     tasks: tuple[Task, ...]
-    fixed: int
+    fixed: tuple[Fixed, ...]
     symbolic: int
     weight_bytes: int
     constant_bytes: int
@@ -106,7 +122,8 @@ def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey
     with target, remembering():
         mod = Sequential(passes)(mod)
     tasks: dict[Key, Task] = {}
-    others: dict[Key, bool] = {}  # whether its shapes are symbolic
+    fixed: dict[Key, Fixed] = {}
+    symbolic: set[Key] = set()
     weight_bytes = constant_bytes = 0
     for gvar, call, calls in calls_of(mod):
         size = calls * _constant_bytes(call)
@@ -117,11 +134,20 @@ def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey
         if isinstance(task, Task):
             known = tasks.get(task.key)
             tasks[task.key] = task if known is None else replace(known, calls=known.calls + calls)
+        elif isinstance(task, Key):
+            symbolic.add(task)
         elif task is not None:
-            others[task[0]] = task[1]
-    symbolic = sum(others.values())
-    fixed = len(others) - symbolic
-    return Survey(tuple(tasks.values()), fixed, symbolic, weight_bytes, constant_bytes, mod)
+            key = Key.of(task.claim.group, task.claim.template.name, spec.device)
+            known_calls = fixed[key].calls if key in fixed else 0
+            fixed[key] = replace(task, calls=known_calls + calls)
+    return Survey(
+        tuple(tasks.values()),
+        tuple(fixed.values()),
+        len(symbolic),
+        weight_bytes,
+        constant_bytes,
+        mod,
+    )
 
 
 def calls_of(mod: tvm.IRModule) -> Iterator[tuple[ir.GlobalVar, relax.Call, int]]:
@@ -141,7 +167,8 @@ def calls_of(mod: tvm.IRModule) -> Iterator[tuple[ir.GlobalVar, relax.Call, int]
 
 def _task(
     mod: tvm.IRModule, gvar: ir.GlobalVar, call: relax.Call, calls: int, target: Target
-) -> Task | tuple[Key, bool] | None:
+) -> Task | Fixed | Key | None:
+    """Make a task; or give a group without choices, or the key of one of symbolic shapes."""
     func = mod[gvar]
     device, group = device_of(target), group_of(mod, func)
     claimant = template(str(func.attrs[TEMPLATE]), target)
@@ -151,11 +178,11 @@ def _task(
     key = Key.of(group, claimant.name, device)
     configs = {text(config): config for config in claimant.configs(claim, device)}
     if len(configs) < 2:
-        return key, False
+        return Fixed(claim, calls)
     if not all(
         isinstance(d, tirx.IntImm) for v in (*group.inputs, *group.outputs) for d in v.shape
     ):
-        return key, True
+        return key
     return Task(key, title_of(claim), calls, claim, tuple(configs.values()), alone(mod, gvar, call))
 
 

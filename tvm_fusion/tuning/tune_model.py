@@ -154,7 +154,8 @@ def tune(
         choose_threads()
         imported = import_model(model, config)
         has_run_kernels()  # evaluates constants
-        bench = comparing and AlternativeBench(spec, comparing, tuned_configs(db))
+        tuned = tuned_configs(db)
+        bench = None if comparing is None else AlternativeBench(spec, comparing, tuned)
         profile = Profile(records, bench)
         with profiling(profile):
             found = survey(imported, spec, config)
@@ -180,7 +181,7 @@ def tune(
         tuned=sum(task.ratio < 1 for task in state.tasks),
         trials=state.trials,
         failed=sum(task.failed for task in state.tasks),
-        fixed=found.fixed,
+        fixed=len(found.fixed),
         symbolic=found.symbolic,
         profile=profile.counts(),
         default_us=state.default_us,

@@ -1,5 +1,7 @@
 """A tracker of TVM's RPC and servers of it, as processes on the loopback interface."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import signal
@@ -7,7 +9,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from tvm_fusion.errors import UserError
 from tvm_fusion.tuning.rpc_bench import Tracker
@@ -15,22 +19,24 @@ from tvm_fusion.tuning.rpc_bench import Tracker
 KEY = "test"
 
 
-def free_port():
+def free_port() -> int:
+    """Give a port of the loopback interface that nobody uses now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+        port: int = one.getsockname()[1]
+        return port
 
 
 @contextmanager
-def servers(count, folder):
+def servers(count: int, folder: Path) -> Iterator[tuple[Tracker, list[subprocess.Popen[bytes]]]]:
     """Start a tracker and servers; yields the tracker and the servers' processes."""
     env = {**os.environ, "TVM_NUM_THREADS": "1"}
     if importlib.util.find_spec("cloudpickle") is None:  # TVM pickles a function of a module
         (folder / "cloudpickle.py").write_text("from pickle import *\n")
         env["PYTHONPATH"] = os.pathsep.join([str(folder), env.get("PYTHONPATH", "")])
-    started = []
+    started: list[subprocess.Popen[bytes]] = []
 
-    def start(module, *options):
+    def start(module: str, *options: str) -> None:
         command = [sys.executable, "-m", f"tvm.exec.{module}", "--host", "127.0.0.1", *options]
         silent = subprocess.DEVNULL
         started.append(
@@ -39,7 +45,7 @@ def servers(count, folder):
             )
         )
 
-    def start_tracker():
+    def start_tracker() -> int:
         port = free_port()
         start("rpc_tracker", "--port", str(port), "--port-end", str(port + 1))
         return port
@@ -54,7 +60,7 @@ def servers(count, folder):
         for _ in range(count):
             start("rpc_server", "--tracker", f"127.0.0.1:{port}", "--key", KEY)
 
-        def all_there():
+        def all_there() -> None:
             if tracker.servers() < count:
                 raise OSError("not yet")
 
@@ -65,14 +71,14 @@ def servers(count, folder):
             kill(process)
 
 
-def kill(process):
+def kill(process: subprocess.Popen[bytes]) -> None:
     """End a process and the worker that TVM starts for it."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _listens(port):
+def _listens(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:
@@ -80,11 +86,12 @@ def _listens(port):
     return True
 
 
-def _wait(check, seconds=1200):
+def _wait(check: Callable[[], None], seconds: float = 1200.0) -> None:
     end = time.monotonic() + seconds
     while True:
         try:
-            return check()
+            check()
+            return
         except (OSError, UserError):
             if time.monotonic() > end:
                 raise

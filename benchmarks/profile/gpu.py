@@ -1,0 +1,81 @@
+"""What the profile database decides for models on a GPU that is elsewhere.
+
+python -m benchmarks.profile.gpu export --out DIR --only bert_128_batch_1
+python3 DIR/MODEL.NUMBER/measure.py                      where the GPU is
+python -m benchmarks.profile.gpu table --out DIR         with the records.jsonl of each
+
+Answers may change a plan, which then asks further questions: export again until there are none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_models.models import MODELS
+from benchmarks.records import text
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.report.planned import plan_model
+from tvm_fusion.tuning.candidates import export_candidates
+from tvm_fusion.tuning.exchange import import_lines
+
+from .decisions import answers
+from .table import kernels, render
+
+HERE = Path(__file__).parent
+TARGET = "cuda:sm_90a"
+DEVICE = "NVIDIA H200"
+LINES = "records.jsonl"
+MOST = "trials=60"  # questions of a model at a time
+
+
+def main() -> int:
+    """Run one of the steps; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.profile.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("step", choices=("export", "table"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=sorted(MODELS), required=True)
+    options = parser.parse_args()
+    path = HERE / "results" / "profile.json"
+    record = json.loads(path.read_text())
+    for name in options.only:
+        db = options.out / f"{name}.db"
+        for lines in sorted(options.out.glob(f"{name}.*/{LINES}")):
+            import_lines(db, lines)
+        exported, _ = MODELS[name].exported()
+        if options.step == "export":
+            number = len(list(options.out.glob(f"{name}.*/")))
+            config, folder = FusionConfig(profile=MOST), options.out / f"{name}.{number}"
+            print(export_candidates(exported, TARGET, folder, config, db=db, budget="trials=1"))
+        else:
+            record.setdefault("gpu", {"device": DEVICE, "target": TARGET, "models": {}})
+            record["gpu"]["models"][name] = decided(exported, db)
+            path.write_text(text(record))
+            (HERE / "README.md").write_text(render(record))
+    return 0
+
+
+def decided(model: Any, db: Path) -> dict[str, Any]:
+    """Plan a model without and with its answers."""
+    plain = plan_model(model, TARGET)
+    with answers() as found:
+        plan = plan_model(model, TARGET, FusionConfig(db=db))
+    changed = [answer for answer in found if answer.is_changed]
+    return {
+        **plan.profile,
+        "kernels": kernels(plain),
+        "kernels_profiled": kernels(plan),
+        "changed": len(changed),
+        "changes": [answer.row() for answer in changed],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

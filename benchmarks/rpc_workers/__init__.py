@@ -1,0 +1,1 @@
+"""Trials a minute by the number of RPC servers."""
