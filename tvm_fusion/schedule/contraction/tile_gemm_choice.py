@@ -178,5 +178,5 @@ def _has_whole_fragments(shape: TileShape) -> bool:
         and LEAST_THREADS <= shape.threads <= MOST_THREADS
         and shape.accumulators <= MOST_ACCUMULATORS
         and shape.wanted_registers <= MOST_WANTED
-        and shape.registers * shape.threads <= REGISTER_FILE
+        and shape.registers_at_most * shape.threads <= REGISTER_FILE
     )

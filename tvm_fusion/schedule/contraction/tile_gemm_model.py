@@ -110,7 +110,7 @@ def blocks_per_sm(shape: TileShape, device: Device) -> int:
     """Count the blocks that a multiprocessor holds at once."""
     shared = device.shared_memory_per_sm or STATIC_SHARED_BYTES
     threads = (device.max_threads_per_sm or 1024) // shape.threads
-    registers = REGISTER_FILE // (shape.registers * shape.threads)
+    registers = REGISTER_FILE // (shape.registers_at_most * shape.threads)
     memory = shared // (shape.shared_bytes + RESERVED_SHARED)
     return max(1, min(threads, registers, memory))
 

@@ -179,7 +179,7 @@ class TileShape:
         return wanted
 
     @property
-    def registers(self) -> int:
-        """Registers of a thread, within 25 % of ptxas: see test_claimed_resources."""
+    def registers_at_most(self) -> int:
+        """Registers of a thread of any K: what the choice of a tile counts with."""
         most = min(MOST_REGISTERS, REGISTER_FILE // self.threads // 8 * 8)
         return max(32, min(self.wanted_registers, most))

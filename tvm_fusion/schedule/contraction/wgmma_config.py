@@ -32,6 +32,7 @@ COMPUTING_REGISTERS, BESIDE_COMPUTING_REGISTERS = 104, 200  # the same where a p
 # Rows of 32 results in shared memory, of a warp; rows of a fragment lie in different banks.
 STAGED_STRIDE = 32 + 4
 STAGED_WARP_BYTES = 16 * STAGED_STRIDE * 4
+SPLIT_REGISTERS = 26  # of a thread that only stores sums, beside them
 OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what they read
 
 
@@ -168,6 +169,8 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def registers(self) -> int:
         """Registers of a thread at the start of a block."""
+        if self.split_k > 1:
+            return SPLIT_REGISTERS + self.held_sums
         if self.consumers == 2:
             return 168  # so that all warpgroups together have the whole file
         most = REGISTER_FILE // (self.threads * self.blocks_per_sm) // 8 * 8

@@ -13,15 +13,31 @@ for pass over the row (max, sum of exp, normalize, ..):
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...core.loops import NEAR, block, ceildiv, constant, find, kernel, sequence, threads
+from ...core.loops import (
+    NEAR,
+    block,
+    ceildiv,
+    constant,
+    find,
+    index,
+    kernel,
+    loop,
+    sequence,
+    threads,
+)
 from ...core.template import Refusal
 from ...device import Device
 from ...program.program import Program
-from ..gpu.launch import STATIC_SHARED_BYTES, dependency_wait, min_blocks_per_sm
+from ..gpu.launch import (
+    STATIC_SHARED_BYTES,
+    dependency_wait,
+    min_blocks_per_sm,
+    storage_sync,
+)
 from .arg_extremum import with_extrema_first
 from .config_gpu import MAX_THREADS_PER_SM, RowConfig
 from .default_config import default_config
@@ -30,6 +46,7 @@ from .half_precision import with_half_precision_math
 from .passes import plan_passes
 from .passes_gpu import emit_early_loads, emit_pass
 from .register_budget import BLOCK_REGISTERS, RegisterBudget
+from .row_groups import group_stride, staged_bytes
 from .row_program import RowProgram, row_program
 from .softmax import with_inverses
 from .split_form import with_axes_of_maps
@@ -87,7 +104,7 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal
     storage = place_rows(rows, config, _shared_limit(device), copies=False)
     if isinstance(storage, str):
         return Refusal("row_too_long", storage)
-    return RowEstimate(config, storage.shared_bytes)
+    return RowEstimate(config, storage.shared_bytes + staged_bytes(rows, config))
 
 
 def tunable_rows(program: Program, device: Device) -> RowProgram:
@@ -150,23 +167,35 @@ def row_kernel(
     ValueError
         If there is no room for the row buffers.
     """
+    groups = ceildiv(volume(rows.rows), config.rows)
+    stride = group_stride(groups, config)
+    config = config if stride else replace(config, groups_per_block=1)
     storage = place_rows(rows, config, _shared_limit(device), copies=True)
     if isinstance(storage, str):
         raise ValueError(storage)
     passes = plan_passes(storage.program)
     parts = blocks_per_row(storage.program, passes, config, device.sm_count or 1)
 
-    blocks = ceildiv(volume(storage.program.rows), config.rows) * parts
+    blocks = groups * parts if stride is None else index(stride)
     early_bytes = EARLY_BYTES if parts == 1 and _run_at_once(blocks, config, device) else 0
 
     def body(number: ir.Expr) -> tirx.Stmt:
         owner = ThreadBlock(storage, passes, config, number, parts, early_bytes)
         loops: list[VectorLoop] = []
-        stmts = [stmt for one in passes for stmt in emit_pass(owner, one, loops)]
+
+        def group(turn: ir.Expr) -> tirx.Stmt:
+            owner.turn = turn * (stride or 0)
+            return sequence([stmt for one in passes for stmt in emit_pass(owner, one, loops)])
+
+        turns = index(1) if stride is None else ceildiv(groups - number, stride)
+        stmts = loop("turn", turns, group)
+        owner.turn = index(0)
         before = emit_early_loads(owner, loops, constants, True)
         behind = emit_early_loads(owner, loops, constants, False)
         wait = [dependency_wait()] if before and device.dependent_launch else []
-        stmt = sequence([*before, *wait, *behind, *stmts])
+        is_staged = any(read.staged is not None for one in loops for read in one.reads)
+        ready = [storage_sync()] if is_staged else []
+        stmt = sequence([*before, *wait, *behind, *ready, stmts])
         stmt = block("rows", stmt, owner.buffers)
         has_bound = owner.row_registers > 0 and _loads_shared(stmt)
         has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)

@@ -33,15 +33,14 @@ class MaskedTailLoop(VectorLoop):
         number = super()._number(step)
         return tirx.Select(self._is_full(step), number, tirx.min(number, index(self.vectors - 1)))
 
-    def _terms(
-        self, stage: RowStage, values: Sequence[ir.Expr], step: ir.Expr, lane: ir.Expr
-    ) -> list[ir.Expr]:
-        exists = tirx.Or(self._is_full(step), super()._number(step) < self.vectors)
-        return [tirx.Select(exists, v, i) for v, i in zip(values, stage.init, strict=True)]
+    def _is_term(self, step: ir.Expr, lane: ir.Expr) -> ir.Expr:
+        return self._has_vector(step)
 
     def _write(self, target: ir.Var, own: ir.Var, step: ir.Expr) -> tirx.Stmt:
-        exists = tirx.Or(self._is_full(step), super()._number(step) < self.vectors)
-        return tirx.IfThenElse(exists, super()._write(target, own, step), None)
+        return tirx.IfThenElse(self._has_vector(step), super()._write(target, own, step), None)
+
+    def _has_vector(self, step: ir.Expr) -> ir.Expr:
+        return tirx.Or(self._is_full(step), super()._number(step) < self.vectors)
 
     def _is_full(self, step: ir.Expr) -> ir.Expr:
         """Whether all threads have a vector in a step: known once the loop is unrolled."""

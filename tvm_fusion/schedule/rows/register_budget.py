@@ -60,7 +60,7 @@ class RegisterBudget:
     def _bytes(self, program: RowProgram, buffer: ir.Var) -> int | None:
         """Count the bytes of a thread's part of a row; ``None`` if it is too long to unroll."""
         axes = program.producer(buffer).inner
-        vectors = vectorize(program, axes)
+        vectors = vectorize(program, axes, self.config.keeps_shared)
         width = vectors.width
         steps = items_per_thread(axes, self.config.threads, vectors)
         if steps is None:

@@ -18,6 +18,7 @@ from ...core.loops import NEAR, index, loop, sequence, update_all, vectorized
 from ..gpu.keep_packed import keep_packed
 from ..half_math import HALF_TYPES
 from .emit import Pairs, replace
+from .half_precision import without_round_trips
 from .row_program import RowStage
 from .row_vectors import RowVectorLoad, RowVectors
 from .thread_block import Position
@@ -104,12 +105,13 @@ class VectorLoop(RowVectors):
         shared = [
             self._copy(x, number, step) for x in self.reads if not (x.is_streamed or x.is_early)
         ]
+        shared += [self._unstage(x, step) for x in self.reads if x.staged is not None]
 
         def lane(lane: ir.Expr) -> tirx.Stmt:
             loaded = tuple(
                 (
                     self._placed(read, self._element(read.stage, step, lane), step, lane),
-                    tirx.BufferLoad(read.registers, self._slot(read, number, step, lane)),
+                    self._loaded(read, number, step, lane),
                 )
                 for read in self.reads
             )
@@ -157,27 +159,31 @@ class VectorLoop(RowVectors):
         block = self.block
         pairs = self._element(stage, step, lane)
         values = [block.value(stage, value, pairs, position) for value in stage.values]
+        if any(read.staged is not None for read in self.reads):
+            values = [without_round_trips(value) for value in values]
         mine = [self.r, self.t]
         if stage.combine_in_order is not None:
             terms = block.terms(stage)
-            old, new = (
-                [tirx.BufferLoad(b, mine) for b in terms],
-                self._terms(stage, values, step, lane),
-            )
-            return update_all(terms, mine, stage.combine_in_order(old, new))
+            old = [tirx.BufferLoad(b, mine) for b in terms]
+            update = update_all(terms, mine, stage.combine_in_order(old, values))
+            is_term = self._is_term(step, lane)
+            return update if is_term is None else tirx.IfThenElse(is_term, update, None)
         own = next((own for target, own in self.results if target.same_as(stage.targets[0])), None)
         if own is None:
             return block.store(stage, pairs, position, values)
         return tirx.BufferStore(own, values[0], [*mine, lane])
 
-    def _terms(
-        self, stage: RowStage, values: Sequence[ir.Expr], step: ir.Expr, lane: ir.Expr
-    ) -> Sequence[ir.Expr]:
-        """Give the terms of an element."""
-        return values
+    def _is_term(self, step: ir.Expr, lane: ir.Expr) -> ir.Expr | None:
+        """Whether an element is a term of reductions; ``None`` if all are.
+
+        An update behind a branch is one instruction with a predicate; a choice of the term is more.
+        """
+        return None
 
     def _copy(self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Load one vector."""
+        if read.staged is not None:
+            return self._stage_shared(read, step)
 
         def one(lane: ir.Expr) -> tirx.Stmt:
             value = self._placed(read, self._contiguous(read.stage, step, lane), step, lane)
@@ -189,6 +195,32 @@ class VectorLoop(RowVectors):
         return tirx.For(
             made.loop_var, made.min, made.extent, made.kind, made.body, annotations={NEAR: True}
         )
+
+    def _stage_shared(self, read: RowVectorLoad, step: ir.Expr) -> tirx.Stmt:
+        """Convert a vector that rows share, element by element, on its way to shared memory."""
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            value = self._placed(read, self._element(read.stage, step, lane), step, lane)
+            value = tirx.Cast(str(read.registers.dtype), value)
+            return tirx.BufferStore(read.staged, value, self._staged_at(step, lane))
+
+        return loop("lane", self.width, one, UNROLLED)
+
+    def _unstage(self, read: RowVectorLoad, step: ir.Expr) -> tirx.Stmt:
+        """Load a staged vector."""
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            value = tirx.BufferLoad(read.staged, self._staged_at(step, lane))
+            return tirx.BufferStore(read.registers, value, [self.r, self.t, lane])
+
+        return self._in_accesses(str(read.registers.dtype), one)
+
+    def _loaded(
+        self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr, lane: ir.Expr
+    ) -> ir.Expr:
+        """Give an element out of the registers that it was loaded into."""
+        value = tirx.BufferLoad(read.registers, self._slot(read, number, step, lane))
+        return value if read.staged is None else tirx.Cast(str(read.load.source.dtype), value)
 
     def _placed(self, read: RowVectorLoad, pairs: Pairs, step: ir.Expr, lane: ir.Expr) -> ir.Expr:
         """Write a load whose indices may be results of the row, such as rows of a table."""

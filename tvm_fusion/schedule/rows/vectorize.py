@@ -58,7 +58,9 @@ class Vectorization:
         return -(-(before + size) // self.width)
 
 
-def vectorize(program: RowProgram, axes: Sequence[Axis]) -> Vectorization:
+def vectorize(
+    program: RowProgram, axes: Sequence[Axis], keeps_shared: bool = False
+) -> Vectorization:
     """Choose the order of some axes, and the width of vectors along the last one.
 
     Every access that moves along the innermost axis must be contiguous and aligned. A vector has 16
@@ -72,6 +74,8 @@ def vectorize(program: RowProgram, axes: Sequence[Axis]) -> Vectorization:
         finds the elements that it keeps in registers.
     axes : sequence of Axis
         Of a pass, or of the results of a row.
+    keeps_shared : bool
+        Whether what rows share is in registers already, for rows of one offset in a vector.
     """
     alike = [
         (stage, own)
@@ -88,14 +92,15 @@ def vectorize(program: RowProgram, axes: Sequence[Axis]) -> Vectorization:
     ):
         return Vectorization(tuple(order))
     width, whole = _widths(program, ordered, fused)
-    if len(axes) == 1 and width * MIN_NARROWING <= whole:
+    most = whole - 1 if keeps_shared else whole // MIN_NARROWING
+    if len(axes) == 1 and width <= most:
         loops = [(stage, own[0]) for stage, own in ordered]
         accesses = [
             RowVectorAccess(stage, axis, *found)
             for stage, axis in loops
             for found in _accesses(program, stage, [axis])
         ]
-        unaligned = find_origin(loops, accesses, whole)
+        unaligned = find_origin(loops, accesses, whole, keeps_shared)
         if unaligned is not None:
             width, origin = unaligned
             return Vectorization(tuple(order), width, whole, True, origin)
