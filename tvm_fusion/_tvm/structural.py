@@ -30,6 +30,9 @@ def structural_map(root: Any, callbacks: Callback | Sequence[Callback], order: s
 
 def _entries(callbacks: Any) -> list[tuple[int, Callable[[Any], Any]]]:
     if isinstance(callbacks, tuple) and callable(callbacks[1]):
+        kinds, function = callbacks
+        if not isinstance(kinds, tuple):  # nearly always
+            return [(_type_index(kinds), function)]
         callbacks = (callbacks,)
     return [
         (_type_index(kind), function)

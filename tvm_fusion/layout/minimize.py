@@ -109,6 +109,8 @@ def _descend(
         changed = False
         for v in fixed:
             for value in range(sizes[v]):
+                if value == fixed[v]:
+                    continue
                 found = _eliminate(sizes, tables, order, {**fixed, v: value})
                 if found[0] < best[0] * (1 - 1e-12):
                     best, fixed, changed = found, {**fixed, v: value}, True

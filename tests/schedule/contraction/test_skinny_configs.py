@@ -6,7 +6,7 @@ from group_kernels import CUDA, arrays, close, group, run, tensor
 from tvm import relax
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.gemm_configs_gpu import GpuGemmProblem, configs
+from tvm_fusion.schedule.contraction.gemm_configs_gpu import GpuGemmProblem, configs, default
 from tvm_fusion.schedule.contraction.gpu import GpuContractionConfig, contraction_gpu
 from tvm_fusion.schedule.contraction.operands import analyse
 from tvm_fusion.schedule.contraction.skinny_mma_config import (
@@ -48,6 +48,7 @@ def test_both_main_loops_and_the_pipeline_are_in_it():
 def test_many_rows_are_tiles():
     contraction, found = space((17, 64, 64, "float32"))
     assert skinny_gemm_config(contraction, CUDA.device) is None
+    assert repr(found[0]) == repr(default(GpuGemmProblem(contraction, CUDA.device)))
     assert {isinstance(config, TileGemmConfig) for config in found} == {True}
     assert space((17, 65, 63, "float64"))[1] == []
 

@@ -136,7 +136,7 @@ def _rewritten(
         return declare(shape, "float32", f"{stage.targets[0].name}_{part}")
 
     def row(stage: RowStage, target: ir.Var, value: ir.Expr, where: Sequence[ir.Expr]) -> RowStage:
-        return RowStage.map_of(target, (stage.rows, ()), where, value)
+        return RowStage.map_of(target, stage.rows, (), where, value)
 
     def own(stage: RowStage) -> list[ir.Expr]:
         return [axis.var for axis in stage.rows]

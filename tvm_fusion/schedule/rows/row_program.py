@@ -54,14 +54,14 @@ class RowStage(Stage):
     def map_of(
         cls,
         target: ir.Var,
-        axes: tuple[tuple[Axis, ...], tuple[Axis, ...]],
+        rows: tuple[Axis, ...],
+        inner: tuple[Axis, ...],
         indices: Sequence[ir.Expr],
         value: ir.Expr,
     ) -> RowStage:
-        """Make a map that a kernel adds, over rows and the axes inside."""
-        name, (rows, inner) = target.name, axes
+        """Make a map that a kernel adds, ``target[indices] = value`` over rows and inner axes."""
         given = ((*rows, *inner), (), (target,), (tuple(indices),), (value,))
-        return cls(name, *given, row_rank=len(rows))
+        return cls(target.name, *given, row_rank=len(rows))
 
     @property
     def rows(self) -> tuple[Axis, ...]:

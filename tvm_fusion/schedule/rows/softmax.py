@@ -46,7 +46,7 @@ def with_inverses(program: RowProgram) -> RowProgram:
             (total,), (indices,) = stage.targets, stage.indices
             inverse = declare(list(total.shape), "float32", f"{total.name}_inverse")
             value = tirx.const(1, "float32") / tirx.BufferLoad(total, list(indices))
-            stages.append(RowStage.map_of(inverse, (stage.rows, ()), indices, value))
+            stages.append(RowStage.map_of(inverse, stage.rows, (), indices, value))
             inverses.append((total, inverse))
     used = [new for _, new in inverses if any(_reads(stage, new) for stage in stages)]
     unused = [new for _, new in inverses if new not in used]

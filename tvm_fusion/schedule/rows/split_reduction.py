@@ -115,7 +115,7 @@ class _Split:
             rows = self._rows(stage)
             where = (*_vars(rows[: len(stage.rows)]), self._part(rows))
             load = tirx.BufferLoad(target, _vars(rows))
-            result = RowStage.map_of(self._partial[stage], (rows, ()), where, load)
+            result = RowStage.map_of(self._partial[stage], rows, (), where, load)
             results.append(replace(result, operator=stage.operator))
         return self._program_of((*sums, *results), outputs=tuple(self._partial.values()))
 

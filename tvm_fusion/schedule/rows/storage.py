@@ -107,7 +107,7 @@ def copy_inputs(program: RowProgram) -> RowProgram:
         behind = [n for n, s in enumerate(stages) if any(b in s.targets for b in read)]
         stages.insert(
             max(behind, default=-1) + 1,
-            RowStage.map_of(copy, (owner.rows, owner.loop_axes), indices, load),
+            RowStage.map_of(copy, owner.rows, owner.loop_axes, indices, load),
         )
     return program.with_stages(stages)
 
