@@ -243,6 +243,9 @@ def test_roles_in_machine_code():
         ((2, 8, 2048, 2048, 128), False, True),
         ((2, 16, 2048, 2048, 96), True, True),
         ((1, 16, 1024, 1024, 64), False, True),
+        ((16, 12, 512, 512, 64), False, False),
+        ((1, 32, 512, 512, 128), True, True),
+        ((2, 16, 2048, 2048, 256), True, True),
         ((64, 12, 197, 197, 64), False, False),
         ((8, 16, 2048, 2048, 112), False, False),
     ],
@@ -271,3 +274,4 @@ def test_roles_meet_once():
     config = of_tma(problem, lambda c: c.is_ping_pong)[0]
     text = cuda_kernel(flash_mma_kernel(members.program, problem, config))
     assert text.count("tvm_fusion_block_barrier()") == 1
+    assert "int64_t)threadIdx" not in text  # nothing keeps indices of threads from 32 bits

@@ -70,11 +70,11 @@ def _longest_first(problem: FlashProblem, config: FlashMmaConfig) -> tuple[int, 
     queries, keys = constant(problem.query.extent), constant(problem.pattern.key.extent)
     heads = constant(product([a.extent for a in problem.pattern.batch]))
     bounds = problem.score.bounds
-    if not problem.skips or None in (queries, keys, heads):
+    if not problem.skips or queries is None or keys is None or heads is None:
         return None
     if any(b.is_loaded or not b.is_upper or b.slope != 1 for b in bounds):
         return None
-    (period, *others) = {b.period or queries for b in bounds}
+    period, *others = {b.period or queries for b in bounds}
     if others or (period % config.block_m and period != queries):
         return None
     shared = queries // period

@@ -39,11 +39,12 @@ MAX_BLOCKS_PER_SM = 8
 # (measured on an H200). It is loaded again for every tile: 22 cases were right there.
 WGMMA_BY_DEFAULT = True
 # Warp-specialized kernels are chosen where they were measured beside the others' best, interleaved,
-# on an H200 (benchmarks.gpu_sweep): head dimensions, padded, and at least so many keys. 2x16x2048,
-# causal: of 96 185.7 us, 72.7 with TMA; of 80 125, 69; of 64 78, 60; of 192 181, 118; of 128, not
-# causal, 145, 119; 1x12x1500x64 28.1, 21.0. With few keys, a block alone on its multiprocessor has
-# nothing to hide its first loads behind: 64x12x197x64 40 us, 60 with TMA.
-TMA_WIDTHS, TMA_LEAST_KEYS = (48, 64, 80, 96, 128, 192, 256), 512
+# on an H200: head dimensions, padded, and at least so many keys. 2x16x2048, causal: of 256 369 us,
+# 144 with TMA; of 192 181, 118; of 96 185.7, 72.7; of 80 125, 69; of 64 78, 60; of 128, not causal,
+# 145, 119; 1x12x1500x64 28.1, 21.0. With few keys, a block alone on its multiprocessor has nothing
+# to hide its first loads behind: 64x12x197x64 40 us, 60 with TMA; 16x12x512x64 38.0, 46.9. Of 512
+# keys, wide heads are faster: 1x32x512x128 of 8 KV heads, causal, 14.3, 10.8.
+TMA_LEAST_KEYS = {48: 1024, 64: 1024, 80: 1024, 96: 512, 128: 512, 192: 512, 256: 512}
 MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
 # Of warp-specialized kernels, fitted to 12 configurations of three shapes on an H200, within 11 %:
 # operations a cycle of wgmma, cycles from one consumer's products to the next one's, of a score's
@@ -51,8 +52,9 @@ MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
 WGMMA_RATE, MMA_ISSUE, CONSUMER_SOFTMAX, TMA_AROUND = 2800, 280, 0.138, 2800
 OWN_PACE = 1.08  # how much longer tiles take without turns
 # Of each score of one more masked tile, where tiles of keys do not end where blocks of queries do:
-# 2x16x4096x128 with a window of 1,024 keys takes 142 us with 128 keys, 181 with 160.
-MASKED = 0.05
+# 2x16x4096x128 with a window of 1,024 keys took 142 us with 128 keys, 181 with 160; 2x16x2048x256,
+# causal, 153 with 64, 146 with 80.
+MASKED = 0.03
 PACKED_KEYS = 256  # of a packed sequence, whose length nobody knows at compile time
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
@@ -88,7 +90,7 @@ def _is_measured(config: FlashTmaConfig, problem: FlashProblem) -> bool:
         return False
     is_plain = problem.factor is None and not _reads_scores(problem)
     widths = config.depth16, config.column16
-    return is_plain and widths[0] == widths[1] in TMA_WIDTHS and keys >= TMA_LEAST_KEYS
+    return is_plain and widths[0] == widths[1] and keys >= TMA_LEAST_KEYS.get(widths[0], keys + 1)
 
 
 def _reads_scores(problem: FlashProblem) -> bool:

@@ -2,7 +2,7 @@
 
 grid: batch * heads * ceil(queries / block_m) blocks; block: 1 + consumers warpgroups
 shared memory: q[block_m, d]; rings of `stages` tiles k[block_n, d] and v[block_n, d], 128-byte
-               swizzle; results of each warp; barriers full and empty of q, of each stage of k and v
+               swizzle; barriers full and empty of q, of each stage of k and v
 registers of a consumer's thread: as in flash_mma, of 16 rows of its warp
 limits of visible keys that rows read from memory: their extremes in the block, by all warps
 producer, one thread:
@@ -17,7 +17,8 @@ consumers, of 64 rows each; in which order is told in flash_tma_consumers:
         softmax of s, as in flash_mma: p_frag
         wait(v_full[stage]); acc += p_frag * v       wgmma, v from shared memory
         arrive(v_empty[stage])
-    acc / l_i -> shared memory, of each warp its rows; __syncwarp; epilogue -> global, in vectors
+    bar.sync of the warpgroup; acc / l_i -> shared memory, where its queries were, or behind v
+    __syncwarp; epilogue -> global, in vectors, of each warp its rows
 """
 
 from __future__ import annotations

@@ -111,11 +111,8 @@ class PanelRows(SwizzledRows):
     def element(self, row: ir.Expr, vector: ir.Expr, row_in_16: ir.Expr | None = None) -> ir.Expr:
         """Give the place of the first element of a vector; rows are those of all tiles."""
         tile, row = tirx.floordiv(row, index(self.rows)), tirx.floormod(row, index(self.rows))
-        begin = tile * (self.rows * self.vectors * VECTOR)
-        return begin + self.in_tile(row, vector, row if row_in_16 is None else row_in_16)
-
-    def in_tile(self, row: ir.Expr, vector: ir.Expr, row_in_16: ir.Expr) -> ir.Expr:
-        """Give the place of the first element of a vector of the first tile."""
+        by = swizzle(row if row_in_16 is None else row_in_16, BANKS)
         panel = tirx.floordiv(vector, index(BANKS))
-        vector = tirx.bitwise_xor(tirx.floormod(vector, index(BANKS)), swizzle(row_in_16, BANKS))
-        return (panel * (self.rows * BANKS) + row * BANKS + vector + self.first) * VECTOR
+        vector = tirx.bitwise_xor(tirx.floormod(vector, index(BANKS)), by)
+        tile = tile * (self.rows * self.vectors) + panel * (self.rows * BANKS)
+        return (tile + row * BANKS + vector + self.first) * VECTOR
