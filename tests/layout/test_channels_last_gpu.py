@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from relax_modules import main_module
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
@@ -33,8 +33,8 @@ def network(emit, x):
     return convolution(emit, c)
 
 
-def planned(spec, body, batch=1):
-    x = relax.Var("x", relax.TensorType((batch, CHANNELS, SIZE, SIZE), "float16"))
+def planned(spec, body, batch=1, rows=SIZE):
+    x = relax.Var("x", relax.TensorType((batch, CHANNELS, rows, SIZE), "float16"))
     with spec.tvm_target():
         mod = FuseOperators()(Legalize()(main_module([x], body)))
         with recording() as decisions:
@@ -67,6 +67,18 @@ def test_images_between_convolutions_are_channels_last():
     assert last == (1, CHANNELS, SIZE, SIZE)
     (copied,) = [d for d in decisions if d.code == "layout_kernel"]
     assert "it comes from outside of the groups" in copied.sentence
+
+
+def test_results_of_any_height_are_channels_last_first():
+    """Tiles whose columns are pixels of the graph's layout are of known images."""
+    mod, decisions = planned(CUDA, network, rows=tirx.Var("h", "int64"))
+    bindings = [b for block in mod["main"].body.blocks for b in block.bindings]
+    *between, last = [list(b.var.ty.shape) for b in bindings if b.var.ty.ndim == 4]
+    assert all(shape[-1] == CHANNELS for shape in between)
+    assert last[1] == CHANNELS
+    first, second = [d.sentence for d in decisions if d.code == "layout_kernel"]
+    assert "it comes from outside of the groups" in first
+    assert "from NHWC to the layout of the graph: something else" in second
 
 
 def pointwise(emit, x, outputs):

@@ -42,8 +42,8 @@ def _kernel(choice: Choice, tensor: Tensor, state: tuple[Layout | None, ...]) ->
         why = "something else than a group needs it in the layout of the graph"
     else:
         why = f"its producer writes {from_} faster than both or {to} alone"
-    readers = ", ".join(dict.fromkeys(other))
-    sentence = f"A kernel copies {tensor.var.name} from {from_} to {to} for {readers}: {why}."
+    readers = f" for {', '.join(dict.fromkeys(other))}" if other else ""
+    sentence = f"A kernel copies {tensor.var.name} from {from_} to {to}{readers}: {why}."
     return Decision(_producer(tensor), "", "accepted", KERNEL, sentence)
 
 

@@ -21,9 +21,15 @@ MOST_IMAGES = 5  # of a group whose assignments are asked for one by one
 
 
 def states_of(tensor: Tensor, layout: Layout) -> list[State]:
-    """List the states that a tensor may be in."""
+    """List the states that a tensor may be in.
+
+    The only result of a group may be written in a layout first also where something else reads it.
+    """
     kept: list[State] = [(None,), (None, layout)]
-    return kept if tensor.is_fixed else [*kept, (layout,), (layout, None)]
+    if not tensor.is_fixed:
+        return [*kept, (layout,), (layout, None)]
+    is_only = tensor.producer is not None and len(tensor.producer.group.outputs) == 1
+    return [*kept, (layout, None)] if is_only else kept
 
 
 def best_costs(
