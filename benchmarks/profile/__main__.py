@@ -28,7 +28,7 @@ from tvm_fusion.deploy.tensors import to_tensor
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
-from tvm_fusion.fusion.claims import NOISE, remembering
+from tvm_fusion.fusion.claims import remembering
 from tvm_fusion.fusion.profile import Unmeasured
 from tvm_fusion.measure.alternatives import AlternativeBench
 from tvm_fusion.measure.budget import Budget
@@ -95,7 +95,7 @@ def _is_confirmed(answer: Answer, spec: Any) -> bool:
         us, _ = AlternativeBench(spec, Budget(None, 1))(answer.alternatives)
     except Unmeasured:
         return False
-    return Answer.fuses(tuple(us), NOISE) == Answer.fuses(answer.measured, NOISE)
+    return Answer.fuses(tuple(us), 0.0) == Answer.fuses(answer.measured, 0.0)
 
 
 def _whole(model: Any, spec: Any, configs: tuple[FusionConfig, ...]) -> list[float]:

@@ -34,7 +34,9 @@ class Answer:
     @property
     def is_changed(self) -> bool:
         """Whether the measurement decided otherwise than the model."""
-        return self.fuses(self.measured, NOISE) != self.fuses(self.modelled, 1e-9)
+        fused, other = self.measured
+        is_tie = abs(fused - other) <= NOISE * other
+        return not is_tie and self.fuses(self.measured, 0.0) != self.fuses(self.modelled, 1e-9)
 
     def row(self) -> dict[str, Any]:
         """Write the answer down."""

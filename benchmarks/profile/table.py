@@ -42,7 +42,8 @@ def render(record: Mapping[str, Any]) -> str:
             "lost.",
             "",
             "Questions are the yellow cells, proposals and recomputations that the planner "
-            "compared; changed: the measurement decided otherwise than the roofline model; "
+            "compared, fused beside unfused, and templates that make the same group, the planner's "
+            "beside the other; changed: the measurement decided otherwise than the roofline model; "
             "confirmed: so it did when both ways were measured again in another process. Whole "
             "models: minima in turns in one process, processor time of the thread that calls, the "
             "only one unless the table says two.",

@@ -117,6 +117,63 @@ def test_answers_are_used_where_nothing_is_measured(records):
     assert other.decisions[0].measured_us is None
 
 
+class Partial(FakeBench):
+    """Knows no alternatives of some number of operators."""
+
+    unknown = 2
+
+    def __call__(self, alternatives):
+        if len(alternatives[0][0].group.members) == self.unknown:
+            raise NotNow
+        return super().__call__(alternatives)
+
+
+@pytest.mark.parametrize("unknown", [2, 0])
+def test_what_is_measured_in_part_is_ranked_by_the_model(records, unknown):
+    """Measured savings are not comparable with the model's, which may be larger by its error."""
+    x = relax.Var("x", relax.TensorType((600, 800), "float32"))
+
+    def body(emit, x):
+        for _ in range(3):
+            x = emit(relax.op.nn.softmax(x))
+        return x
+
+    graph = graph_of(main_module([x], body))
+    a, b, c = (op.name for op in graph.operators)
+    template = Anchored(3, ((b, c), (a, b, c)))
+    bench = Partial(1.0, 1.2)  # the model has savings of some ten microseconds
+    bench.unknown = unknown
+    book = ClaimBook((template,), SPEC.device, CostModel(SPEC.device))
+    with profiling(Profile(records, bench)), book.asking_profile():
+        assert titles(plan(graph, (template,), book)) == ["softmax + softmax + softmax"]
+
+
+class Wasteful(Anchored):
+    """What is fused takes more by the model."""
+
+    def claim(self, group, device):
+        found = super().claim(group, device)
+        return replace(found, bytes=3 * found.bytes) if len(group.members) > 1 else found
+
+
+@pytest.mark.parametrize(
+    ("us", "groups", "source"),
+    [
+        ((15.0, 15.2), 2, "roofline"),
+        ((15.2, 15.0), 2, "roofline"),
+        ((14.0, 15.0), 1, "measured"),
+        ((16.0, 15.0), 2, "measured"),
+    ],
+)
+def test_the_model_decides_ties(records, us, groups, source):
+    template = Wasteful()
+    book = ClaimBook((template,), SPEC.device, CostModel(SPEC.device))
+    with profiling(Profile(records, FakeBench(*us))), book.asking_profile():
+        found = plan(graph_of(transposed(1 << 18)), (template,), book)
+    assert len(found.groups) == groups
+    assert f"({source}" in found.decisions[0].sentence
+
+
 class Another(Anchored):
     """The same groups by other kernels, which the model has so many times as slow."""
 

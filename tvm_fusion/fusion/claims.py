@@ -25,7 +25,7 @@ from .profile import Profile, ProfiledGroup, current_profile
 from .refusals import RefusedByAll
 from .reshapes import is_view
 
-NOISE = 0.02  # of measured times: what is closer is fused, which saves memory
+NOISE = 0.02  # of measured times: what is closer is a tie, of which the model decides
 FAR = 3.0  # times what the model says of another template, beyond which it is not measured
 _BROKEN = Refusal("claim_broken", "Making the kernels of this group failed after it was claimed.")
 

@@ -39,10 +39,15 @@ class Merger:
         """What claims are for."""
         return self._book.device
 
-    def saving(self, block: Block, parts: Iterable[Block]) -> float:
-        """Microseconds that a merged block saves."""
-        fused, unfused = self._book.compare([block.claim], [p.claim for p in parts])
-        return unfused.us - fused.us
+    def savings(self, block: Block, parts: Iterable[Block]) -> tuple[float, float | None]:
+        """Microseconds that a merged block saves: by the model, and measured if that is known."""
+        claims = [p.claim for p in parts]
+        fused, unfused = self._book.compare([block.claim], claims)
+        if fused.source != "measured":
+            return unfused.us - fused.us, None
+        measured = unfused.us - fused.us
+        fused, unfused = self._book.compare([block.claim], claims, may_measure=False)
+        return unfused.us - fused.us, measured
 
     def vertical(self, first: Block, second: Block) -> Block | Refusal:
         """Join a producer and its consumer, as the mapping table says.
@@ -95,6 +100,10 @@ class Merger:
         if must_pay or recomputes or has_layouts:
             because = self._book.compare([claim], parts, may_measure=must_pay or recomputes)
             refusal = _too_expensive(*because)
+            if _is_tie(*because):  # the model may know what measured times do not
+                modelled = self._book.compare([claim], parts, may_measure=False)
+                if (refused := _too_expensive(*modelled)) is not None:
+                    because, refusal = modelled, refused
             if refusal is not None:
                 return refusal
         return Block(members, type_, claim, blocks, because)
@@ -119,6 +128,11 @@ class Merger:
         # Proposals of many operators differ from edge to edge; the reader has nothing of it.
         what = "them and other operators" if len(operators) > _NAMED else titles(operators)
         return f"a template's proposal to fuse {what} was refused: {refusal.sentence}"
+
+
+def _is_tie(fused: Estimate, unfused: Estimate) -> bool:
+    """Whether measured times are closer than what they are off by."""
+    return fused.source == "measured" and abs(fused.us - unfused.us) <= NOISE * unfused.us
 
 
 def _too_expensive(fused: Estimate, unfused: Estimate) -> Refusal | None:

@@ -16,6 +16,9 @@ def accepted_proposals(
 ) -> Iterator[Block]:
     """Take proposals in the order of the time they save, as long as they are free and claimed.
 
+    Savings are measured where all of them are, else the model's: a small proposal that nobody
+    measured is no better than a large one because the model is off.
+
     Claims are not monotone: a template may refuse every pair inside of a set that it takes as a
     whole, so growth alone would never find it.
 
@@ -38,7 +41,7 @@ def accepted_proposals(
     candidates = dict.fromkeys(
         frozenset(ops) for template in templates for ops in template.propose(graph, merger.device)
     )
-    ranked: list[tuple[float, Block]] = []
+    claimed: list[tuple[Block, float, float | None]] = []
     for operators in candidates:
         if len(operators) < 2 or any(op.is_opaque for op in operators):
             continue  # the edges around an opaque operator are refused for its sake
@@ -46,12 +49,17 @@ def accepted_proposals(
         parts = tuple(partition.blocks_of(members))
         block = merger.join(parts, MappingType.MANY_TO_MANY, must_pay=True)
         if isinstance(block, Block):
-            ranked.append((merger.saving(block, parts), block))
+            claimed.append((block, *merger.savings(block, parts)))
         else:
             merger.reject(operators, block)
-    ranked.sort(key=lambda pair: (-pair[0], pair[1].first))
+    is_measured = all(measured is not None for _, _, measured in claimed)
+
+    def rank(entry: tuple[Block, float, float | None]) -> tuple[float, int]:
+        block, saved, measured = entry
+        return -(measured or 0.0) if is_measured else -saved, block.first
+
     taken: dict[Operator, Block] = {}
-    for _, block in ranked:
+    for block, _, _ in sorted(claimed, key=rank):
         other = next((taken[op] for op in block.members if op in taken), None)
         # Blocks that were taken meanwhile may have closed a path around this one.
         between = partition.between(partition.blocks_of(block.members)) if other is None else None
