@@ -14,6 +14,9 @@ from .pattern import Pattern
 THREADS = 256
 SHARED_BYTES = 44 * 1024  # of the 48 KB that every device gives
 MIN_LANES, MAX_LANES = 16, 64
+OTHER_REGISTERS = 30  # of a thread, beside elements of a key
+# Of a loop that CUDA's compiler unrolls as a whole, and of what it unrolls of a longer one.
+UNROLLED_TRIPS, UNROLLED_PART = 32, 8
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,14 @@ class GpuConfig:
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         return 4 * (self.rows * (self.depth + self.keys) + self.keys * self.width)
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, within 25 % of ptxas: see test_attention_registers.
+
+        CUDA's compiler unrolls loops of few trips and loads a whole key at once.
+        """
+        return OTHER_REGISTERS + (self.depth if self.depth <= UNROLLED_TRIPS else UNROLLED_PART)
 
     def each_thread(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         """Run ``body(row, lane)`` in every thread."""

@@ -26,6 +26,7 @@ MIN_KEYS = 256  # below which a second launch costs more than it gives
 MAX_LANES_PER_KEY = 16  # each sum over the threads of a key is a chain of shuffles
 MAX_ROW_REGISTERS = 128  # elements of queries and accumulators of a thread
 THREADS = 256
+REGISTER_FILE = 1 << 16
 THREADS_PER_SM = 512  # occupancy target: each thread has its rows in registers
 KEYS_IN_FLIGHT = 4  # keys that a thread loads before it uses the first
 MAX_SPLITS = 128
@@ -107,6 +108,11 @@ class FlashDecodeConfig:
     def threads(self) -> int:
         """Threads of a block."""
         return self.lanes * self.groups
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, with which it counts the blocks of a multiprocessor."""
+        return REGISTER_FILE // max(THREADS_PER_SM, self.threads * self.min_blocks)
 
     @property
     def kv_batch(self) -> ir.Expr:

@@ -103,7 +103,7 @@ class Attention(Template):
             flops=_flops(pattern, rows, queries),
             parallelism=rows * math.ceil(queries / block_m),
             shared_bytes=0 if isinstance(config, CpuConfig) else config.shared_bytes,
-            registers=config.registers if isinstance(config, FlashMmaConfig) else 0,
+            registers=0 if isinstance(config, CpuConfig) else config.registers,
             details={"config": config},
         )
 
@@ -145,7 +145,7 @@ class Attention(Template):
             claim,
             launches=1,
             shared_bytes=chosen.shared_bytes,
-            registers=chosen.registers if isinstance(chosen, FlashMmaConfig) else 0,
+            registers=chosen.registers,
             details={**claim.details, "config": chosen},
         )
 
@@ -176,6 +176,7 @@ def _claim_flash_decode(
         flops=_flops(pattern, rows, 1) + 2 * partials,
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,
+        registers=config.registers,
         details={"config": config},
     )
 

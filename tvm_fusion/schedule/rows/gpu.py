@@ -44,7 +44,7 @@ from .default_config import default_config
 from .emit import volume
 from .half_precision import with_half_precision_math
 from .passes import plan_passes
-from .passes_gpu import emit_early_loads, emit_pass
+from .passes_gpu import emit_early_loads, emit_first_rows, emit_pass
 from .register_budget import BLOCK_REGISTERS, RegisterBudget
 from .row_groups import group_stride, staged_bytes
 from .row_program import RowProgram, row_program
@@ -182,20 +182,22 @@ def row_kernel(
     def body(number: ir.Expr) -> tirx.Stmt:
         owner = ThreadBlock(storage, passes, config, number, parts, early_bytes)
         loops: list[VectorLoop] = []
+        if stride is not None:
+            owner.stride, owner.turns = stride, ceildiv(groups - number, stride)
 
         def group(turn: ir.Expr) -> tirx.Stmt:
-            owner.turn = turn * (stride or 0)
+            owner.turn = turn
             return sequence([stmt for one in passes for stmt in emit_pass(owner, one, loops)])
 
-        turns = index(1) if stride is None else ceildiv(groups - number, stride)
-        stmts = loop("turn", turns, group)
+        stmts = loop("turn", owner.turns, group)
         owner.turn = index(0)
         before = emit_early_loads(owner, loops, constants, True)
         behind = emit_early_loads(owner, loops, constants, False)
         wait = [dependency_wait()] if before and device.dependent_launch else []
         is_staged = any(read.staged is not None for one in loops for read in one.reads)
         ready = [storage_sync()] if is_staged else []
-        stmt = sequence([*before, *wait, *behind, *ready, stmts])
+        ahead = emit_first_rows(owner, loops)
+        stmt = sequence([*before, *wait, *ahead, *behind, *ready, stmts])
         stmt = block("rows", stmt, owner.buffers)
         has_bound = owner.row_registers > 0 and _loads_shared(stmt)
         has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)

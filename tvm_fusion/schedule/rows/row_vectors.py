@@ -47,6 +47,8 @@ class RowVectorLoad:
         Whether it is issued before the first pass: all rows share the elements.
     staged : Var or None
         Its elements in float32 in shared memory, for all groups of rows of the block.
+    ahead : Var or None
+        Registers of the same elements of the block's next group of rows.
     """
 
     stage: RowStage
@@ -56,6 +58,7 @@ class RowVectorLoad:
     is_streamed: bool
     is_early: bool = False
     staged: ir.Var | None = None
+    ahead: ir.Var | None = None
 
 
 class RowVectors:
@@ -121,7 +124,9 @@ class RowVectors:
         if streamed and self._is_copy(stage, load):
             row = self.block.row_in_registers(stage.targets[0])
         if row is not None:
-            return RowVectorLoad(stage, load, row, True, True)
+            size = self.steps * self.width
+            ahead = self._registers(row, size) if self.block.config.keeps_shared else None
+            return RowVectorLoad(stage, load, row, True, True, ahead=ahead)
         is_early = not streamed and self.is_unrolled and not any(map(has_load, load.indices))
         if is_early and self.block.config.keeps_shared and str(load.source.dtype) in STAGED_TYPES:
             return self._staged(stage, load)

@@ -78,6 +78,8 @@ class ThreadBlock:
         self._part = tirx.floormod(number, index(parts))
         self._first_group = tirx.floordiv(number, index(parts))
         self.turn: ir.Expr = index(0)
+        self.stride = 0
+        self.turns: ir.Expr = index(1)
         self._count = volume(self.program.rows)
         self._private = private_buffers(self.program, passes)
         self._passes = passes
@@ -161,7 +163,7 @@ class ThreadBlock:
         return [*bind(stage.rows, unflatten(row, stage.rows)), *at]
 
     def _row_number(self, r: ir.Expr) -> ir.Expr:
-        return (self._first_group + self.turn) * self.config.rows + r
+        return (self._first_group + self.turn * self.stride) * self.config.rows + r
 
     def first_row(self, stage: RowStage, r: ir.Expr) -> Pairs:
         """Give the values of a stage's row axes in the first group of a block of several."""

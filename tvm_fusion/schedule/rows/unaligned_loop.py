@@ -31,7 +31,7 @@ class UnalignedLoop(VectorLoop):
         """Vectors of rows begin elsewhere in what rows share, unless it stays in registers."""
         return self.block.config.keeps_shared and super().is_unrolled
 
-    @cached_property
+    @property
     def _begin(self) -> ir.Expr:
         """Position of the row in memory, modulo whole vectors."""
         return self._position(self.block.pairs(self._origin.stage, [], self.r))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace as replace_fields
 
 from tvm import ir, tirx
 
@@ -52,6 +53,7 @@ class VectorLoop(RowVectors):
     def at(self, r: ir.Expr, t: ir.Expr) -> VectorLoop:
         """Give the same loop in other names of the row and the thread."""
         other = copy(self)
+        other.__dict__.pop("_before", None)  # of the row and the thread
         other.r, other.t = r, t
         return other
 
@@ -67,10 +69,46 @@ class VectorLoop(RowVectors):
         streamed = [read for read in self.reads if read.is_streamed]
 
         def read_all(number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
-            return sequence([self._copy(read, number, step) for read in streamed])
+            return sequence([self._take(read, number, step) for read in streamed])
 
         phases = [read_all, self._vector] if streamed else [self._vector]
-        return sequence([self._each(first, count, phase) for phase in phases])
+        stmts = [self._each(first, count, phase) for phase in phases]
+        if self.ahead:
+            has_next = self.block.turn + 1 < self.block.turns
+            read = self._each(first, count, lambda _number, step: self._next(step))
+            stmts.insert(1, tirx.IfThenElse(has_next, read, None))
+        return sequence(stmts)
+
+    @property
+    def ahead(self) -> list[RowVectorLoad]:
+        """What is loaded a group of rows ahead."""
+        return [read for read in self.reads if read.ahead is not None]
+
+    def copies_ahead(self) -> tirx.Stmt:
+        """Load what a thread needs of its first row."""
+        return self._each(index(0), self.steps, lambda _number, step: self._first_of(step))
+
+    def _first_of(self, step: ir.Expr) -> tirx.Stmt:
+        reads = [replace_fields(read, registers=read.ahead) for read in self.ahead]
+        return sequence([self._copy(read, step, step) for read in reads])
+
+    def _next(self, step: ir.Expr) -> tirx.Stmt:
+        turn = self.block.turn
+        self.block.turn = turn + 1
+        stmt = self._first_of(step)
+        self.block.turn = turn
+        return stmt
+
+    def _take(self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+        """Load a vector, or take the one that was loaded ahead."""
+        if read.ahead is None:
+            return self._copy(read, number, step)
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            place = self._slot(read, number, step, lane)
+            return tirx.BufferStore(read.registers, tirx.BufferLoad(read.ahead, place), place)
+
+        return self._in_accesses(str(read.registers.dtype), one)
 
     def _each(
         self, first: ir.Expr, count: int, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
