@@ -31,6 +31,7 @@ from .implicit_gemm import implicit_gemm, with_stored_columns
 from .norm_prologue import norm_gemm_proposals
 from .norm_scale_gpu import NormScale, with_norm_scale
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
+from .row_statistics import statistics_proposals, with_statistics
 from .skinny_mma_config import skinny_gemm_config
 from .split_k_workspace import split_k_kernels
 from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_convolution, has_prologue
@@ -46,6 +47,7 @@ from .tile_choice import (
 from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_problem import LEAST_ROWS
 from .tuning_gpu import KERNELS, configured, designs, tile_launches, tile_workspace_bytes
+from .wgmma_config import WgmmaConfig
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as
 # there are taps. So do depthwise convolutions over NCHW; 3 channels of 512 by 512 pixels of 128
@@ -59,7 +61,7 @@ THREADS = 128  # of a block without tiles
 class GpuContraction(Contraction):
     """Contractions on a GPU; skinny GEMM has a norm prologue, too."""
 
-    _max_reductions = 2
+    _max_reductions = 7  # of a product, of group sums behind it and row sums before
 
     def _claim(
         self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
@@ -79,7 +81,12 @@ class GpuContraction(Contraction):
             constants = frozenset(x for x in constants if not beside.reads(x))
         if norm_scale is None:
             contraction = with_stored_columns(contraction, constants)
-        skinny = skinny_gemm_config(contraction, device, norm_scale)
+        has_statistics = contraction.has_statistics
+        if has_statistics and beside is not None:
+            return _no_statistics(contraction)
+        skinny = None
+        if not has_statistics:
+            skinny = skinny_gemm_config(contraction, device, norm_scale)
         if norm_scale is not None and skinny is None:
             sentence = (
                 "A norm prologue is fused into GEMV and skinny GEMM only; "
@@ -102,6 +109,8 @@ class GpuContraction(Contraction):
                 found = behind_aligned_rows(contraction, tile, constants, device)
         if beside is None:
             found = found or behind_im2col(contraction, tile, constants, device)
+        if has_statistics and (found is not None or not isinstance(tile, WgmmaConfig)):
+            return _no_statistics(contraction)
         copies = None
         if found is not None:
             (copies, tile), convolution = found, None
@@ -210,6 +219,7 @@ class GpuContraction(Contraction):
         a squeeze-and-excitation block goes.
         """
         yield from norm_gemm_proposals(graph)
+        yield from statistics_proposals(graph)
         yield from dual_gemm_proposals(graph, device)
         yield from super().propose(graph, device)
 
@@ -220,11 +230,20 @@ class GpuContraction(Contraction):
 def _analysed(
     program: Program, stages: Sequence[Stage]
 ) -> tuple[SumOfProducts, NormScale | None] | Refusal:
-    """Read one contraction, or one with a norm prologue."""
-    if sum(not stage.is_map for stage in stages) == 2:
+    """Read one contraction, one with a norm prologue, or one with statistics of rows."""
+    reductions = sum(not stage.is_map for stage in stages)
+    contraction = (with_statistics if reductions > 1 else analyse)(program, stages)
+    if reductions == 2 and isinstance(contraction, Refusal):
         return with_norm_scale(program, stages)
-    contraction = analyse(program, stages)
     return contraction if isinstance(contraction, Refusal) else (contraction, None)
+
+
+def _no_statistics(contraction: SumOfProducts) -> Refusal:
+    return Refusal(
+        "no_statistics",
+        f"Sums beside those of {contraction.stage.title} are added up by kernels of wgmma only, of "
+        "many rows of a half type, and of results in vectors of 8 columns.",
+    )
 
 
 def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:

@@ -61,7 +61,10 @@ def tensor_core_tile(
     problem = gemm_problem(contraction, device, least_rows)
     if problem is None:
         return None
-    small, large = best_tile(problem, device), best_wgmma_tile(problem, device)
+    large = best_wgmma_tile(problem, device)
+    if contraction.has_statistics:
+        return large
+    small = best_tile(problem, device)
     if small is None or large is None:
         return small or large
     clocks = estimated_clocks(small, gemm_sizes(small), device)

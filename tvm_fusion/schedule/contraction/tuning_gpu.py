@@ -87,7 +87,8 @@ def tile_workspace_bytes(tile: TileGemmConfig | None) -> int:
 
 
 def _tiles(claimed: GpuContractionConfig, device: Device) -> Iterator[TileGemmConfig]:
-    small = tile_gemm_configs(claimed.contraction, device)
+    is_wgmma = claimed.contraction.has_statistics
+    small = () if is_wgmma else tile_gemm_configs(claimed.contraction, device)
     large = wgmma_configs(claimed.contraction, device)
     return chain(small, large)
 
