@@ -517,6 +517,22 @@ def _uniform(translate, _match, arguments, _source):
     return lambda m: shuffle("", m, FULL_MASK, value(m), 0, WARP)
 
 
+def _sum_of_lanes(translate, match, arguments, _source):
+    """A butterfly of ``__shfl_xor_sync`` among some adjacent lanes, which all take part."""
+    lanes, value = int(match[1]), translate.of(arguments[0])
+
+    def run(m):
+        m.whole(m.numbers // lanes, f"group of {lanes} lanes")
+        total = np.broadcast_to(value(m), (m.threads, 1)).reshape(-1, lanes)
+        distance = 1
+        while distance < lanes:
+            total = total + total[:, np.arange(lanes) ^ distance]
+            distance *= 2
+        return total.reshape(m.threads, 1)
+
+    return run
+
+
 def _exp2(translate, _match, arguments, _source):
     """``ex2.approx.ftz``, behind ``fma`` or not: results that are denormal are 0."""
     values = [translate.of(x) for x in arguments]
@@ -546,6 +562,7 @@ def _any(translate, _match, arguments, _source):
 
 
 _PLAIN = (
+    _sum_of_lanes,
     _warp_barrier,
     _load_words,
     _read_or_zero,
@@ -588,6 +605,7 @@ _PATTERNS = [
     (r"mov\.b32 %0, \{%1, %1\};", _twice),
     (r"mov\.b32 %0, \{%1, %2\};.*low.*x", _widen),
     (r"return __shfl_sync\(0xffffffffu, \w+, 0\);", _uniform),
+    (r"i < (\d+); i \*= 2\) x \+= __shfl_xor_sync\(mask, x, i\);", _sum_of_lanes),
     (r"return __any_sync\(0xffffffffu, \w+\);", _any),
     (r"ex2\.approx\.ftz\.f32 %0, %1;", _exp2),
     (r"fma\.rn\.f32 t, %1, %2, %3; ex2\.approx\.ftz\.f32 %0, t;", _exp2),

@@ -156,6 +156,12 @@ def two_results(emit, x, w):
     return [op.matmul(x, w), op.exp(x)]
 
 
+def deviations(emit, v):
+    """Squares of what is left of a row's sum: two reductions."""
+    left = emit(op.subtract(v, emit(op.sum(v, -1, True))))
+    return emit(op.sum(emit(op.multiply(left, left)), -1, True))
+
+
 CASES = [
     Case(
         "large_products",
@@ -236,6 +242,38 @@ CASES = [
         [tensor("x", 1, 64), tensor("w", 64, 48)],
         centred,
         ("matmul is not fused behind mean",),
+        True,
+    ),
+    Case(
+        "no_row_sum",
+        GpuContraction(),
+        [*XW, tensor("v", int(XW[0].ty.shape.values[0]), 65)],
+        lambda emit, x, w, v: op.multiply(emit(op.matmul(x, w)), deviations(emit, v)),
+        ("at most 64 elements of each row", "sum is no such sum"),
+        True,
+    ),
+    Case(
+        "no_row_value",
+        GpuContraction(),
+        [*XW, tensor("v", int(XW[0].ty.shape.values[0]), 8)],
+        lambda emit, x, w, v: op.greater(emit(op.matmul(x, w)), deviations(emit, v)),
+        ("results of matmul read", "on a row alone"),
+        True,
+    ),
+    Case(
+        "no_group_sum",
+        GpuContraction(),
+        XW,
+        lambda emit, x, w: [y := emit(op.matmul(x, w)), deviations(emit, y)],
+        ("What sum adds up", "64 adjacent columns of a result of matmul"),
+        True,
+    ),
+    Case(
+        "no_statistics",
+        GpuContraction(),
+        [*XW, tensor("v", int(XW[0].ty.shape.values[0]), 8)],
+        lambda emit, x, w, v: op.multiply(emit(op.matmul(x, w)), deviations(emit, v)),
+        ("beside those of matmul", "kernels of wgmma only"),
         True,
     ),
     Case(

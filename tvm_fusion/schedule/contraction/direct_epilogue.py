@@ -27,7 +27,9 @@ from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import touch
 from ..gpu.wgmma import M
 from .fuse_epilogue import store_results
+from .group_sums_gpu import GroupRegisters
 from .result_vectors import ResultVectors, result_vectors
+from .row_values_gpu import RowRegisters
 from .tile_gemm_config import TilePlace
 from .tile_results import VectorResults
 from .tile_shape import M16
@@ -61,11 +63,22 @@ __device__ __forceinline__ void {name}({kind}* to, const {kind}* acc) {{
 
 
 class StoredFragment(NamedTuple):
-    """Results that a thread stores together: row and column of the tile, first accumulator."""
+    """Results that a thread stores together.
+
+    Attributes
+    ----------
+    row, n : Expr
+        Row and column of the tile.
+    first : int
+        The first accumulator.
+    own_row : int
+        The row's number among the thread's.
+    """
 
     row: ir.Expr
     n: ir.Expr
     first: int
+    own_row: int
 
 
 class DirectEpilogue:
@@ -99,7 +112,15 @@ class DirectEpilogue:
             FEWER_AT_ONCE if config.accumulators >= MANY_ACCUMULATORS else AT_ONCE, groups
         )
         at_once = max(1, at_once // config.parts)
-        self._at_once = next(n for n in range(at_once, 0, -1) if groups % n == 0)
+        if config.contraction.group_sums is not None:
+            at_once = min(at_once, FEWER_AT_ONCE)  # a group's elements take registers, too
+        sums = config.contraction.group_sums
+        self._of_group = 1 if sums is None else sums.width // COLUMNS  # vectors of a thread
+        self._at_once = next(
+            n
+            for n in (*range(at_once, 0, -1), self._of_group)
+            if groups % n == n % self._of_group == 0
+        )
         self._size = self._at_once * GROUPS  # sums of each part of a split
         self._total = local("total", [config.parts * self._size], config.contraction.dtype)
         copies = 2 * self._size // self._vectors.width
@@ -107,11 +128,25 @@ class DirectEpilogue:
             VectorResults(config, self._vectors, copies) if self._vectors.width > 1 else None
         )
         self.buffers = [self._total, *(self._results.buffers if self._results else [])]
+        self._rows = self._group = None
+        if config.contraction.row_values is not None:
+            self._rows = RowRegisters(config, 2 * config.slabs)
+            self.buffers += self._rows.buffers
+        if sums is not None:
+            self._group = GroupRegisters(config, THREADS_IN_GROUP)
+            self.buffers += self._group.buffers
 
     @property
     def loads_early(self) -> bool:
         """Whether registers are left to hold what the first results read during the main loop."""
         return self._config.accumulators < MANY_ACCUMULATORS
+
+    def row_values(self, thread: ir.Expr) -> list[tirx.Stmt]:
+        """Compute what results read of their rows, before the main loop."""
+        if self._rows is None:
+            return []
+        firsts = {part.own_row: part.row for part in self._parts(thread)}
+        return [self._rows.fill(own, self._row_at(row)) for own, row in firsts.items()]
 
     def prologue(self, thread: ir.Expr) -> tirx.Stmt:
         """Load what the first results read, before the sums are complete."""
@@ -134,7 +169,7 @@ class DirectEpilogue:
             if self._results.reads and number + 1 < len(parts):
                 stmts.append(self._load(parts[number + 1], number + 1))
             stmts += self._totals(part)
-            stmts += self._store(part, number)
+            stmts += self._store(part, number, thread)
         return sequence(stmts)
 
     def _parts(self, thread: ir.Expr) -> Iterator[StoredFragment]:
@@ -148,7 +183,8 @@ class DirectEpilogue:
                 for first in range(0, config.tile_positions // COLUMNS, self._at_once):
                     n = quad * GROUPS + first * COLUMNS
                     tile = slab * config.n8 + first * THREADS_IN_GROUP
-                    yield StoredFragment(row, n, tile * ACCUMULATORS + half * 2)
+                    first_sum = tile * ACCUMULATORS + half * 2
+                    yield StoredFragment(row, n, first_sum, 2 * slab + half)
 
     def _columns(self, part: StoredFragment) -> list[ir.Expr]:
         """List the first columns of a part's vectors."""
@@ -183,8 +219,7 @@ class DirectEpilogue:
         """Load what the results of a part read, into one of two copies of registers."""
         assert self._results is not None
         columns, stmts = self._columns(part), []
-        row = self._config.axes_at(self._place.batch)
-        row |= self._config.row_at(self._place.m_tile, part.row, is_clamped=True)
+        row = self._row_at(part.row)
         for i, column in enumerate(columns):
             width = self._vectors.width
             where = row | self._config.column_at(self._place.n_tile, column, clamped=width)
@@ -192,7 +227,12 @@ class DirectEpilogue:
             stmts.append(self._results.load(copy, where))
         return sequence(stmts)
 
-    def _store(self, part: StoredFragment, number: int) -> list[tirx.Stmt]:
+    def _row_at(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the axes at a row, or at the last one for those beyond the edge."""
+        found = self._config.axes_at(self._place.batch)
+        return found | self._config.row_at(self._place.m_tile, row, is_clamped=True)
+
+    def _store(self, part: StoredFragment, number: int, thread: ir.Expr) -> list[tirx.Stmt]:
         """Compute the results of a part, and store them."""
         assert self._results is not None
         columns, width, stmts = self._columns(part), self._vectors.width, []
@@ -203,7 +243,16 @@ class DirectEpilogue:
 
             copy = index(number % 2 * len(columns) + i)
             where, inside = self._where(part.row, column), self._inside(part, column)
-            stmts.append(self._results.finish(copy, where, sums, inside))
+            values = where if self._rows is None else where | self._rows.at(part.own_row)
+            stmts.append(self._results.finish(copy, values, sums, inside))
+            if self._group is None:
+                continue
+            groups = self._config.contraction.group_sums
+            assert groups is not None
+            made = self._results.made[self._config.contraction.results[groups.result].buffer]
+            stmts.append(self._group.keep(i % self._of_group * width, made, width))
+            if (i + 1) % self._of_group == 0:
+                stmts.append(self._group.store(thread, where, inside))
         return stmts
 
     def _sum(self, of_split: int, i: int) -> ir.Expr:

@@ -71,16 +71,24 @@ class GpuGemmProblem:
     @cached_property
     def skinny(self) -> GemvConfig | None:
         """The default of few rows, on CUDA cores or tensor cores; ``None`` if there are many."""
+        if self.contraction.has_statistics:
+            return None
         return skinny_gemm_config(self.contraction, self.device, self.norm_scale)
 
     @cached_property
     def tile(self) -> TileGemmConfig | None:
-        """The default of tiles, by the models of mma.sync and wgmma; ``None`` if there is none."""
+        """The default of tiles, by the models of mma.sync and wgmma; ``None`` if there is none.
+
+        Statistics of rows are wgmma's alone.
+        """
         problem = gemm_problem(self.contraction, self.device, self.least_rows)
         if problem is None:
             return None
+        large = best_wgmma_tile(problem, self.device)
+        if self.contraction.has_statistics:
+            return large
         rows = assumed_rows(problem)
-        small, large = best_tile(problem, self.device, rows), best_wgmma_tile(problem, self.device)
+        small = best_tile(problem, self.device, rows)
         if small is None or large is None:
             return small or large
         small_clocks = estimated_clocks(small, gemm_sizes(small, rows), self.device)
@@ -124,7 +132,8 @@ def configs(problem: GpuGemmProblem, chosen: GemmConfig | None = None) -> Iterat
 
 def _tiles(problem: GpuGemmProblem) -> Iterator[TileGemmConfig]:
     given = (problem.contraction, problem.device)
-    every = chain(tile_gemm_configs(*given), wgmma_configs(*given))
+    small = () if problem.contraction.has_statistics else tile_gemm_configs(*given)
+    every = chain(small, wgmma_configs(*given))
     found = [(config, clocks(config, problem.device)) for config in every]
     least = min((estimate for _, estimate in found), default=0.0)
     return (config for config, estimate in found if estimate <= HOPELESS * least)

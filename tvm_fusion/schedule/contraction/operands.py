@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
@@ -17,6 +18,10 @@ from ..address import conditional_loads
 from .column_split import ColumnSplit
 from .epilogue import Result, result_of
 from .match_column_split import with_column_split
+
+if TYPE_CHECKING:
+    from .group_sums import GroupSums
+    from .row_values import RowValues
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,10 @@ class SumOfProducts:
     column_split : ColumnSplit or None
         For results that need several sums each: they are over the axes without
         ``column_split.part`` then, and ``column_split.totals`` stand for the sums.
+    row_values : RowValues or None
+        What results read of sums of few elements of each row.
+    group_sums : GroupSums or None
+        Sums over groups of columns of a result.
     """
 
     stage: Stage
@@ -47,6 +56,13 @@ class SumOfProducts:
     total: ir.Var
     results: tuple[Result, ...]
     column_split: ColumnSplit | None = None
+    row_values: RowValues | None = None
+    group_sums: GroupSums | None = None
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether sums stand beside the product's own."""
+        return self.row_values is not None or self.group_sums is not None
 
     @property
     def totals(self) -> tuple[ir.Var, ...]:

@@ -32,6 +32,7 @@ from .norm_prologue import norm_gemm_proposals
 from .norm_scale_gpu import NormScale, with_norm_scale
 from .operand_copies import packing_bytes
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
+from .row_statistics import statistics_proposals, with_statistics
 from .split_k_workspace import split_k_kernels
 from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_convolution, has_prologue
 from .tile_choice import (
@@ -48,6 +49,7 @@ from .tile_gemm_config import TileGemmConfig, narrow_operand
 from .tile_gemm_problem import LEAST_ROWS
 from .transpose_proposals import transpose_proposals
 from .tuning_gpu import configured, designs, gemm_launches, workspace_bytes
+from .wgmma_config import WgmmaConfig
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as
 # there are taps. So do depthwise convolutions over NCHW; 3 channels of 512 by 512 pixels of 128
@@ -61,7 +63,7 @@ THREADS = 128  # of a block without tiles
 class GpuContraction(Contraction):
     """Contractions on a GPU; skinny GEMM has a norm prologue, too."""
 
-    _max_reductions = 2
+    _max_reductions = 7  # of a product, of group sums behind it and row sums before
 
     def _claim(
         self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
@@ -81,6 +83,9 @@ class GpuContraction(Contraction):
             constants = frozenset(x for x in constants if not beside.reads(x))
         if norm_scale is None:
             contraction = with_stored_columns(contraction, constants)
+        has_statistics = contraction.has_statistics
+        if has_statistics and beside is not None:
+            return _no_statistics(contraction)
         problem = GpuGemmProblem(contraction, device, norm_scale)
         few = problem.skinny
         if norm_scale is not None and few is None:
@@ -110,6 +115,8 @@ class GpuContraction(Contraction):
             work = flops(program.stages)  # normalized rows are computed once
         else:
             work = flops(stages) * _slowdown(group, contraction, gemm)
+        if has_statistics and (found is not None or not isinstance(gemm, WgmmaConfig)):
+            return _no_statistics(contraction)
         copies = None
         if found is not None:
             (copies, gemm), convolution = found, None
@@ -216,6 +223,7 @@ class GpuContraction(Contraction):
         a squeeze-and-excitation block goes. Convolutions are named with the transposes around them.
         """
         yield from norm_gemm_proposals(graph)
+        yield from statistics_proposals(graph)
         yield from dual_gemm_proposals(graph, device)
         yield from transpose_proposals(graph)
         yield from super().propose(graph, device)
@@ -227,11 +235,20 @@ class GpuContraction(Contraction):
 def _analysed(
     program: Program, stages: Sequence[Stage]
 ) -> tuple[SumOfProducts, NormScale | None] | Refusal:
-    """Read one contraction, or one with a norm prologue."""
-    if sum(not stage.is_map for stage in stages) == 2:
+    """Read one contraction, one with a norm prologue, or one with statistics of rows."""
+    reductions = sum(not stage.is_map for stage in stages)
+    contraction = (with_statistics if reductions > 1 else analyse)(program, stages)
+    if reductions == 2 and isinstance(contraction, Refusal):
         return with_norm_scale(program, stages)
-    contraction = analyse(program, stages)
     return contraction if isinstance(contraction, Refusal) else (contraction, None)
+
+
+def _no_statistics(contraction: SumOfProducts) -> Refusal:
+    return Refusal(
+        "no_statistics",
+        f"Sums beside those of {contraction.stage.title} are added up by kernels of wgmma only, of "
+        "many rows of a half type, and of results in vectors of 8 columns.",
+    )
 
 
 def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:

@@ -27,7 +27,9 @@ from ..gpu.launch import VECTOR_BYTES
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ..gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
 from .fuse_epilogue import store_results
+from .group_sums_gpu import GroupRegisters
 from .result_vectors import result_vectors
+from .row_values_gpu import RowRegisters
 from .tile_gemm_config import TileGemmConfig, TilePlace
 from .tile_results import VectorResults
 from .tile_shape import M16, STAGE_PAD
@@ -103,6 +105,13 @@ class TileEpilogue:
         has_slices = mainloop.warps_k * config.split_k > 1
         self._buffers = [self._total, *([self._partial] if has_slices else [])]
         self._buffers += self._made.buffers if self._made is not None else []
+        self._row_values = self._group = None
+        if config.contraction.row_values is not None:
+            self._row_values = RowRegisters(config, self._batch)
+            self._buffers += self._row_values.buffers
+        if (sums := config.contraction.group_sums) is not None:
+            self._group = GroupRegisters(config, sums.width // width)
+            self._buffers += self._group.buffers
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write all passes."""
@@ -183,13 +192,17 @@ class TileEpilogue:
             def fill(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)
                 assert self._made is not None
-                return when(place.inside, self._made.load(i, place.where))
+                stmts = [self._made.load(i, place.where)] if self._made.reads else []
+                if self._row_values is not None:
+                    stmts.append(self._row_values.fill(i, place.where))
+                return when(place.inside, sequence(stmts))
 
             def finish(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)
-                return when(place.inside, self._store(i, place))
+                return when(place.inside, self._store(i, place, thread))
 
             reads = self._made is not None and self._made.reads
+            reads = reads or self._row_values is not None
             fills = unrolled("vector", size, fill) if reads else sequence([])
             stmts += [fills, unrolled("vector", size, finish)]
         return stmts
@@ -213,7 +226,7 @@ class TileEpilogue:
             row, column, where, tirx.all(has_one, *config.bounds(self._place, in_tile, n))
         )
 
-    def _store(self, copy: ir.Expr, place: VectorPlace) -> tirx.Stmt:
+    def _store(self, copy: ir.Expr, place: VectorPlace, thread: ir.Expr) -> tirx.Stmt:
         """Add up the sums of a vector, compute its results and store them."""
         where, width = place.where, self._vectors.width
         parts = range(self._config.parts)
@@ -229,7 +242,14 @@ class TileEpilogue:
             found = [total(part, 0) for part in parts]
             stmts.append(store_results(self._config.contraction, at, *found))
             return sequence(stmts)
-        stmts.append(self._made.finish(copy, where, total))
+        values = where if self._row_values is None else where | self._row_values.at(copy)
+        stmts.append(self._made.finish(copy, values, total))
+        if self._group is not None:
+            groups = self._config.contraction.group_sums
+            assert groups is not None
+            made = self._made.made[self._config.contraction.results[groups.result].buffer]
+            stmts.append(self._group.keep(0, made, width))
+            stmts.append(self._group.store(thread, where, None))
         return sequence(stmts)
 
     def _totals(self, first: int, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:

@@ -44,6 +44,8 @@ class VectorResults:
         Registers.
     reads : bool
         Whether results without a condition read anything beside the sums.
+    made : dict of Var to Var
+        By the output of a result without a condition, the registers of its last vector.
     """
 
     def __init__(self, config: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
@@ -63,6 +65,9 @@ class VectorResults:
             if some[0].condition is not None
         ]
         self.reads = any(v.reads for v in self._always)
+        self.made = {
+            r.buffer: made for v in self._always for r, made in zip(v.results, v.made, strict=True)
+        }
         every = [*self._always, *(v for _, v in self._sometimes)]
         self.buffers = [b for v in every for b in v.buffers]
 
@@ -111,7 +116,7 @@ class _Vectors:
     def __init__(
         self, config: TileGemmConfig, vectors: ResultVectors, results: Sequence[Result], copies: int
     ) -> None:
-        self._config, self._width, self._results = config, vectors.width, results
+        self._config, self._width, self.results = config, vectors.width, results
         self._axis = (config.m_axes if vectors.is_along_m else config.n_axes)[-1]
         self._vector = tirx.Var("vector", "int64")
         elements = ElementLoads(result_analyzer(config, self._axis, self._vector, self._width))
@@ -127,11 +132,11 @@ class _Vectors:
         found = elements.vectors()
         self.reads = bool(found)
         self._registers = RegisterBuffers(found, copies)
-        self._made = [
+        self.made = [
             local(f"result{number}", [self._width], str(result.buffer.ty.dtype))
             for number, result in enumerate(results)
         ]
-        self.buffers = [*self._registers.arrays, *self._made]
+        self.buffers = [*self._registers.arrays, *self.made]
 
     def load(self, copy: ir.Expr, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Load what the results at a place read."""
@@ -143,7 +148,7 @@ class _Vectors:
         """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
         there, stmts = self._at(where), []
         totals = self._config.contraction.totals
-        for made, lanes in zip(self._made, self._values, strict=True):
+        for made, lanes in zip(self.made, self._values, strict=True):
             for lane, value in enumerate(lanes):
                 sums = {own: total(part, lane) for part, own in enumerate(totals)}
                 held = substitute(self._registers.values(value, copy), {**there, **sums})
@@ -153,7 +158,7 @@ class _Vectors:
     def store(self, where: Mapping[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Store the results that were computed last."""
         there, stmts = self._at(where), []
-        for result, made in zip(self._results, self._made, strict=True):
+        for result, made in zip(self.results, self.made, strict=True):
             size = store_size(str(made.ty.dtype), self._width) or 1
             for start in range(0, self._width, size):
                 stmts.append(self._store(result, made, there, start, size))

@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from ...core.expressions import is_expensive
 from ...core.loops import constant
 from ...device import Device
-from ..gpu.mma import FLOAT8_TYPES, find_atom
+from ..gpu.mma import FLOAT8_TYPES, GROUPS, find_atom
 from ..gpu.wgmma import WARPS, M
 from .computed_operand import computed_operand
 from .direct_epilogue import COLUMNS
@@ -142,6 +142,8 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
     is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and start.parts == 1
     given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
     is_promoted = start.a_dtype in FLOAT8_TYPES
+    if start.contraction.has_statistics and not _holds_statistics(start, kind):
+        return
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
         if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * start.parts):
@@ -181,7 +183,22 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
         )
         most = REGISTER_FILE // (config.threads * per_sm)
         if config.moves_registers or config.accumulators + LEAST_OTHER_REGISTERS <= most:
-            yield from _splits(config)
+            yield from (c for c in _splits(config) if _has_whole_groups(c))
+
+
+def _holds_statistics(start: TileGemmConfig, kind: type[WgmmaConfig]) -> bool:
+    """Whether threads store whole vectors of 8 columns, of which groups and rows are made up."""
+    vectors = result_vectors(start)
+    return kind is WgmmaConfig and vectors.width == GROUPS and not vectors.is_along_m
+
+
+def _has_whole_groups(config: WgmmaConfig) -> bool:
+    """Whether the columns that threads hold at once are whole groups, where groups are added up."""
+    sums = config.contraction.group_sums
+    if sums is None:
+        return True
+    columns = config.staged[1] if config.split_k > 1 else config.block_n
+    return config.parts == 1 and columns % sums.width == 0
 
 
 def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:

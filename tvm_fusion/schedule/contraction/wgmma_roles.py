@@ -145,7 +145,9 @@ class Roles:
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
             loads = [epilogue.prologue(lane)]
             early, late = (loads, []) if epilogue.loads_early else ([], loads)
+            rows = epilogue.row_values(lane) if isinstance(epilogue, DirectEpilogue) else []
             stmts = [
+                *rows,
                 *early,
                 *order[0],
                 products,
