@@ -100,19 +100,25 @@ def with_prefetch(element: ir.Expr | None, stmt: tirx.Stmt) -> tirx.Stmt:
     return stmt if element is None else sequence([prefetch(element, level=2), stmt])
 
 
-def each(sums: ir.Var, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+def each(
+    sums: ir.Var, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt], widest: int = WIDEST
+) -> tirx.Stmt:
     """Write ``body(row, column)`` for a whole tile: rows unrolled, columns as vectors."""
     rows, columns = (int(d) for d in sums.ty.shape)
-    return loop(
-        "i", rows, lambda i: in_vectors(columns, lambda lane: body(i, lane)), tirx.ForKind.UNROLLED
-    )
+
+    def row(i: ir.Expr) -> tirx.Stmt:
+        return in_vectors(columns, lambda lane: body(i, lane), widest)
+
+    return loop("i", rows, row, tirx.ForKind.UNROLLED)
 
 
-def in_vectors(columns: int, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+def in_vectors(
+    columns: int, body: Callable[[ir.Expr], tirx.Stmt], widest: int = WIDEST
+) -> tirx.Stmt:
     """Write ``body(column)`` as vectors of powers of two, which LLVM divides among registers."""
     stmts, start = [], 0
     while start < columns:
-        width = min(WIDEST, 1 << ((columns - start).bit_length() - 1))
+        width = min(widest, 1 << ((columns - start).bit_length() - 1))
         vector = partial(_shifted, body, start)
         stmts.append(loop("lane", width, vector, tirx.ForKind.VECTORIZED))
         start += width

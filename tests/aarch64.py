@@ -1,0 +1,90 @@
+"""Runs artifacts for AArch64 here: the C++ runner, TVM's own wheels, QEMU's user mode."""
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import ml_dtypes  # noqa: F401  numpy's bfloat16
+import numpy as np
+
+from tvm_fusion.deploy.bundle import SOURCES
+from tvm_fusion.deploy.toolchain.host import find_compiler
+
+TRIPLE = "aarch64-linux-gnu"
+ROOT = Path("/usr", TRIPLE)  # of the cross compiler's C library
+QEMU = "qemu-aarch64"
+PACKAGES = "apache-tvm", "apache-tvm-ffi"
+FEATURES = "fp asimd asimdhp asimdrdm asimddp atomics asimdfhm bf16 i8mm sve sve2"
+
+
+class Emulator:
+    """The runner in C++ for AArch64.
+
+    Parameters
+    ----------
+    folder : Path
+        For the runner, and what it needs.
+
+    Raises
+    ------
+    LookupError
+        Names what is missing on this machine.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        compiler = find_compiler(TRIPLE)
+        if compiler is None or shutil.which(QEMU) is None or not ROOT.is_dir():
+            raise LookupError(f"needs the packages qemu-user and g++-{TRIPLE}")
+        _download(folder)
+        ffi, libraries = folder / "tvm_ffi", [folder / "tvm" / "lib", folder / "tvm_ffi" / "lib"]
+        self._runner = folder / "runner"
+        subprocess.run(
+            [
+                *(compiler, "-std=c++17", "-O1", f"-I{ffi}/include", *SOURCES.glob("*.cc")),
+                *("-o", self._runner, "-Wl,--no-as-needed", "-Wl,--disable-new-dtags"),
+                *(f"-Wl,-rpath,{path}" for path in libraries),
+                *(libraries[0] / "libtvm_runtime.so", libraries[1] / "libtvm_ffi.so"),
+                *("-ldl", "-lpthread"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        # QEMU opens a file of this folder where there is one: the C library, and the CPU's features
+        # that the runner reads, which are otherwise those of the machine below.
+        self._root = folder / "root"
+        (self._root / "proc").mkdir(parents=True)
+        (self._root / "lib").symlink_to(ROOT / "lib")
+        (self._root / "proc" / "cpuinfo").write_text(f"Features\t: {FEATURES}\n")
+
+    def run(self, artifact, folder: Path, inputs: dict) -> list[np.ndarray]:
+        """Export an artifact into a new folder, and run it; its outputs in order."""
+        path = artifact.export(folder / "artifact")
+        given = []
+        for name, array in inputs.items():
+            np.save(folder / f"in_{name}.npy", array)
+            given += ["--input", f"{name}={folder}/in_{name}.npy"]
+        command = [QEMU, "-cpu", "max", "-L", self._root, self._runner, path, *given]
+        command += ["--repeat", "1", "--warmup", "0", "--output", folder]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found = artifact.manifest["functions"]["main"]["outputs"]
+        return [np.load(folder / f"{o['name']}.npy").view(o["dtype"]) for o in found]
+
+
+def _download(folder: Path) -> None:
+    """Unpack the wheels of the installed versions."""
+    for package in PACKAGES:
+        version = importlib.metadata.version(package)
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder]
+        command += ["--platform", "manylinux_2_28_aarch64", "--only-binary", ":all:"]
+        done = subprocess.run([*command, f"{package}=={version}"], capture_output=True, text=True)
+        if done.returncode:
+            raise LookupError(f"needs the wheel of {package} {version} for {TRIPLE}")
+        (wheel,) = folder.glob(f"{package.replace('-', '_')}-*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            names = [n for n in archive.namelist() if "/lib/" in n or "/include/" in n]
+            archive.extractall(folder, [n for n in names if "compiler" not in n])
+        wheel.unlink()
