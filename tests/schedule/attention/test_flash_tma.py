@@ -223,12 +223,16 @@ def test_configurations_fit_and_have_names_of_their_own():
 def test_roles_in_machine_code():
     """Nothing is spilled, and products are not serialized for want of registers."""
     functions = {}
-    for name, shape in {"d64": (1, 16, 1024, 1024, 64), "d128": (4, 32, 4096, 4096, 128)}.items():
+    for name, shape, block_n in (
+        ("d64", (1, 16, 1024, 1024, 64), 128),
+        ("d128", (4, 32, 4096, 4096, 128), 128),
+        ("d256", (2, 16, 2048, 2048, 256), 80),
+    ):
         members, problem = problem_of(tensors(*shape, dtype=HALF), PLAIN[0])
-        for config in of_tma(problem, lambda c: c.block_n == 128 and c.stages == 2):
+        for config in of_tma(problem, lambda c, n=block_n: c.block_n == n and c.stages == 2):
             func = flash_mma_kernel(members.program, problem, config)
             functions[f"{name}_{config.consumers}_{pace_of(config)}"] = func
-    assert len(functions) >= 6
+    assert len(functions) >= 8
     for made in machine_code(functions).values():
         assert made.spilled_bytes == 0
         assert made.ptx.count("setmaxnreg") == 2
