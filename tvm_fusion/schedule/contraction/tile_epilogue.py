@@ -164,6 +164,9 @@ class TileEpilogue:
         count = self._rows * self._positions // width
         step_size = self._config.split_k * self._mainloop.threads
         steps = -(-count // step_size)
+        # Elements that are stored alone are computed whether they exist or not: between branches,
+        # each would wait for its own instructions.
+        is_alone = width == 1 and count % step_size == 0 and self._made is not None
 
         def at(step: ir.Expr) -> VectorPlace:
             flat = step * step_size + self._place.rank * self._mainloop.threads + thread
@@ -187,6 +190,8 @@ class TileEpilogue:
 
             def finish(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)
+                if is_alone:
+                    return self._store(i, place, place.inside)
                 return when(place.inside, self._store(i, place))
 
             reads = self._made is not None and self._made.reads
@@ -213,8 +218,8 @@ class TileEpilogue:
             row, column, where, tirx.all(has_one, *config.bounds(self._place, in_tile, n))
         )
 
-    def _store(self, copy: ir.Expr, place: VectorPlace) -> tirx.Stmt:
-        """Add up the sums of a vector, compute its results and store them."""
+    def _store(self, copy: ir.Expr, place: VectorPlace, inside: ir.Expr | None = None) -> tirx.Stmt:
+        """Add up the sums of a vector, compute its results and store them where it exists."""
         where, width = place.where, self._vectors.width
         parts = range(self._config.parts)
         stmts = []
@@ -229,7 +234,7 @@ class TileEpilogue:
             found = [total(part, 0) for part in parts]
             stmts.append(store_results(self._config.contraction, at, *found))
             return sequence(stmts)
-        stmts.append(self._made.finish(copy, where, total))
+        stmts.append(self._made.finish(copy, where, total, inside))
         return sequence(stmts)
 
     def _totals(self, first: int, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
