@@ -119,11 +119,13 @@ class StagedEpilogue:
         for result, made in zip(self._config.contraction.results, self._made, strict=True):
 
             def compute(row: ir.Expr, result: Result = result, made: ir.Var = made) -> tirx.Stmt:
-                where = self._config.element_at(self._place, m + row, n)
                 sums = {self._config.contraction.total: load(self._total, [row])}
+                where = self._nearest(m + row, n)
                 value = substitute(result.value, {**where, **sums})
                 stored = tirx.BufferStore(made, value, [row])
-                return self._guarded(result, where, m + row, n, stored)
+                if result.condition is None:
+                    return stored
+                return when(substitute(result.condition, where), stored)
 
             def store(row: ir.Expr, result: Result = result, made: ir.Var = made) -> tirx.Stmt:
                 where = self._config.element_at(self._place, m + row, n)
@@ -133,6 +135,15 @@ class StagedEpilogue:
 
             stmts += [unrolled("row", M16, compute), unrolled("row", M16, store)]
         return stmts
+
+    def _nearest(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the axes of an element, or of the last one before it that exists.
+
+        Between branches around those that do not, each would wait for its own instructions.
+        """
+        config, place = self._config, self._place
+        rows = config.row_at(place.m_tile, m, is_clamped=True)
+        return config.axes_at(place.batch) | rows | config.column_at(place.n_tile, n, clamped=1)
 
     def _guarded(
         self,

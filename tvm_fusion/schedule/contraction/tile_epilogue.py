@@ -173,6 +173,10 @@ class TileEpilogue:
         count = self._rows * self._positions // width
         step_size = self._config.split_k * self._mainloop.threads
         steps = -(-count // step_size)
+        # Elements that are stored alone are computed whether they exist or not: between branches,
+        # each would wait for its own instructions.
+        is_alone = width == 1 and count % step_size == 0 and self._made is not None
+        is_alone = is_alone and self._group is None and self._row_values is None
 
         def at(step: ir.Expr) -> VectorPlace:
             flat = step * step_size + self._place.rank * self._mainloop.threads + thread
@@ -199,6 +203,8 @@ class TileEpilogue:
 
             def finish(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)
+                if is_alone:
+                    return self._store(i, place, thread, place.inside)
                 return when(place.inside, self._store(i, place, thread))
 
             reads = self._made is not None and self._made.reads
@@ -226,8 +232,10 @@ class TileEpilogue:
             row, column, where, tirx.all(has_one, *config.bounds(self._place, in_tile, n))
         )
 
-    def _store(self, copy: ir.Expr, place: VectorPlace, thread: ir.Expr) -> tirx.Stmt:
-        """Add up the sums of a vector, compute its results and store them."""
+    def _store(
+        self, copy: ir.Expr, place: VectorPlace, thread: ir.Expr, inside: ir.Expr | None = None
+    ) -> tirx.Stmt:
+        """Add up the sums of a vector, compute its results and store them where it exists."""
         where, width = place.where, self._vectors.width
         parts = range(self._config.parts)
         stmts = []
@@ -243,7 +251,7 @@ class TileEpilogue:
             stmts.append(store_results(self._config.contraction, at, *found))
             return sequence(stmts)
         values = where if self._row_values is None else where | self._row_values.at(copy)
-        stmts.append(self._made.finish(copy, values, total))
+        stmts.append(self._made.finish(copy, values, total, inside))
         if self._group is not None:
             groups = self._config.contraction.group_sums
             assert groups is not None
