@@ -101,6 +101,7 @@ class Rows(Template):
             flops=flops(program.stages) + obstacles,
             parallelism=_parallelism(program, estimate),
             shared_bytes=estimate.shared_bytes if estimate else 0,
+            registers=estimate.registers if estimate else 0,
             details={"config": estimate.config if estimate else CpuRowConfig.of(program, device)},
         )
 
