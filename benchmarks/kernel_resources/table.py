@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.markdown import table
 
 ALLOWED = 0.25  # of what is allocated, by which a claim may miss it
+LEAST_BYTES = 1024  # of shared memory: the system's own of each block
 _WIDTH = 60  # of a group's title
 _HEAD = (
     "template",
@@ -40,7 +41,8 @@ def is_missed(row: Row, resource: str) -> bool:
     claimed, real = row["claimed"], largest(row)[resource]
     if not claimed["registers"] and (resource == "registers" or not claimed["shared"]):
         return False  # nothing is claimed
-    return abs(claimed[resource] - real) > ALLOWED * real
+    least = LEAST_BYTES if resource == "shared" else 0
+    return abs(claimed[resource] - real) > max(least, ALLOWED * real)
 
 
 def summary(record: Row) -> str:

@@ -39,11 +39,12 @@ def test_the_largest_kernel_of_a_group_counts():
     ("one", "registers", "shared"),
     [
         (row(32, 1024, code(32, 1024)), False, False),
-        (row(24, 1024, code(32, 900)), False, False),
-        (row(23, 1024, code(32, 800)), True, True),
-        (row(41, 0, code(32, 16)), True, True),
-        (row(0, 0, code(32, 1024)), False, False),  # nothing is claimed
-        (row(0, 64, code(32, 1024)), False, True),
+        (row(24, 8192, code(32, 7200)), False, False),
+        (row(23, 8192, code(32, 6400)), True, True),
+        (row(41, 0, code(32, 1025)), True, True),
+        (row(41, 0, code(32, 1024)), True, False),  # the system's own
+        (row(0, 0, code(32, 8192)), False, False),  # nothing is claimed
+        (row(0, 64, code(32, 8192)), False, True),
     ],
 )
 def test_misses(one, registers, shared):

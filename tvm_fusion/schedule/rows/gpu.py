@@ -46,7 +46,7 @@ from .half_precision import with_half_precision_math
 from .passes import plan_passes
 from .passes_gpu import emit_early_loads, emit_first_rows, emit_pass
 from .register_budget import BLOCK_REGISTERS, RegisterBudget
-from .row_groups import group_stride, staged_bytes
+from .row_groups import group_stride, shared_inputs, staged_bytes
 from .row_program import RowProgram, row_program
 from .softmax import with_inverses
 from .split_form import with_axes_of_maps
@@ -57,6 +57,7 @@ from .vector_loop import VectorLoop
 from .wide_integers import with_wide_integers
 
 WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
+FEW_REGISTERS, ELEMENT_REGISTERS = 20, 3  # of a thread with few elements, and for each
 # Of what all rows share, such as the scale of a norm, in the registers of a thread. No load passes
 # a barrier: issued behind the last one, its latency would be added to that of the rows.
 EARLY_BYTES = 64
@@ -72,10 +73,13 @@ class RowEstimate:
         Threads of a block.
     shared_bytes : int
         Static shared memory for row buffers; the exchange between warps comes on top.
+    registers : int
+        Of a thread, where launch bounds decide how many it gets; otherwise 0.
     """
 
     config: RowConfig
     shared_bytes: int
+    registers: int
 
 
 def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal:
@@ -104,7 +108,19 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal
     storage = place_rows(rows, config, _shared_limit(device), copies=False)
     if isinstance(storage, str):
         return Refusal("row_too_long", storage)
-    return RowEstimate(config, storage.shared_bytes + staged_bytes(rows, config))
+    registers = _claimed_registers(rows, config) if device.kind == "cuda" else 0
+    return RowEstimate(config, storage.shared_bytes + staged_bytes(rows, config), registers)
+
+
+def _claimed_registers(rows: RowProgram, config: RowConfig) -> int:
+    """Estimate the registers that launch bounds leave a thread; 0 where there are none."""
+    if config.min_blocks_per_sm is not None:
+        return BLOCK_REGISTERS // (config.threads * config.rows * config.min_blocks_per_sm) // 8 * 8
+    copied, room = copy_inputs(rows), RegisterBudget(config)
+    if config.rows_first or not shared_inputs(rows) or not room.hold_all(copied):
+        return 0
+    held, elements = room.kept(copied)
+    return min(held // 4 + WORKING_REGISTERS, FEW_REGISTERS + ELEMENT_REGISTERS * elements)
 
 
 def tunable_rows(program: Program, device: Device) -> RowProgram:

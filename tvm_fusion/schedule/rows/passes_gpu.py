@@ -98,11 +98,11 @@ def emit_early_loads(
 
 def emit_first_rows(block: ThreadBlock, loops: Sequence[VectorLoop]) -> list[tirx.Stmt]:
     """Load the first rows of a block of several groups, which loads each a group ahead."""
-    return [
-        block.config.each_thread(lambda r, t, one=one: one.at(r, t).copies_ahead())
-        for one in loops
-        if one.ahead
-    ]
+    return [block.config.each_thread(_copies_ahead(one)) for one in loops if one.ahead]
+
+
+def _copies_ahead(one: VectorLoop) -> Callable[[ir.Expr, ir.Expr], tirx.Stmt]:
+    return lambda r, t: one.at(r, t).copies_ahead()
 
 
 def _copies(

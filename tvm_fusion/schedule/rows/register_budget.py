@@ -34,15 +34,18 @@ class RegisterBudget:
     def hold_all(self, program: RowProgram) -> bool:
         """Whether there is room for every row buffer that threads need not share."""
         passes = plan_passes(program)
-        private = private_buffers(program, passes)
-        rows = [
-            buffer
-            for buffer in program.internal
-            if program.producer(buffer).inner
-            and buffer not in private
-            and is_thread_local(program, buffer)
-        ]
-        return self.hold(program, passes, rows)
+        return self.hold(program, passes, _rows(program, passes))
+
+    def kept(self, program: RowProgram) -> tuple[int, int]:
+        """Count the bytes and the elements of a thread's row buffers that live at once."""
+        passes = plan_passes(program)
+        held, elements = [0] * len(passes), [0] * len(passes)
+        for buffer in _rows(program, passes):
+            size = self._bytes(program, buffer) or 0
+            for number in _life(passes, buffer):
+                held[number] += size
+                elements[number] += size // DataType(str(buffer.dtype)).itemsize
+        return max(held, default=0), max(elements, default=0)
 
     def hold(self, program: RowProgram, passes: Sequence[Pass], rows: Sequence[ir.Var]) -> bool:
         """Whether there is room for some row buffers, each live from its first pass to its last."""
@@ -69,6 +72,18 @@ class RegisterBudget:
             return 4 * steps if steps <= REGISTER_ELEMENTS else None
         size = DataType(str(buffer.dtype)).itemsize
         return steps * width * size if steps * width <= self.config.row_elements else None
+
+
+def _rows(program: RowProgram, passes: Sequence[Pass]) -> list[ir.Var]:
+    """List the row buffers that threads need not share."""
+    private = private_buffers(program, passes)
+    return [
+        buffer
+        for buffer in program.internal
+        if program.producer(buffer).inner
+        and buffer not in private
+        and is_thread_local(program, buffer)
+    ]
 
 
 def _life(passes: Sequence[Pass], buffer: ir.Var) -> range:

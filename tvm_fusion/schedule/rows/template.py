@@ -85,6 +85,7 @@ class Rows(Template):
             flops=flops(program.stages) + extra,
             parallelism=parallelism(program, estimate),
             shared_bytes=estimate.shared_bytes if estimate else 0,
+            registers=estimate.registers if estimate else 0,
             details={"config": estimate.config if estimate else CpuRowConfig.of(program, device)},
         )
 
