@@ -17,6 +17,7 @@ from .rewrite.batch_matmuls import BatchMatmuls
 from .rewrite.byte_products import ByteProducts
 from .rewrite.greedy import GreedyEquivalents
 from .rewrite.join_matmuls import JoinMatmuls
+from .rewrite.norm_statistics import NormStatistics
 from .rewrite.recompose.recompose import Recompose
 from .rewrite.search import SearchEquivalents
 from .rewrite.simplify import Rewrite
@@ -33,6 +34,7 @@ __all__ = [
     "JoinMatmuls",
     "Legalize",
     "LowerToVM",
+    "NormStatistics",
     "NormalizeImport",
     "PlanLayout",
     "Recompose",

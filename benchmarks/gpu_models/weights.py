@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tvm_fusion.deploy import manifest, weights_file
+from tvm_fusion.rewrite.folded_norm import fold
 
 LEAST = 1 << 14  # bytes of a weight that is looked for among the parameters
 LARGEST = 4 << 20  # bytes of one that travels because it is none of them
@@ -101,11 +102,7 @@ def restore(folder: Path, parameters: Mapping[str, np.ndarray]) -> None:
     parts = json.loads((folder / PARTS).read_text())
     with np.load(folder / CONSTANTS) as constants:
         for name, entry in found["weights"].items():
-            if name in parts:
-                pieces = [_view(parameters[p], turned) for p, turned in parts[name]["pieces"]]
-                array = np.concatenate(pieces, parts[name]["axis"])
-            else:
-                array = constants[name]
+            array = _made(parts[name], parameters) if name in parts else constants[name]
             place = data[entry["offset"] : entry["offset"] + entry["bytes"]]
             place[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     data.flush()
@@ -133,7 +130,47 @@ def _parts(whole: np.ndarray, parameters: Mapping[str, np.ndarray]) -> dict[str,
         pieces = _pieces(whole, axis, parameters)
         if pieces is not None:
             return {"axis": axis, "pieces": pieces}
+    return _behind_norm(whole, parameters)
+
+
+def _behind_norm(whole: np.ndarray, parameters: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
+    """Find matrices side by side that a norm's scale was multiplied into, and the scale."""
+    matrices = [
+        (name, turned, _view(array, turned))
+        for name, array in parameters.items()
+        for turned in (False, True)
+        if array.ndim == 2 and array.dtype == whole.dtype
+    ]
+    matrices = [m for m in matrices if len(m[2]) == len(whole)]
+    for scale, is_centred in (
+        (n, c) for n, a in parameters.items() if a.shape == whole.shape[:1] for c in (True, False)
+    ):
+        pieces: list[list[Any]] = []
+        start = 0
+        while start < whole.shape[1]:
+            for name, turned, matrix in matrices:
+                first = parameters[scale].astype("float32") * matrix[:, 0].astype("float32")
+                first -= first.mean() if is_centred else 0
+                if np.allclose(first, whole[:, start].astype("float32"), 0, 1e-3 * np.ptp(first)):
+                    pieces.append([name, turned])
+                    start += matrix.shape[1]
+                    break
+            else:
+                break
+        made = {"axis": 1, "pieces": pieces, "norm": [scale, is_centred]}
+        if start == whole.shape[1] and np.array_equal(_made(made, parameters), whole):
+            return made
     return None
+
+
+def _made(part: Mapping[str, Any], parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Make a weight of its parameters."""
+    pieces = [_view(parameters[p], turned) for p, turned in part["pieces"]]
+    whole = np.concatenate(pieces, part["axis"])
+    if "norm" not in part:
+        return whole
+    scale, is_centred = part["norm"]
+    return fold(parameters[scale], whole, is_centred)
 
 
 def _pieces(

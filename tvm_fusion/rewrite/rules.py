@@ -16,6 +16,7 @@ PASSES = {
     "batch_matmuls": "[x A | y B] = [x, y] [A, B], a product of batches",
     "join_matmuls": "x A, x B = x [A | B]",
     "transposed_phases": "a transposed convolution is a convolution of all phases, on CPUs",
+    "norm_statistics": "norm(x) W = rstd(x) (x W'), of statistics that the product before gives",
     "narrow_weights": "bytes and tfloat32 of a constant matrix lie along K for tensor cores",
 }
 

@@ -21,6 +21,7 @@ from .byte_products import ByteProducts
 from .common_subexpr import CommonSubexpr
 from .greedy import GreedyEquivalents
 from .join_matmuls import JoinMatmuls
+from .norm_statistics import NormStatistics
 from .recompose.recompose import Recompose
 from .search import SearchEquivalents
 from .transposed_phases import TransposedConvByPhases
@@ -35,7 +36,8 @@ class Rewrite:
     computed that no output needs; then what is algebra: products of quantised tensors as products
     of bytes, operators in the place of what exporters wrote out, equal forms that are cheaper,
     matrix products of one left operand joined, independent ones batched, transposed convolutions by
-    phases on CPUs, and weights of narrow types in the order of tensor cores.
+    phases on CPUs, weights of narrow types in the order of tensor cores, and norms between two
+    products as factors of rows.
 
     Parameters
     ----------
@@ -86,7 +88,8 @@ class Rewrite:
             "join_matmuls": JoinMatmuls(),
             "narrow_weights": TransposeNarrowWeights(),
         }
-        return on_rewritable(*(rule for name, rule in last.items() if name not in without))(found)
+        found = on_rewritable(*(rule for name, rule in last.items() if name not in without))(found)
+        return found if "norm_statistics" in without else NormStatistics()(found)
 
     def _search(self) -> Pass:
         laws = rules.laws(self._options.flags, self._options.without)

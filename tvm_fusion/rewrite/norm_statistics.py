@@ -1,0 +1,299 @@
+"""Norms between two matrix products, as factors of rows behind the second.
+
+    layer_norm(x; g, e) W = rstd(x) (x W') + e W        W'[k, n] = g[k] W[k, n] - mean over k of it
+    rms_norm(x; g) W      = rstd(x) (x (g W))
+
+A norm's mean is a product of x with ones: a W' whose columns add up to zero takes it off
+beforehand. What is left of the norm is a factor for each row, of statistics of tiles of 64 columns
+that the kernel of the first product writes beside x:
+
+    mean[m, t], square[m, t] = statistics of x[m, 64 t : 64 t + 64]
+    rstd[m] = rsqrt((sum over t of square[m, t] + 64 (mean[m, t] - mean[m])^2) / K + epsilon)
+
+Both products' kernels add up what they need, so that the norm's own is gone. Statistics of a tile
+are of deviations from its own mean: nothing cancels, whatever the mean of the row. W' is rounded so
+that the columns of half types nearly add up to zero, too (folded_norm).
+
+On an H200, a layer of BERT at 128 tokens takes 19.6 us instead of 22.0, and 18.4 without any norm.
+With sums of the rows of A taken by idle warps of the second product it takes 25.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.target import Target
+
+from ..core.decisions import Decision, record
+from ..core.untouched import is_rewritable
+from ..core.weight_names import derived
+from ..device import device_of
+from ..frontend.normalize.engine import op_name
+from ..frontend.tensor_types import HALF, dtype_of, static
+from .folded_norm import fold
+from .norm_operators import WIDTH, row_values, statistics_of
+
+NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
+VECTOR = 8  # columns of a product that are stored together
+LEAST_ROWS = 64  # with fewer, products are of other kernels
+MOST_COLUMNS = 2048  # of x: every thread adds up the statistics of its rows
+# Root of the mean square, and largest element, of a float16 matrix: its least normal numbers are
+# 2^-14, and a column's mean that is taken off may double an element.
+LEAST, MOST = 2.0**-10, 2.0**14
+# What may stand between a product and the norm behind it.
+_LIGHT = tuple(f"relax.{name}" for name in ("add", "astype", "reshape"))
+
+
+@tvm.transform.module_pass(opt_level=0, name="NormStatistics")
+class NormStatistics:
+    """``norm(x) W = rstd(x) (x W')`` where a product's kernel gives the statistics of ``x``.
+
+    For half types on GPUs with wgmma, whose kernels add them up.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite in every rewritable function; norms that stay are recorded."""
+        target = Target.current()
+        if target is None or target.kind.name != "cuda":
+            return mod
+        device = device_of(target)
+        if not device.tma or not device.has_matrix("wgmma", "float16"):
+            return mod
+        for gvar, func in list(mod.functions.items()):
+            if not is_rewritable(func):
+                continue
+            norms = _norms(func)
+            if norms:
+                rewriter = _Rewriter(mod, norms)
+                made = relax.analysis.remove_all_unused(rewriter.visit_expr(func))
+                mod = rewriter.builder_.get()
+                mod[gvar] = made
+        return mod
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """A norm that products read: its call, its rows and their elements."""
+
+    call: relax.Call
+    rows: int
+    columns: int
+
+    @property
+    def is_centred(self) -> bool:
+        return op_name(self.call) == NORMS[0]
+
+    @property
+    def epsilon(self) -> float:
+        return float(self.call.attrs.epsilon)
+
+    def row_values(self, has_mean: bool) -> Callable[..., Any]:
+        """Make the operator of statistics that gives mean and rstd of rows, or rstd alone."""
+        return row_values(self.rows, self.columns, self.epsilon, has_mean)
+
+    @property
+    def scale(self) -> GenericConst:
+        return self.call.args[1]
+
+    @property
+    def shift(self) -> GenericConst | None:
+        return self.call.args[2] if self.is_centred else None
+
+
+def _norms(func: relax.Function) -> dict[int, _Norm]:
+    """Find the norms behind a product that products with constant matrices read."""
+    values = {hash(b.var): b.value for b in _bindings(func)}
+    found: dict[int, _Norm] = {}
+    refused: dict[int, tuple[str, str]] = {}
+    for value in values.values():
+        if not _is_product(value):
+            continue
+        source = value.args[0]
+        while op_name(values.get(hash(source))) == "relax.reshape":
+            source = values[hash(source)].args[0]
+        call, key = values.get(hash(source)), hash(source)
+        if call is None or op_name(call) not in NORMS:
+            continue
+        norm = _read(call) if _width(value) % VECTOR == 0 else None
+        reason = None
+        if norm is None:
+            reason = (
+                f"It is not over rows of a multiple of {WIDTH} elements of a half type, at most "
+                f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or the "
+                f"product behind it has no multiple of {VECTOR} columns."
+            )
+        elif not _is_behind_product(call.args[0], values, norm.columns):
+            reason = "What it reads is not the sum of a product and a residual."
+        elif not _is_exact(norm, value.args[1]):
+            reason = "Times its scale, a matrix behind it is too large or too small for float16."
+        if norm is not None and reason is None:
+            found.setdefault(key, norm)
+        else:
+            refused.setdefault(key, (source.name, reason or ""))
+    for key, (name, reason) in refused.items():
+        found.pop(key, None)
+        record(Decision(name, "", "refused", "no_norm_statistics", reason))
+    return found
+
+
+def _read(call: relax.Call) -> _Norm | None:
+    x, weights = call.args[0], call.args[1:]
+    sizes = [static(d) for d in x.ty.shape.values] if x.ty.shape is not None else [None]
+    if None in sizes or dtype_of(x) not in HALF or dtype_of(call) != dtype_of(x):
+        return None
+    *lead, columns = (s for s in sizes if s is not None)
+    axes = [int(a) % len(sizes) for a in call.attrs.axes]
+    rows = int(np.prod(lead))
+    if axes != [len(sizes) - 1] or not all(isinstance(w, GenericConst) for w in weights):
+        return None
+    if columns % WIDTH or not WIDTH < columns <= MOST_COLUMNS or rows < LEAST_ROWS:
+        return None
+    return _Norm(call, rows, columns)
+
+
+def _is_exact(norm: _Norm, weight: GenericConst) -> bool:
+    """Whether a matrix times the scale stays within the normal numbers of its type."""
+    if dtype_of(weight) != "float16":
+        return True
+    matrix, scale = (np.abs(x.value.numpy().astype("float64")) for x in (weight, norm.scale))
+    typical = np.sqrt((matrix**2).mean() * (scale**2).mean())
+    return bool(typical > LEAST and matrix.max() * scale.max() < MOST)
+
+
+def _is_behind_product(x: Any, values: dict[int, Any], columns: int) -> bool:
+    """Whether the product nearest to a tensor has as many columns, after light operators."""
+    frontier, seen = [x], 0
+    while frontier and seen < 16:
+        value = values.get(hash(frontier.pop(0)))
+        seen += 1
+        if value is not None and _is_product(value):
+            return _width(value) == columns
+        if value is not None and op_name(value) in _LIGHT:
+            frontier += [a for a in value.args if isinstance(a, relax.Var)]
+    return False
+
+
+def _is_product(value: Any) -> bool:
+    return (
+        op_name(value) == "relax.matmul"
+        and isinstance(value.args[1], GenericConst)
+        and value.args[1].ty.ndim == 2
+        and dtype_of(value.args[1]) in HALF
+    )
+
+
+def _width(product: relax.Call) -> int:
+    """Count the columns of a product."""
+    return static(product.args[1].ty.shape.values[-1]) or 1
+
+
+def _bindings(func: relax.Function) -> Iterator[relax.VarBinding]:
+    if isinstance(func.body, relax.SeqExpr):
+        for block in func.body.blocks:
+            yield from (b for b in block.bindings if isinstance(b, relax.VarBinding))
+
+
+@dataclass(frozen=True)
+class _Rewritten:
+    """A norm in the new function: its rows as a matrix, and their statistics."""
+
+    norm: _Norm
+    x: relax.Var
+    statistics: tuple[relax.Expr, ...]
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    """Puts products of raw rows in the place of products of norms."""
+
+    def __init__(self, mod: tvm.IRModule, norms: dict[int, _Norm]) -> None:
+        super().__init__(mod)
+        self._norms = norms
+        self._done: dict[int, _Rewritten] = {}
+        self._folded: dict[tuple[int, int], tuple[GenericConst, GenericConst | None]] = {}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        norm = self._norms.get(hash(binding.var))
+        value = binding.value
+        if norm is not None:
+            self._done[hash(binding.var)] = done = self._statistics(norm)
+            self._bind(binding.var, self._normalized(done))
+            return
+        if op_name(value) == "relax.reshape" and hash(value.args[0]) in self._done:
+            self._done[hash(binding.var)] = self._done[hash(value.args[0])]
+        if _is_product(value) and hash(value.args[0]) in self._done:
+            self._bind(binding.var, self._product(self._done[hash(value.args[0])], value))
+            return
+        super().visit_var_binding_(binding)
+
+    def _bind(self, var: relax.Var, value: relax.Expr) -> None:
+        made = self.builder_.normalize(value)
+        self.builder_.emit_normalized(relax.VarBinding(var, made))
+
+    def _call(self, operator: Callable[..., Any], *given: relax.Expr) -> relax.Var:
+        name = operator.__name__
+        return self.builder_.emit(self.builder_.call_te(operator, *given, primfunc_name_hint=name))
+
+    def _statistics(self, norm: _Norm) -> _Rewritten:
+        """Compute the statistics of tiles: of the kernel that writes the rows."""
+        emit, x = self.builder_.emit, self.visit_expr(norm.call.args[0])
+        if x.ty.ndim != 2:
+            x = emit(relax.op.reshape(x, (norm.rows, norm.columns)))
+        found = self._call(statistics_of(norm.is_centred), x)
+        parts = (found,)
+        if norm.is_centred:
+            parts = tuple(emit(relax.TupleGetItem(found, i)) for i in range(2))
+        return _Rewritten(norm, x, parts)
+
+    def _normalized(self, done: _Rewritten) -> relax.Expr:
+        """Normalize element by element, for what else reads the norm."""
+        emit, norm, op = self.builder_.emit, done.norm, relax.op
+        dtype = dtype_of(norm.call)
+        value = emit(op.astype(done.x, "float32"))
+        if norm.is_centred:
+            both = self._call(norm.row_values(True), *done.statistics)
+            mean, rstd = (emit(relax.TupleGetItem(both, i)) for i in range(2))
+            value = emit(op.subtract(value, mean))
+        else:
+            rstd = self._call(norm.row_values(False), *done.statistics)
+        value = emit(op.multiply(value, rstd))
+        value = emit(op.multiply(value, _float32(norm.scale)))
+        if norm.shift is not None:
+            value = emit(op.add(value, _float32(norm.shift)))
+        value = emit(op.astype(value, dtype))
+        return op.reshape(value, norm.call.ty.shape)
+
+    def _product(self, done: _Rewritten, call: relax.Call) -> relax.Expr:
+        """Multiply raw rows, and scale what comes out."""
+        emit, op = self.builder_.emit, relax.op
+        weight, added = self._fold(done.norm, call.args[1])
+        rstd = self._call(done.norm.row_values(False), *done.statistics)
+        value = emit(op.matmul(done.x, weight, out_dtype="float32"))
+        value = emit(op.multiply(value, rstd))
+        if added is not None:
+            value = emit(op.add(value, added))
+        value = emit(op.astype(value, dtype_of(call))) if dtype_of(call) in HALF else value
+        return op.reshape(value, call.ty.shape)
+
+    def _fold(self, norm: _Norm, weight: GenericConst) -> tuple[GenericConst, GenericConst | None]:
+        key = hash(norm.call), hash(weight)
+        if key not in self._folded:
+            made = fold(norm.scale.value.numpy(), weight.value.numpy(), norm.is_centred)
+            first = derived(relax.const(made, dtype_of(weight)), "norm", [weight, norm.scale])
+            added = None
+            if norm.shift is not None and np.any(shift := norm.shift.value.numpy()):
+                sums = shift.astype("float64") @ weight.value.numpy().astype("float64")
+                added = derived(relax.const(sums.astype("float32")), "matmul", [norm.shift, weight])
+            self._folded[key] = first, added
+        return self._folded[key]
+
+
+def _float32(const: GenericConst) -> GenericConst:
+    return derived(relax.const(const.value.numpy().astype("float32")), "astype", [const])
