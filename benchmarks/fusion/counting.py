@@ -27,13 +27,16 @@ def model_ours(name: str, target: str) -> dict[str, int]:
 
 def onnx_ours(model: onnx.ModelProto, target: str) -> dict[str, int]:
     """Count what a compilation by this project launches for any model."""
-    tvm_target = parse(target).tvm_target()
+    return _facts(count(lowered(model, target), parse(target).tvm_target(), tir_pipeline=PIPELINE))
+
+
+def lowered(model: onnx.ModelProto, target: str) -> tvm.IRModule:
+    """Give what this project makes of a model, with its storage planned."""
     mod = import_model(model).mod
-    with tvm_target:
+    with parse(target).tvm_target():
         mod = tvm.ir.transform.Sequential(stages())(mod)
         lifted = lift_constants(mod, MIN_BYTES).mod
-        mod = tvm.ir.transform.Sequential([transform.LowerToVM()])(lifted)
-    return _facts(count(mod, tvm_target, tir_pipeline=PIPELINE))
+        return tvm.ir.transform.Sequential([transform.LowerToVM()])(lifted)
 
 
 def model_stock(name: str, target: str) -> dict[str, int]:

@@ -1,27 +1,48 @@
-"""Loop nests of VGG-16: the zoo's VGG-19 without one convolution of each of three stages."""
+"""Networks of convolutions: loop nests on a CPU, and no layout kernel on a CPU or a GPU."""
 
 import math
 
 import numpy as np
 import onnx
 import pytest
+import tvm
 
 from benchmarks import zoo
 from benchmarks.fusion.counting import onnx_ours
-from benchmarks.fusion.figures import CPU
+from benchmarks.fusion.figures import CPU, GPU
+from tvm_fusion import transform
+from tvm_fusion.core.decisions import recording
+from tvm_fusion.device import parse
+from tvm_fusion.frontend import import_model
 
 pytestmark = pytest.mark.slow
+# Most loop nests. VGG-16 has 13 convolutions, of which pooling joins five, 3 products, a softmax.
+FLOORS = {
+    "resnet50": 57,
+    "mobilenet_v2": 54,
+    "efficientnet_b0": 85,
+    "convnext_tiny": 95,
+    "light_vgg19": 22,
+    "vgg16": 17,
+    "unet2d": 120,
+}
 DROPPED = ("conv3_4_w_0", "conv4_4_w_0", "conv5_4_w_0")
-FLOOR = 17
 
 
-def vgg16():
+def load(name):
     """Give every weight the same few numbers: they are not looked at."""
-    model = zoo.blank("light_vgg19")
-    graph = model.graph
+    model = zoo.blank("light_vgg19" if name == "vgg16" else name)
     pattern = np.random.default_rng(0).standard_normal(4099).astype("float32")
-    for weight in (t for t in graph.initializer if zoo.is_blank(t)):
+    for weight in (t for t in model.graph.initializer if zoo.is_blank(t)):
         weight.raw_data = np.resize(pattern, math.prod(weight.dims)).tobytes()
+    if name == "vgg16":
+        drop_convolutions(model.graph)
+        onnx.checker.check_model(model)
+    return model
+
+
+def drop_convolutions(graph):
+    """Make VGG-16 of VGG-19: one convolution less in each of three stages."""
     nodes = list(graph.node)
     for conv in (n for n in nodes if n.op_type == "Conv" and n.input[1] in DROPPED):
         (relu,) = (n for n in nodes if list(n.input) == [conv.output[0]])
@@ -29,13 +50,33 @@ def vgg16():
         after.input[0] = conv.input[0]
         graph.node.remove(conv)
         graph.node.remove(relu)
-    onnx.checker.check_model(model)
-    return model
+    assert sum(n.op_type in ("Conv", "Gemm") for n in graph.node) == 16
 
 
-def test_a_loop_nest_for_each_convolution_and_product():
-    """13 convolutions, of which pooling joins five, 3 products and a softmax."""
-    model = vgg16()
-    assert sum(n.op_type in ("Conv", "Gemm") for n in model.graph.node) == 16
-    counted = onnx_ours(model, CPU)
-    assert counted["kernels"] <= FLOOR, counted
+def layout_kernels(decisions):
+    edges = [d for d in decisions if d.code == "layout"]
+    assert edges  # of a plan: it was recorded
+    return [d.sentence for d in decisions if d.code == "layout_kernel"]
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_loop_nests_on_a_cpu(name):
+    with recording() as decisions:
+        counted = onnx_ours(load(name), CPU)
+    assert counted["kernels"] <= FLOORS[name], counted
+    assert layout_kernels(decisions) == []
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_no_layout_kernel_on_a_gpu(name):
+    stages = [
+        transform.NormalizeImport(),
+        transform.Rewrite(),
+        transform.Legalize(),
+        transform.FuseOperators(),
+        transform.PlanLayout(),
+    ]
+    mod = import_model(load(name)).mod
+    with parse(GPU).tvm_target(), recording() as decisions:
+        tvm.ir.transform.Sequential(stages)(mod)
+    assert layout_kernels(decisions) == []
