@@ -51,6 +51,13 @@ def test_any_number_of_rows():
         check(example, func, {"m": m}, tolerance=HALF)
 
 
+def test_masked_terms_are_updates_behind_branches():
+    """One instruction with a predicate each, where a choice of the term is two or three."""
+    text = cuda_source(scheduled(programs.softmax(5, 127, dtype="float16")))
+    assert "condval" not in text
+    assert " ? " not in text.split("__launch_bounds__", 2)[-1]
+
+
 # Bounds
 
 

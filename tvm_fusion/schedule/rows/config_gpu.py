@@ -27,7 +27,6 @@ LEAST_WHOLE = 4  # warps of an unaligned row, from which on threads are rounded 
 THREADS_TO_FILL = 1 << 17  # below which a device has room for more threads, with less to do each
 MAX_ROW_ELEMENTS = 64  # of a row that a thread keeps: the loops over them are unrolled
 MAX_REGISTERS = 96  # 32-bit ones of a thread, from which on too few threads are left
-MAX_LANES = 8  # of a vector
 MIN_THREADS = 8  # whose vectors fill a cache line
 # Where the device does not say.
 WARP_SIZE = 32
@@ -54,10 +53,6 @@ class RowConfig(RowThreads):
         Whether a variance is computed together with its mean.
     mask_tail : bool
         Whether threads without a vector in the last step of an aligned row compute it, masked.
-    groups_per_block : int
-        Groups of ``rows`` that a block takes one after the other, at a stride of the grid. Of more
-        than one, what rows share stays in registers, loaded once; so do the offsets of unaligned
-        rows in vectors, as the stride is a whole number of them.
     """
 
     row_elements: int = MAX_ROW_ELEMENTS
@@ -66,12 +61,6 @@ class RowConfig(RowThreads):
     keep_packed: bool = False
     one_pass_variance: bool = False
     mask_tail: bool = False
-    groups_per_block: int = 1
-
-    @property
-    def keeps_shared(self) -> bool:
-        """Whether what rows share stays in registers from group to group."""
-        return self.groups_per_block > 1
 
 
 def row_config(program: RowProgram, device: Device) -> RowConfig:

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from ...device import Device
 from ..design_space import Kernels
-from .config_gpu import MAX_LANES, WARP_SIZE, RowConfig, blocks_per_sm, longest_loop
+from .config_gpu import WARP_SIZE, RowConfig, blocks_per_sm, longest_loop
 from .default_config import default_config
 from .emit import static_volume
 from .passes import lanes_are_rows
-from .row_groups import fits_block, grouped, shared_inputs
 from .row_program import RowProgram
 from .vectorize import vectorize
 
@@ -30,13 +29,11 @@ KERNELS = Kernels(
             "rows",
             (
                 *("threads", "rows", "row_elements", "min_blocks_per_sm"),
-                *("keep_packed", "one_pass_variance", "mask_tail", "groups_per_block"),
+                *("keep_packed", "one_pass_variance", "mask_tail"),
             ),
         )
     }
 )
-GROUPED = ((3, 64), (4, 64), (4, 80))  # vectors and registers of a thread of several groups
-GROUPS = (4, 8, 16)  # of a block
 LEAST_THREADS = 64  # a block of fewer hides no latency
 
 
@@ -86,27 +83,6 @@ def configs(program: RowProgram, device: Device) -> Iterator[RowConfig]:
                 if config not in found:
                     found.add(config)
                     yield config
-    yield from (config for config in _grouped(program, chosen, device) if config not in found)
-
-
-def _grouped(program: RowProgram, chosen: RowConfig, device: Device) -> Iterator[RowConfig]:
-    """Enumerate blocks of several groups of rows, whose shared operands stay in shared memory."""
-    rows, loop = static_volume(program.rows, 0), longest_loop(program)
-    vectors = vectorize(program, loop, keeps_shared=True)
-    if device.kind != "cuda" or vectors.width == 1 or not shared_inputs(program):
-        return
-    count, warp_size = vectors.count(static_volume(loop, 1)), device.warp_size or WARP_SIZE
-    for (each, registers), of_block in itertools.product(GROUPED, ROWS):
-        threads = _threads(-(-count // each), warp_size, chosen)
-        for groups, one_pass in itertools.product(GROUPS, FLAGS):
-            config = grouped(chosen, threads, of_block, registers, groups)
-            config = replace(config, one_pass_variance=one_pass)
-            if (
-                _fits(config, device)
-                and rows > MAX_LANES * groups * of_block
-                and fits_block(program, config)
-            ):
-                yield config
 
 
 def _threads(count: int, warp_size: int, chosen: RowConfig) -> int:

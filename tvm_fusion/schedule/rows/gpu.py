@@ -13,40 +13,23 @@ for pass over the row (max, sum of exp, normalize, ..):
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...core.loops import (
-    NEAR,
-    block,
-    ceildiv,
-    constant,
-    find,
-    index,
-    kernel,
-    loop,
-    sequence,
-    threads,
-)
+from ...core.loops import NEAR, block, ceildiv, constant, find, kernel, sequence, threads
 from ...core.template import Refusal
 from ...device import Device
 from ...program.program import Program
-from ..gpu.launch import (
-    STATIC_SHARED_BYTES,
-    dependency_wait,
-    min_blocks_per_sm,
-    storage_sync,
-)
+from ..gpu.launch import STATIC_SHARED_BYTES, dependency_wait, min_blocks_per_sm
 from .arg_extremum import with_extrema_first
-from .config_gpu import MAX_THREADS_PER_SM, RowConfig
+from .config_gpu import MAX_THREADS_PER_SM, RowConfig, longest_loop
 from .default_config import default_config
 from .emit import volume
 from .half_precision import with_half_precision_math
 from .passes import plan_passes
-from .passes_gpu import emit_early_loads, emit_first_rows, emit_pass
+from .passes_gpu import emit_early_loads, emit_pass
 from .register_budget import BLOCK_REGISTERS, RegisterBudget
-from .row_groups import group_stride, shared_inputs, staged_bytes
 from .row_program import RowProgram, row_program
 from .softmax import with_inverses
 from .split_form import with_axes_of_maps
@@ -54,10 +37,12 @@ from .split_rows import blocks_per_row
 from .storage import copy_inputs, place_rows
 from .thread_block import ThreadBlock
 from .vector_loop import VectorLoop
+from .vectorize import shares_vectors, vectorize
 from .wide_integers import with_wide_integers
 
 WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
-FEW_REGISTERS, ELEMENT_REGISTERS = 20, 3  # of a thread with few elements, and for each
+# Of a thread with few elements, and for each of the row that it computes with; others have one.
+FEW_REGISTERS, ELEMENT_REGISTERS = 20, 3
 # Of what all rows share, such as the scale of a norm, in the registers of a thread. No load passes
 # a barrier: issued behind the last one, its latency would be added to that of the rows.
 EARLY_BYTES = 64
@@ -109,18 +94,24 @@ def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal
     if isinstance(storage, str):
         return Refusal("row_too_long", storage)
     registers = _claimed_registers(rows, config) if device.kind == "cuda" else 0
-    return RowEstimate(config, storage.shared_bytes + staged_bytes(rows, config), registers)
+    return RowEstimate(config, storage.shared_bytes, registers)
 
 
 def _claimed_registers(rows: RowProgram, config: RowConfig) -> int:
     """Estimate the registers that launch bounds leave a thread; 0 where there are none."""
     if config.min_blocks_per_sm is not None:
         return BLOCK_REGISTERS // (config.threads * config.rows * config.min_blocks_per_sm) // 8 * 8
-    copied, room = copy_inputs(rows), RegisterBudget(config)
-    if config.rows_first or not shared_inputs(rows) or not room.hold_all(copied):
+    is_vector_loop = vectorize(rows, longest_loop(rows)).is_unconditional
+    if config.rows_first or not is_vector_loop or not shares_vectors(rows):
         return 0
-    held, elements = room.kept(copied)
-    return min(held // 4 + WORKING_REGISTERS, FEW_REGISTERS + ELEMENT_REGISTERS * elements)
+    copied, room = copy_inputs(rows), RegisterBudget(config)
+    if not room.hold_all(copied):
+        return 0
+    kept = room.kept(copied)
+    held, elements = (sum(one) for one in zip(*kept, strict=True)) if kept else (0, 0)
+    largest = max((own for _, own in kept), default=0)
+    wanted = FEW_REGISTERS + elements + (ELEMENT_REGISTERS - 1) * largest
+    return min(held // 4 + WORKING_REGISTERS, wanted)
 
 
 def tunable_rows(program: Program, device: Device) -> RowProgram:
@@ -183,37 +174,23 @@ def row_kernel(
     ValueError
         If there is no room for the row buffers.
     """
-    groups = ceildiv(volume(rows.rows), config.rows)
-    stride = group_stride(groups, config)
-    config = config if stride else replace(config, groups_per_block=1)
     storage = place_rows(rows, config, _shared_limit(device), copies=True)
     if isinstance(storage, str):
         raise ValueError(storage)
     passes = plan_passes(storage.program)
     parts = blocks_per_row(storage.program, passes, config, device.sm_count or 1)
 
-    blocks = groups * parts if stride is None else index(stride)
+    blocks = ceildiv(volume(storage.program.rows), config.rows) * parts
     early_bytes = EARLY_BYTES if parts == 1 and _run_at_once(blocks, config, device) else 0
 
     def body(number: ir.Expr) -> tirx.Stmt:
         owner = ThreadBlock(storage, passes, config, number, parts, early_bytes)
         loops: list[VectorLoop] = []
-        if stride is not None:
-            owner.stride, owner.turns = stride, ceildiv(groups - number, stride)
-
-        def group(turn: ir.Expr) -> tirx.Stmt:
-            owner.turn = turn
-            return sequence([stmt for one in passes for stmt in emit_pass(owner, one, loops)])
-
-        stmts = loop("turn", owner.turns, group)
-        owner.turn = index(0)
+        stmts = [stmt for one in passes for stmt in emit_pass(owner, one, loops)]
         before = emit_early_loads(owner, loops, constants, True)
         behind = emit_early_loads(owner, loops, constants, False)
         wait = [dependency_wait()] if before and device.dependent_launch else []
-        is_staged = any(read.staged is not None for one in loops for read in one.reads)
-        ready = [storage_sync()] if is_staged else []
-        ahead = emit_first_rows(owner, loops)
-        stmt = sequence([*before, *wait, *ahead, *behind, *ready, stmts])
+        stmt = sequence([*before, *wait, *behind, *stmts])
         stmt = block("rows", stmt, owner.buffers)
         has_bound = owner.row_registers > 0 and _loads_shared(stmt)
         has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)

@@ -36,16 +36,15 @@ class RegisterBudget:
         passes = plan_passes(program)
         return self.hold(program, passes, _rows(program, passes))
 
-    def kept(self, program: RowProgram) -> tuple[int, int]:
-        """Count the bytes and the elements of a thread's row buffers that live at once."""
+    def kept(self, program: RowProgram) -> list[tuple[int, int]]:
+        """List the bytes and the elements of a thread's row buffers, where most live at once."""
         passes = plan_passes(program)
-        held, elements = [0] * len(passes), [0] * len(passes)
+        live: list[list[tuple[int, int]]] = [[] for _ in passes]
         for buffer in _rows(program, passes):
             size = self._bytes(program, buffer) or 0
             for number in _life(passes, buffer):
-                held[number] += size
-                elements[number] += size // DataType(str(buffer.dtype)).itemsize
-        return max(held, default=0), max(elements, default=0)
+                live[number].append((size, size // DataType(str(buffer.dtype)).itemsize))
+        return max(live, key=lambda rows: sum(size for size, _ in rows), default=[])
 
     def hold(self, program: RowProgram, passes: Sequence[Pass], rows: Sequence[ir.Var]) -> bool:
         """Whether there is room for some row buffers, each live from its first pass to its last."""
@@ -63,7 +62,7 @@ class RegisterBudget:
     def _bytes(self, program: RowProgram, buffer: ir.Var) -> int | None:
         """Count the bytes of a thread's part of a row; ``None`` if it is too long to unroll."""
         axes = program.producer(buffer).inner
-        vectors = vectorize(program, axes, self.config.keeps_shared)
+        vectors = vectorize(program, axes)
         width = vectors.width
         steps = items_per_thread(axes, self.config.threads, vectors)
         if steps is None:

@@ -19,10 +19,9 @@ from ...core.loops import index
 from ...program.stage import Axis
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .register_budget import items_per_thread
-from .row_groups import STAGED, STAGED_TYPES
 from .row_program import RowStage
 from .thread_block import ThreadBlock
-from .vectorize import is_streamed, is_vector, lanes_per_access
+from .vectorize import is_streamed, is_vector
 
 LOADS_IN_FLIGHT = 8  # of 16 bytes that a thread issues before it uses the first
 
@@ -45,10 +44,6 @@ class RowVectorLoad:
         Whether it is issued before anything is computed: each row has elements of its own.
     is_early : bool
         Whether it is issued before the first pass: all rows share the elements.
-    staged : Var or None
-        Its elements in float32 in shared memory, for all groups of rows of the block.
-    ahead : Var or None
-        Registers of the same elements of the block's next group of rows.
     """
 
     stage: RowStage
@@ -57,8 +52,6 @@ class RowVectorLoad:
     is_row: bool
     is_streamed: bool
     is_early: bool = False
-    staged: ir.Var | None = None
-    ahead: ir.Var | None = None
 
 
 class RowVectors:
@@ -124,38 +117,13 @@ class RowVectors:
         if streamed and self._is_copy(stage, load):
             row = self.block.row_in_registers(stage.targets[0])
         if row is not None:
-            size = self.steps * self.width
-            ahead = self._registers(row, size) if self.block.config.keeps_shared else None
-            return RowVectorLoad(stage, load, row, True, True, ahead=ahead)
-        is_early = not streamed and self.is_unrolled and not any(map(has_load, load.indices))
-        if is_early and self.block.config.keeps_shared and str(load.source.dtype) in STAGED_TYPES:
-            return self._staged(stage, load)
-        if is_early:
+            return RowVectorLoad(stage, load, row, True, True)
+        if not streamed and self.is_unrolled and not any(map(has_load, load.indices)):
             early = self.block.early_registers(load, self.steps * self.width)
             if early is not None:
                 return RowVectorLoad(stage, load, early, False, False, True)
         size = self.width * (self.in_flight if streamed else 1)
         return RowVectorLoad(stage, load, self._registers(load.source, size), False, streamed)
-
-    def _staged(self, stage: RowStage, load: ir.TensorLoad) -> RowVectorLoad:
-        """Keep what rows share in shared memory, converted: loads of neighbours fill its banks."""
-        name, words = load.source.name, self.width // self._bank_words
-        shape = [self.steps * words, self.block.config.threads, self._bank_words]
-        staged = self.block.scratch(shape, STAGED, f"{name}_staged", "shared")
-        own = self.block.scratch(
-            [self.block.config.threads, self.width], STAGED, f"{name}_vector", "local"
-        )
-        return RowVectorLoad(stage, load, own, False, False, True, staged)
-
-    def _staged_at(self, step: ir.Expr, lane: ir.Expr) -> list[ir.Expr]:
-        words = self._bank_words
-        place = step * (self.width // words) + tirx.floordiv(lane, index(words))
-        return [self.r, place, self.t, tirx.floormod(lane, index(words))]
-
-    @property
-    def _bank_words(self) -> int:
-        """Elements of an access to what is staged."""
-        return lanes_per_access(STAGED, self.width)
 
     def _is_copy(self, stage: RowStage, load: ir.TensorLoad) -> bool:
         return (
@@ -176,8 +144,7 @@ class RowVectors:
     def _slot(
         self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr, lane: ir.Expr
     ) -> list[ir.Expr]:
-        is_whole = read.is_row or (read.is_early and read.staged is None)
-        vector = step if is_whole else number if read.is_streamed else index(0)
+        vector = step if read.is_row or read.is_early else number if read.is_streamed else index(0)
         return [self.r, self.t, vector * self.width + lane]
 
     def _element(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:

@@ -51,11 +51,9 @@ def blocks_per_row(
     ]
     # A last pass that is a sum over rows has no order of its results.
     is_written_only = all(stage.is_map for stage in last.stages)
-    if not before or outside or not is_written_only or config.rows_first or config.keeps_shared:
+    if not before or outside or not is_written_only or config.rows_first or None in rows:
         return 1
-    if None in rows:
-        return 1
-    vectors = vectorize(program, last.loop_axes, config.keeps_shared)
+    vectors = vectorize(program, last.loop_axes)
     if not vectors.is_unconditional:
         return 1
     blocks = 1

@@ -76,10 +76,7 @@ class ThreadBlock:
         self._early_bytes = early_bytes
         self._early: list[tuple[ir.TensorLoad, ir.Var]] = []
         self._part = tirx.floormod(number, index(parts))
-        self._first_group = tirx.floordiv(number, index(parts))
-        self.turn: ir.Expr = index(0)
-        self.stride = 0
-        self.turns: ir.Expr = index(1)
+        self._first_row = tirx.floordiv(number, index(parts)) * config.rows
         self._count = volume(self.program.rows)
         self._private = private_buffers(self.program, passes)
         self._passes = passes
@@ -132,7 +129,7 @@ class ThreadBlock:
         """Vectorize a loop: alike in all passes over axes of the same extents."""
         found = next((o for known, o in self._orders if equal_axes(known, axes)), None)
         if found is None:
-            found = vectorize(self.program, axes, self.config.keeps_shared)
+            found = vectorize(self.program, axes)
             if self._exchanges(axes):
                 # Lanes are no single access to shared memory, between which TVM wants barriers: it
                 # may reuse the memory of what is read for what is written.
@@ -157,23 +154,10 @@ class ThreadBlock:
 
     def pairs(self, stage: RowStage, at: Pairs, r: ir.Expr) -> Pairs:
         """Give the values of a stage's axes, from those inside the row."""
-        row = self._row_number(r)
+        row = self._first_row + r
         if not self._fills_blocks:
-            row = self._existing(row, r)  # computed again, stored once
+            row = tirx.min(row, self._count - 1)  # computed again, stored once
         return [*bind(stage.rows, unflatten(row, stage.rows)), *at]
-
-    def _row_number(self, r: ir.Expr) -> ir.Expr:
-        return (self._first_group + self.turn * self.stride) * self.config.rows + r
-
-    def first_row(self, stage: RowStage, r: ir.Expr) -> Pairs:
-        """Give the values of a stage's row axes in the first group of a block of several."""
-        return bind(stage.rows, unflatten(self._first_group * self.config.rows + r, stage.rows))
-
-    def _existing(self, row: ir.Expr, r: ir.Expr) -> ir.Expr:
-        """Give a row that there is: of a block of several groups, one with the same offset."""
-        if not self.config.keeps_shared:
-            return tirx.min(row, self._count - 1)
-        return tirx.Select(row < self._count, row, self._first_group * self.config.rows + r)
 
     def value(self, stage: RowStage, expr: ir.Expr, pairs: Pairs, position: Position) -> ir.Expr:
         """Express a stage's value over the buffers of the block."""
@@ -215,7 +199,7 @@ class ThreadBlock:
         """Guard a store to memory against rows behind the last."""
         if self._fills_blocks:
             return store
-        return tirx.IfThenElse(self._row_number(r) < self._count, store, None)
+        return tirx.IfThenElse(self._first_row + r < self._count, store, None)
 
     def is_own_step(self, stages: Sequence[RowStage], step: ir.Expr) -> ir.Expr | None:
         """Whether a step of a pass is this block's; ``None`` if all are."""

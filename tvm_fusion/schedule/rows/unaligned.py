@@ -62,10 +62,7 @@ class RowVectorAccess:
 
 
 def find_origin(
-    stages: Sequence[tuple[RowStage, Axis]],
-    accesses: Sequence[RowVectorAccess],
-    whole: int,
-    keeps_shared: bool = False,
+    stages: Sequence[tuple[RowStage, Axis]], accesses: Sequence[RowVectorAccess], whole: int
 ) -> tuple[int, RowOrigin] | None:
     """Find where rows begin, if all streamed accesses have the same offset in a vector.
 
@@ -78,8 +75,6 @@ def find_origin(
         What would be vectorized if rows were aligned.
     whole : int
         Elements of 16 bytes.
-    keeps_shared : bool
-        Whether what rows share is in registers already.
 
     Returns
     -------
@@ -92,8 +87,7 @@ def find_origin(
     buffers = {access.buffer for access in streams}
     is_long = len(buffers) <= 2 and (axis.size or 0) >= MIN_LONG_ROW  # one read, one written
     narrowing = NARROWING_OF_ONE if is_long else NARROWING
-    is_wide = keeps_shared or len(streams) == len(accesses)
-    width = whole if is_wide else whole // narrowing
+    width = whole if len(streams) == len(accesses) else whole // narrowing
     if not streams or (axis.size or 0) < MIN_VECTORS * width:
         return None
     if any(loads(i) for stage, _ in stages for load in stage.loads for i in load.indices):

@@ -58,9 +58,7 @@ class Vectorization:
         return -(-(before + size) // self.width)
 
 
-def vectorize(
-    program: RowProgram, axes: Sequence[Axis], keeps_shared: bool = False
-) -> Vectorization:
+def vectorize(program: RowProgram, axes: Sequence[Axis]) -> Vectorization:
     """Choose the order of some axes, and the width of vectors along the last one.
 
     Every access that moves along the innermost axis must be contiguous and aligned. A vector has 16
@@ -74,8 +72,6 @@ def vectorize(
         finds the elements that it keeps in registers.
     axes : sequence of Axis
         Of a pass, or of the results of a row.
-    keeps_shared : bool
-        Whether what rows share is in registers already, for rows of one offset in a vector.
     """
     alike = [
         (stage, own)
@@ -92,15 +88,14 @@ def vectorize(
     ):
         return Vectorization(tuple(order))
     width, whole = _widths(program, ordered, fused)
-    most = whole - 1 if keeps_shared else whole // MIN_NARROWING
-    if len(axes) == 1 and width <= most:
+    if len(axes) == 1 and width * MIN_NARROWING <= whole:
         loops = [(stage, own[0]) for stage, own in ordered]
         accesses = [
             RowVectorAccess(stage, axis, *found)
             for stage, axis in loops
             for found in _accesses(program, stage, [axis])
         ]
-        unaligned = find_origin(loops, accesses, whole, keeps_shared)
+        unaligned = find_origin(loops, accesses, whole)
         if unaligned is not None:
             width, origin = unaligned
             return Vectorization(tuple(order), width, whole, True, origin)
@@ -137,6 +132,16 @@ def streams_of(program: RowProgram, axes: Sequence[Axis]) -> int:
             if is_one and load.source not in found:
                 found.append(load.source)
     return len(found)
+
+
+def shares_vectors(program: RowProgram) -> bool:
+    """Whether all rows read the same vectors of an input, such as the scale of a norm."""
+    return any(
+        is_vector(program, load, stage.loop_axes[-1]) and not is_streamed(load, stage.rows)
+        for stage in program.stages
+        if stage.loop_axes
+        for load in stage.loads
+    )
 
 
 def _widths(
