@@ -76,3 +76,21 @@ def test_kernels_and_operators_are_those_of_float32(name):
     for half in (planned(wide, "fp16"), *(planned(program(name, dtype)) for dtype in HALVES)):
         assert half[1] == operators
         assert half[0] <= launches
+
+
+def test_norms_between_products_have_no_kernel():
+    """Of BERT, all but that of the embeddings, which is no product, and the last, a result."""
+    sizes = {**SIZES, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+    config = transformers.BertConfig(vocab_size=99, **sizes)
+    module = transformers.BertModel._from_config(config, attn_implementation="sdpa").eval()
+    ids = {"input_ids": torch.randint(99, (1, 96))}
+    exported = torch.export.export(module.requires_grad_(False).half(), (), ids, strict=False)
+    launches = [
+        sum(
+            c.launches
+            for p in plan_model(exported, TARGET, config).plans.values()
+            for c in p.claims
+        )
+        for config in (FusionConfig(), FusionConfig(without=["norm_statistics"]))
+    ]
+    assert launches[1] - launches[0] == 3

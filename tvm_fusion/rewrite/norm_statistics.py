@@ -15,7 +15,8 @@ are of deviations from its own mean: nothing cancels, whatever the mean of the r
 that the columns of half types nearly add up to zero, too (folded_norm).
 
 On an H200, a layer of BERT at 128 tokens takes 19.6 us instead of 22.0, and 18.4 without any norm.
-With sums of the rows of A taken by idle warps of the second product it takes 25.2.
+With sums of the rows of A taken by idle warps of the second product it takes 25.2. The whole of
+BERT takes 337 us instead of 358, GPT-2 348 instead of 375, host included.
 """
 
 from __future__ import annotations
