@@ -53,7 +53,13 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     return dict(sorted(records.items(), key=lambda item: item[1]["environment"]["date"]))
 
 
-def render(records: dict[str, dict[str, Any]]) -> str:
+def load_memory(folder: Path) -> dict[str, Any] | None:
+    """Read the record of memory in a folder, if there is one."""
+    path = folder / "memory.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def render(records: dict[str, dict[str, Any]], memory: dict[str, Any] | None = None) -> str:
     """Return the page for the records; of a model in several, the newest measurement counts."""
     newest = {model["name"]: model for record in records.values() for model in record["models"]}
     models = [newest[name] for name in sorted(newest)]
@@ -66,6 +72,7 @@ def render(records: dict[str, dict[str, Any]]) -> str:
             _INTRODUCTION,
             *_latency(models, peers),
             *_cost(models),
+            *(_memory(memory) if memory else []),
             *_not_timed(models),
             *_spread(models, peers),
             *_sources(records),
@@ -132,6 +139,22 @@ def _cost(models: Sequence[dict[str, Any]]) -> list[str]:
             for peer, result in model["peers"].items()
             if "not_counted" in result.get("facts", {})
         ),
+    ]
+
+
+def _memory(record: dict[str, Any]) -> list[str]:
+    """Intermediates at their peak; written by :mod:`~benchmarks.harness.arena`."""
+    rows = [
+        [name, *(f"{one[who] / 1e6:.1f}" for who in ("ours", "onnxruntime"))]
+        for name, one in record["models"].items()
+    ]
+    return [
+        "\n## Memory of intermediates\n",
+        "MB at the peak of a run of batch 1 with two threads, without weights, inputs and outputs' "
+        "copies. Ours is the planned storage and what both threads keep in the largest kernel; "
+        f"onnxruntime {record['onnxruntime']} is the least arena in which the model runs. By "
+        "`python -m benchmarks.harness.arena`.\n",
+        *table(["model", "ours", "onnxruntime"], rows),
     ]
 
 
@@ -217,7 +240,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=CPU, help="default: benchmarks/cpu")
     folder = parser.parse_args(arguments).folder
     try:
-        page = render(load(folder / "results"))
+        page = render(load(folder / "results"), load_memory(folder))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -506,4 +506,6 @@ def test_file_of_another_schema_is_refused(tmp_path, capsys):
 
 def test_committed_table_is_what_the_committed_results_give():
     committed = (table.CPU / "README.md").read_text()
-    assert committed == table.render(table.load(table.CPU / "results"))
+    assert committed == table.render(
+        table.load(table.CPU / "results"), table.load_memory(table.CPU)
+    )

@@ -8,8 +8,11 @@ import pytest
 import tvm
 
 from benchmarks import zoo
-from benchmarks.fusion.counting import onnx_ours
+from benchmarks.fusion.counting import lowered, onnx_ours
 from benchmarks.fusion.figures import CPU, GPU
+from benchmarks.harness.arena import planned_bytes
+from benchmarks.harness.table import CPU as CPU_PAGE
+from benchmarks.harness.table import load_memory
 from tvm_fusion import transform
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
@@ -65,6 +68,12 @@ def test_loop_nests_on_a_cpu(name):
         counted = onnx_ours(load(name), CPU)
     assert counted["kernels"] <= FLOORS[name], counted
     assert layout_kernels(decisions) == []
+
+
+def test_memory_of_intermediates_is_below_the_record_of_onnxruntime():
+    record = load_memory(CPU_PAGE)
+    one = record["models"]["resnet50"]
+    assert planned_bytes(lowered(load("resnet50"), CPU)) <= one["onnxruntime"]
 
 
 @pytest.mark.parametrize("name", FLOORS)

@@ -169,9 +169,12 @@ def merged(group: Group) -> tirx.PrimFunc:
     main = main.with_attr("global_symbol", "main")  # FuseTIR drops what nothing public calls
     functions[ir.GlobalVar("main")] = main
     fused = relax.transform.FuseTIR()(tvm.IRModule(functions))
-    kernel = fused[fused["main"].body.blocks[0].bindings[0].value.args[0]]
-    # What an input defines is no parameter of a kernel.
-    scalars = len(group.inputs) + len(group.scalars)
-    symbols = len(group.inputs) + len(_symbols(group))
-    params = [*kernel.params[:scalars], *kernel.params[symbols:]]
+    called = fused["main"].body.blocks[0].bindings[0].value
+    kernel = fused[called.args[0]]
+    # What an input defines is no parameter of a kernel. FuseTIR has symbols in an order of its own.
+    inputs, symbols = len(group.inputs), len(group.inputs) + len(s)
+    given = list(called.args[1].fields)[inputs:symbols]
+    of = dict(zip(given, kernel.params[inputs:symbols], strict=True))
+    scalars = [of[v] for v in group.scalars]
+    params = [*kernel.params[:inputs], *scalars, *kernel.params[symbols:]]
     return tirx.PrimFunc(params, kernel.body, kernel.ret_type, kernel.attrs)
