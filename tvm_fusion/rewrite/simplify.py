@@ -87,9 +87,9 @@ class Rewrite:
             "batch_matmuls": BatchMatmuls(),
             "join_matmuls": JoinMatmuls(),
             "narrow_weights": TransposeNarrowWeights(),
+            "norm_statistics": NormStatistics(),
         }
-        found = on_rewritable(*(rule for name, rule in last.items() if name not in without))(found)
-        return found if "norm_statistics" in without else NormStatistics()(found)
+        return on_rewritable(*(rule for name, rule in last.items() if name not in without))(found)
 
     def _search(self) -> Pass:
         laws = rules.laws(self._options.flags, self._options.without)
