@@ -173,10 +173,12 @@ class TileEpilogue:
         count = self._rows * self._positions // width
         step_size = self._config.split_k * self._mainloop.threads
         steps = -(-count // step_size)
+        reads = self._row_values is not None or (self._made is not None and self._made.reads)
         # Elements that are stored alone are computed whether they exist or not: between branches,
-        # each would wait for its own instructions.
+        # each would wait for its own instructions. 3241x24x2273 with GELU took 22.4 us, not 25.5;
+        # but where results read others, 4432x37x1569 with a residual 28.9, not 22.1.
         is_alone = width == 1 and count % step_size == 0 and self._made is not None
-        is_alone = is_alone and self._group is None and self._row_values is None
+        is_alone = is_alone and not (reads or self._group is not None)
 
         def at(step: ir.Expr) -> VectorPlace:
             flat = step * step_size + self._place.rank * self._mainloop.threads + thread
@@ -207,8 +209,6 @@ class TileEpilogue:
                     return self._store(i, place, thread, place.inside)
                 return when(place.inside, self._store(i, place, thread))
 
-            reads = self._made is not None and self._made.reads
-            reads = reads or self._row_values is not None
             fills = unrolled("vector", size, fill) if reads else sequence([])
             stmts += [fills, unrolled("vector", size, finish)]
         return stmts

@@ -19,7 +19,7 @@ from ...core.expressions import is_expensive
 from ...core.loops import constant
 from ...device import Device
 from ..gpu.wgmma import THREADS, K, M
-from .computed_operand import ComputedOperand
+from .computed_operand import STAGE, ComputedOperand
 from .tile_gemm_model import RATES
 from .tile_gemm_problem import assumed_rows, gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
@@ -103,7 +103,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     steps = config.block_k // config.k_step
     if isinstance(config.operand_b, ComputedOperand):
         each = config.operand_b.clocks / THREADS
-        copies = max(copies, each * config.block_n * config.block_k)
+        copies = max(copies, STAGE + each * config.block_n * config.block_k)
     products = resident * max(elements * steps * K / rate, copies)
     stage = max(products, RATES.latency / (config.stages - 1))
     main = config.k_tiles * stage
