@@ -40,8 +40,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
-    from tvm_fusion.fusion.records import Records
-
     from . import measure
     from .survey import Survey
 
@@ -49,14 +47,13 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
     if unknown:
         raise UserError(f"unknown model {unknown[0]}", f"one of {', '.join(zoo.names())}")
     settings = measure.Settings(options.rounds, options.budget, stock=options.stock)
-    store = Records.open(options.put_records) if options.put_records else None
     record: dict[str, Any] = {
         "schema": SCHEMA,
         "environment": environment.describe(ROOT),
         "command": ["python", "-m", "benchmarks.groups", *arguments],
         "settings": {"threads": options.threads, "seed": options.seed, **asdict(settings)},
     }
-    survey = Survey(parse("cpu").tvm_target(), settings, options.seed, store)
+    survey = Survey(parse("cpu").tvm_target(), settings, options.seed)
     for name in options.models:
         survey.model(name, progress=lambda line: print(line, file=sys.stderr, flush=True))
         record |= survey.result()
@@ -82,12 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
     parser.add_argument(
         "--stock", action="store_true", help="run the members as stock TVM leaves them, too (slow)"
-    )
-    parser.add_argument(
-        "--put-records",
-        type=Path,
-        metavar="FILE",
-        help="keep what was measured, of groups and of their members alone, for the planner",
     )
     return parser
 

@@ -82,14 +82,6 @@ def measure(case: Case, target: Target, settings: Settings, seed: int = 0) -> di
     return result | {"status": "right", "reason": None} | timed
 
 
-def alone(case: Case, target: Target, settings: Settings, seed: int = 0) -> tuple[float, int]:
-    """Time one group without comparing it; median microseconds and the number of runs."""
-    machine = variants.load(variants.fused(case, target), target)
-    run = timer(machine, draw(case, seed))
-    count = _runs(run(1), settings)
-    return statistics.median(run(count) for _ in range(settings.rounds)), count * settings.rounds
-
-
 def interleaved(
     timers: Mapping[str, Callable[[int], float]], settings: Settings, rounds: int | None = None
 ) -> dict[str, Any]:

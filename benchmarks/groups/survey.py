@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import tvm
 from tvm.target import Target
 
-from tvm_fusion import transform
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.record_key import Key
-from tvm_fusion.fusion.records import Records
 
-from . import measure, variants
+from . import measure
 from .cases import Case, cases, planned
 
 _DIGITS = 16  # of a hash that are enough to find a group again
@@ -33,20 +30,14 @@ class Survey:
         How much is measured.
     seed : int
         Of weights and inputs.
-    records : Records, optional
-        Takes what is measured.
     """
 
-    def __init__(
-        self, target: Target, settings: measure.Settings, seed: int, records: Records | None
-    ) -> None:
+    def __init__(self, target: Target, settings: measure.Settings, seed: int) -> None:
         self._target = target
         self._device = parse(target).device
         self._settings = settings
         self._seed = seed
-        self._records = records
         self._groups: dict[Key, dict[str, Any]] = {}
-        self._alone: set[Key] = set()
         self._models: list[dict[str, Any]] = []
 
     def model(self, name: str, progress: Progress = lambda line: None) -> None:
@@ -61,14 +52,10 @@ class Survey:
                 result = measure.measure(case, self._target, self._settings, self._seed)
                 kept = {k: v for k, v in result.items() if k not in _ROUNDS}
                 self._groups[key] = self._about(case, key) | kept
-                self._put(case, key, result)
                 shown = f"{result['ratio']:.2f}" if "ratio" in result else result["reason"]
                 progress(f"{name}: {number}/{len(several)} {case.group.title}: {shown}")
             calls = self._groups[key]["models"]
             calls[name] = calls.get(name, 0) + case.calls
-        if self._records is not None:
-            for case in self._single(found):
-                self._put_alone(case)
 
     def result(self) -> dict[str, Any]:
         """Return models, groups (largest ratio first), and the numbers of losses and failures."""
@@ -89,25 +76,3 @@ class Survey:
             "outputs": [str(v.type) for v in case.group.outputs],
             "models": {},
         }
-
-    def _put(self, case: Case, key: Key, result: dict[str, Any]) -> None:
-        if self._records is not None and result["status"] == "right" and case.template:
-            runs = result["runs"]["fused"] * len(result["quotients"])
-            self._records.put(key, result["us"]["fused"], runs)
-
-    def _single(self, found: list[Case]) -> Iterator[Case]:
-        """Yield groups of one operator: those of the plan, and the members of the others."""
-        for case in found:
-            if len(case.group) == 1:
-                yield case
-            else:
-                with self._target:
-                    plan = tvm.ir.transform.Sequential([transform.FuseOperators()])
-                    yield from cases(plan(variants.unfused(case)))
-
-    def _put_alone(self, case: Case) -> None:
-        key = case.key(self._device)
-        if case.template and self._records is not None and key not in self._alone:
-            self._alone.add(key)
-            us, runs = measure.alone(case, self._target, self._settings, self._seed)
-            self._records.put(key, us, runs)

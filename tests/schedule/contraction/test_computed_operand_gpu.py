@@ -58,7 +58,7 @@ def test_split_k():
 
 
 @pytest.mark.parametrize(
-    "case", [int4(512, 1024, 1024, 1, True, size=128), int8(512, 512, 1024, True)]
+    "case", [int4(512, 4096, 14336, 1, True, size=128), int8(512, 4096, 14336, True)]
 )
 def test_many_rows_are_claimed(case):
     claim = GpuContraction().claim(group(*case[:2], CUDA), CUDA.device)
