@@ -307,6 +307,13 @@ CASES = [
         ("reduction extent (K) of matmul is not known",),
     ),
     Case(
+        "symbolic_window",
+        NormGemm(),
+        [tensor("x", 1, 24, N, N), tensor("w", 40, 24, 1, 1)],
+        lambda emit, x, w: op.nn.conv2d(emit(op.nn.max_pool2d(x, (3, 3), (2, 2))), w),
+        ("The rows of conv2d come from windows",),
+    ),
+    Case(
         "no_constant_weight",
         NormGemm(),
         [tensor("x", 1, 64), tensor("w", 64, 48)],

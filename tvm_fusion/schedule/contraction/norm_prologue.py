@@ -95,6 +95,14 @@ def norm_prologue(program: Program) -> NormPrologue | Refusal:
         return Refusal(
             "symbolic_k", f"The reduction extent (K) of {stage.title} is not known at compile time."
         )
+    if any(map(_has_windows, before)) and any(constant(a.extent) is None for a in rows[1:]):
+        # Each element would divide its row's number by the extents, and TVM's code generator
+        # simplifies quotients inside quotients again and again: it took minutes.
+        return Refusal(
+            "symbolic_window",
+            f"The rows of {stage.title} come from windows, at places that the number of a row "
+            "gives by extents that are not known at compile time.",
+        )
     shape = [a.extent for a in axes]
     operand = declare(shape, str(operand_a.ty.dtype), "rows")
     replaced = replace_operand(stage, operand_a, load(operand, [a.var for a in axes]))
@@ -137,6 +145,13 @@ def _depending(program: Program, stage: Stage) -> list[Stage]:
             found.append(other)
             written |= set(other.targets)
     return found
+
+
+def _has_windows(stage: Stage) -> bool:
+    """Whether an index adds up terms and output places, as that of a pooled image does."""
+    terms, places = ({a.var for a in axes} for axes in (stage.reduce, stage.axes))
+    used = (variables(i) for x in stage.loads for i in x.indices)
+    return any(found & terms and found & places for found in used)
 
 
 def _computed_operand(stage: Stage, computed: set[ir.Var]) -> ir.Expr | None:
