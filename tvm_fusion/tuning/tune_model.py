@@ -175,6 +175,7 @@ def tune(
             tuner.show("racing the whole model", spending)
             model = WholeModel(imported, found.planned, spec, seed, _of_model(effort))
             race = _choose(tuner, winners, model, spending)
+            tuner.show("done", spending)
     return Tuning(
         db=Path(db),
         tasks=len(state.tasks),

@@ -406,6 +406,7 @@ def test_registers_are_those_that_were_claimed():
     few_keys = {  # TMA copies more
         "d64": tensors(1, 16, 1024, 384, 64, dtype=HALF),
         "d128": tensors(4, 32, 4096, 384, 128, dtype=HALF),
+        "d256": tensors(1, 8, 1000, 384, 256, dtype=HALF),
     }
     for name, params in (SHAPES | few_keys).items():
         claims[name], functions[name] = kernel(Attention(True), group(params, PLAIN[0], CUDA), CUDA)

@@ -1,6 +1,5 @@
 """Convolutions of few channels: a partial im2col of the image, and a GEMM over its runs."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -60,7 +59,7 @@ def _copies_are_free(monkeypatch):
 def device(request, monkeypatch):
     """Of which so small a product takes the one or the other."""
     if request.param == "wgmma":
-        monkeypatch.setattr(gemm_configs_gpu, "estimated_clocks", lambda *_: math.inf)
+        monkeypatch.setattr(gemm_configs_gpu, "estimated_clocks", lambda *_: 1e30)
         return CUDA.device
     return replace(CUDA.device, tma=False)
 
