@@ -26,13 +26,13 @@ def fold(scale: np.ndarray, weight: np.ndarray, is_centred: bool) -> np.ndarray:
     numpy.ndarray
         ``[K, N]``, of the type of ``weight``.
     """
-    exact = scale.astype("float64")[:, None] * weight.astype("float64")
+    exact = scale.astype("float32")[:, None] * weight.astype("float32")
     if not is_centred:
         return exact.astype(weight.dtype)
-    exact -= exact.mean(axis=0)
+    exact -= exact.mean(axis=0, dtype="float64").astype("float32")
     made = np.empty_like(weight)
-    error = np.zeros(weight.shape[1])
+    error = np.zeros(weight.shape[1], "float32")
     for row, wanted in zip(made, exact, strict=True):
-        row[:] = (wanted + FEEDBACK * error).astype(weight.dtype)
-        error += wanted - row.astype("float64")
+        row[:] = (wanted + np.float32(FEEDBACK) * error).astype(weight.dtype)
+        error += wanted - row.astype("float32")
     return made
