@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import tvm_fusion
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
+from tvm_fusion.fusion.refusals import RefusedByAll
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.contraction.grouped_gemm_template import GroupedGemm
@@ -28,6 +30,7 @@ from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.convolution import groups
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.elementwise.template import Elementwise
+from tvm_fusion.schedule.inline import inlined_size
 from tvm_fusion.schedule.rows.template import Rows
 from tvm_fusion.schedule.scan.template import PrefixSum
 from tvm_fusion.schedule.single.template import Single
@@ -514,6 +517,27 @@ def test_groups_of_fewer_channels_than_a_vector(monkeypatch):
     assert "A vector of output channels would be of several groups" in refusal.sentence
 
 
+def test_a_map_whose_point_is_not_known_from_an_element():
+    def body(emit, x):
+        y = emit(op.exp(x))
+        return op.divide(y, emit(op.sum(y, [1], keepdims=True)))
+
+    members = group([tensor("x", 8, 16)], body, CPU)
+    first, *others = members.program.stages
+    halves = tuple(tirx.floordiv(i, tirx.const(2, "int64")) for i in first.indices[0])
+    program = replace(members.program, stages=(replace(first, indices=(halves,)), *others))
+    refusal = inlined_size(program)
+    assert refusal.code == "not_inlinable"
+    assert "exp cannot be inlined into its readers" in refusal.sentence
+
+
+def test_a_group_that_is_far_from_every_template():
+    far = {name: Refusal("not_mine", "It has no rows.") for name in ("rows", "columns")}
+    refusal = RefusedByAll(far | {"single": Refusal("one_operator_only", "It has two operators.")})
+    assert refusal.code == "no_template"
+    assert refusal.sentence == "rows, columns: It has no rows."
+
+
 # Codes -------------------------------------------------------------------------------------------
 
 ELSEWHERE = {
@@ -522,10 +546,8 @@ ELSEWHERE = {
     "claim_broken",  # test_a_broken_claim_is_not_made_again
     "no_combiner",  # test_an_update_that_is_no_reduction
     "no_such_config",  # of tuning: tests/schedule/test_design_spaces.py
-    # A map in the way that the composition of a group has already given another form.
-    "not_inlinable",
-    # Computed: the code of the nearest template's refusal, or no_template if all are far away.
-    "no_template",
+    "not_inlinable",  # test_a_map_whose_point_is_not_known_from_an_element
+    "no_template",  # test_a_group_that_is_far_from_every_template
 }
 
 
