@@ -59,7 +59,7 @@ def query_blocks(problem: FlashProblem, config: FlashMmaConfig, write: BlockOf) 
 
 
 def _longest_first(problem: FlashProblem, config: FlashMmaConfig) -> tuple[int, int, int] | None:
-    """Order blocks of causal attention; ``None`` where all take as long, or nobody knows.
+    """Order blocks of causal attention; ``None`` where all take as long, or it is unknown.
 
     Returns
     -------

@@ -55,7 +55,7 @@ OWN_PACE = 1.08  # how much longer tiles take without turns
 # 2x16x4096x128 with a window of 1,024 keys took 142 us with 128 keys, 181 with 160; 2x16x2048x256,
 # causal, 153 with 64, 146 with 80.
 MASKED = 0.03
-PACKED_KEYS = 256  # of a packed sequence, whose length nobody knows at compile time
+PACKED_KEYS = 256  # of a packed sequence, whose length is not known at compile time
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
 

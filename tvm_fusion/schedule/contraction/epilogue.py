@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -132,3 +133,11 @@ def reindexed(part: Stage, stage: Stage, own: ir.TensorLoad) -> Result | None:
 
 def _same_place(a: ir.TensorLoad, b: ir.TensorLoad) -> bool:
     return tvm_ffi.structural_equal(list(a.indices), list(b.indices))
+
+
+def axes_at(
+    stage: Stage, indices: Sequence[ir.Expr], place: Sequence[ir.Expr]
+) -> dict[ir.Var, ir.Expr]:
+    """Give a stage's axes where its access is at a place; 0 for those that do not move it."""
+    found = {v: i for v, i in zip(indices, place, strict=True) if isinstance(v, ir.Var)}
+    return {a.var: index(0) for a in stage.axes} | found

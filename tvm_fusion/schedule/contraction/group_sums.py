@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...core.expressions import is_load_of, load, loads, map_loads, variables
+from ...core.expressions import load, loads, map_loads, variables
 from ...core.loops import constant, index, substitute
 from ...core.template import Refusal
+from ...program.contractions import term_of
 from ...program.stage import Stage
-from .epilogue import Result, result_of
+from .epilogue import Result, axes_at, result_of
 from .operands import SumOfProducts
 
 WIDTH = 64  # columns of a group: tiles have several of them
@@ -104,10 +105,9 @@ def _read(
     sums: list[tuple[ir.Var, ir.Expr]] = []
     places: dict[ir.Var, tuple[ir.Expr, ...]] = {}
     for stage in stages:
-        update, target = stage.values[0], stage.targets[0]
-        if not isinstance(update, tirx.Add) or str(target.ty.dtype) != "float32":
+        term, target = term_of(stage), stage.targets[0]
+        if term is None or str(target.ty.dtype) != "float32":
             return None
-        term = update.b if is_load_of(update.a, target) else update.a
         flat = replace(
             stage, axes=(*stage.axes, *stage.reduce), reduce=(), values=(term,), init=None
         )
@@ -136,12 +136,7 @@ def _read(
         read = loads(end.values[0])[0]
         if any(x.source not in places for x in loads(end.values[0])):
             return None
-        where = {a.var: index(0) for a in end.axes}
-        where |= {
-            v: i
-            for v, i in zip(read.indices, places[read.source], strict=True)
-            if isinstance(v, ir.Var)
-        }
+        where = axes_at(end, read.indices, places[read.source])
         indices = tuple(substitute(i, where) for i in end.indices[0])
         stores.append(Result(end.targets[0], indices, substitute(end.values[0], where), None))
     if element is None or number is None or not stores:

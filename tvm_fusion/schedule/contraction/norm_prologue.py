@@ -18,7 +18,7 @@ from ...core.expressions import load, loads, variables
 from ...core.loops import constant, substitute
 from ...core.template import Refusal
 from ...ecg.graph import Graph, Operator
-from ...program.contractions import is_contraction, operands_of
+from ...program.contractions import dependents, has_windows, is_contraction, operands_of
 from ...program.program import Program
 from ...program.stage import Axis, Stage
 from ..proposals import LIGHT, in_order, reached, reductions
@@ -73,7 +73,7 @@ def norm_prologue(program: Program) -> NormPrologue | Refusal:
             f"{len(contractions)} are contractions.",
         )
     (stage,) = contractions
-    after = _depending(program, stage)
+    after = [stage, *dependents(program.stages, stage)]
     before = [s for s in program.stages if s not in after]
     computed = {t for s in before for t in s.targets}
     operand_a = _computed_operand(stage, computed)
@@ -95,7 +95,9 @@ def norm_prologue(program: Program) -> NormPrologue | Refusal:
         return Refusal(
             "symbolic_k", f"The reduction extent (K) of {stage.title} is not known at compile time."
         )
-    if any(map(_has_windows, before)) and any(constant(a.extent) is None for a in rows[1:]):
+    if any(has_windows(s, s.loads) for s in before) and any(
+        constant(a.extent) is None for a in rows[1:]
+    ):
         # Each element would divide its row's number by the extents, and TVM's code generator
         # simplifies quotients inside quotients again and again: it took minutes.
         return Refusal(
@@ -135,23 +137,6 @@ def _program(program: Program, stages: tuple[Stage, ...], outputs: tuple[ir.Var,
     used = {x.source for s in stages for x in s.loads}
     inputs = tuple(b for b in program.inputs if b in used)
     return replace(program, inputs=inputs, outputs=outputs, stages=stages)
-
-
-def _depending(program: Program, stage: Stage) -> list[Stage]:
-    """List a stage and those that need it."""
-    found, written = [stage], set(stage.targets)
-    for other in program.stages:
-        if other is not stage and written & other.reads:
-            found.append(other)
-            written |= set(other.targets)
-    return found
-
-
-def _has_windows(stage: Stage) -> bool:
-    """Whether an index adds up terms and output places, as that of a pooled image does."""
-    terms, places = ({a.var for a in axes} for axes in (stage.reduce, stage.axes))
-    used = (variables(i) for x in stage.loads for i in x.indices)
-    return any(found & terms and found & places for found in used)
 
 
 def _computed_operand(stage: Stage, computed: set[ir.Var]) -> ir.Expr | None:

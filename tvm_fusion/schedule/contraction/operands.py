@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from ...core.expressions import is_load_of, loads, variables
 from ...core.loops import constant
 from ...core.template import Refusal
-from ...program.contractions import operands_of
+from ...program.contractions import has_windows, operands_of
 from ...program.program import Program
 from ...program.stage import Stage
 from ..address import conditional_loads
@@ -174,11 +174,5 @@ def reuses_operands(contraction: SumOfProducts) -> bool:
 
 def reads_windows(contraction: SumOfProducts) -> bool:
     """Whether an index adds up terms and output places, as that of a convolution's image does."""
-    terms = {axis.var for axis in contraction.stage.reduce}
-    places = {axis.var for axis in contraction.stage.axes}
-    return any(
-        variables(index) & terms and variables(index) & places
-        for operand in (contraction.left, contraction.right)
-        for load in loads(operand)
-        for index in load.indices
-    )
+    sides = (contraction.left, contraction.right)
+    return has_windows(contraction.stage, (load for side in sides for load in loads(side)))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ...core.template import Refusal
 from ...ecg.graph import Graph, Operator
-from ...program.contractions import is_contraction
+from ...program.contractions import dependents, is_contraction
 from ...program.program import Program
 from ...program.stage import Stage
 from ..proposals import LIGHT, in_order, own_producers, reached, reductions
@@ -41,7 +41,7 @@ def with_statistics(program: Program, stages: Sequence[Stage]) -> SumOfProducts 
     if len(products) != 1:
         return Refusal("not_mine", f"There are {len(products)} contractions, not one.")
     (product,) = products
-    behind = _behind(stages, product)
+    behind = dependents(stages, product)
     sums = [s for s in behind if not s.is_map]
     ends = [s for s in behind if s.is_map and s.reads & {s.targets[0] for s in sums}]
     rows = [s for s in stages if not s.is_map and s is not product and s not in behind]
@@ -59,16 +59,6 @@ def with_statistics(program: Program, stages: Sequence[Stage]) -> SumOfProducts 
     if rows and not isinstance(contraction, Refusal):
         contraction = with_row_values(contraction, rows)
     return contraction
-
-
-def _behind(stages: Sequence[Stage], product: Stage) -> list[Stage]:
-    """List the stages that need a product."""
-    found, written = [], {product.targets[0]}
-    for stage in stages:
-        if stage is not product and stage.reads & written:
-            found.append(stage)
-            written |= set(stage.targets)
-    return found
 
 
 def statistics_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:

@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...core.expressions import is_load_of, loads, variables
+from ...core.expressions import loads, variables
 from ...core.loops import constant, index, substitute
 from ...core.template import Refusal
+from ...program.contractions import term_of
 from ...program.stage import Stage
+from .epilogue import axes_at
 from .operands import SumOfProducts
 
 MOST_TERMS = 64  # of a sum that every thread adds up for itself
@@ -97,12 +99,7 @@ def with_row_values(contraction: SumOfProducts, stages: Sequence[Stage]) -> SumO
         target = stage.targets[0]
         if target not in places:
             continue
-        where = {a.var: index(0) for a in stage.axes}
-        where |= {
-            v: i
-            for v, i in zip(stage.indices[0], places[target], strict=True)
-            if isinstance(v, ir.Var)
-        }
+        where = axes_at(stage, stage.indices[0], places[target])
         sums.insert(0, RowSum(target, _terms(stage, where)))
         places |= {
             x.source: [substitute(i, where) for i in x.indices]
@@ -126,9 +123,8 @@ def with_row_values(contraction: SumOfProducts, stages: Sequence[Stage]) -> SumO
 
 def _terms(stage: Stage, where: Mapping[ir.Var, ir.Expr]) -> tuple[ir.Expr, ...]:
     """Write out the terms of a row sum, at a place of its axes."""
-    update = stage.values[0]
-    assert isinstance(update, tirx.Add)
-    term = update.b if is_load_of(update.a, stage.targets[0]) else update.a
+    term = term_of(stage)
+    assert term is not None
     counts = itertools.product(*(range(constant(a.extent) or 1) for a in stage.reduce))
     axes = [a.var for a in stage.reduce]
     return tuple(

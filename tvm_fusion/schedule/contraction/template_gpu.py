@@ -107,9 +107,9 @@ class GpuContraction(Contraction):
                 found = behind_aligned_rows(contraction, gemm, constants, device)
         if beside is None:
             found = found or behind_im2col(contraction, gemm, constants, device)
-        packed = behind_packed_weight(contraction, gemm, program.inputs, device)
-        if found is None and beside is None and packed is not None:
-            convolution, gemm = packed
+        if beside is None and found is None:
+            packed = behind_packed_weight(contraction, gemm, program.inputs, device)
+            convolution, gemm = packed or (convolution, gemm)
         is_packed = convolution is not None and convolution.source not in constants
         if norm_scale is not None:
             work = flops(program.stages)  # normalized rows are computed once

@@ -146,8 +146,7 @@ def behind_im2col(
     if copied is None:
         return None
     copying = clocks(copied, device) + copies_clocks(copies, device)
-    gathered = GATHERED * (clocks(tile, device) - RATES.launch)
-    return (copies, copied) if copying < RATES.launch + gathered else None
+    return (copies, copied) if copying < _gathered_clocks(tile, device) else None
 
 
 def behind_packed_weight(
@@ -175,5 +174,9 @@ def behind_packed_weight(
     if packed is None or is_gathered(packed):
         return None
     packing = clocks(packed, device) + packing_clocks(made, device)
-    gathered = GATHERED * (clocks(tile, device) - RATES.launch)
-    return (made, packed) if packing < RATES.launch + gathered else None
+    return (made, packed) if packing < _gathered_clocks(tile, device) else None
+
+
+def _gathered_clocks(tile: TileGemmConfig, device: Device) -> float:
+    """Estimate a tile whose elements are loaded one by one."""
+    return RATES.launch + GATHERED * (clocks(tile, device) - RATES.launch)

@@ -34,10 +34,7 @@ def _up_to_transpose(graph: Graph, op: Operator) -> list[Operator]:
     found: list[Operator] = []
     while not leaves(op):
         readers = graph.successors(op)
-        if len(readers) != 1 or readers[0].type not in (
-            MappingType.ONE_TO_ONE,
-            MappingType.SHUFFLE,
-        ):
+        if len(readers) != 1 or readers[0].type not in _MAPS:
             break
         (op,) = readers
         found.append(op)
