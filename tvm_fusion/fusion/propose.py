@@ -16,8 +16,8 @@ def accepted_proposals(
 ) -> Iterator[Block]:
     """Take proposals in the order of the time they save, as long as they are free and claimed.
 
-    Savings are measured where all of them are, else the model's: a small proposal that nobody
-    measured is no better than a large one because the model is off.
+    Savings are measured where all of them are, else the model's: a small proposal without a
+    measurement is no better than a large one because the model is off.
 
     Claims are not monotone: a template may refuse every pair inside of a set that it takes as a
     whole, so growth alone would never find it.
