@@ -6,8 +6,9 @@ from typing import Any
 
 from tvm import relax
 
+from ...core.ragged import grouped_matmul
 from ..registry import Unsupported
-from ..tensor_types import is_float
+from ..tensor_types import accumulation_dtype, dtype_of, is_float
 from .call import Call
 from .ranks import histogram_by_loops
 from .registry import register
@@ -32,31 +33,28 @@ def grouped_mm(call: Call) -> Any:
 
 
 def _grouped(call: Call, rows: Any, matrices: Any, fake: Any) -> Any:
-    """Multiply once: row ``s`` of expert ``e`` lies in columns ``e*K..`` of a row of zeros.
+    """Multiply once, a sum over groups of which each row has one (:mod:`....core.ragged`).
 
     Few rows take their experts' matrices instead, which reads no other expert's weights.
     """
-    groups, inner, outer = map(int, call.meta("weight" if "weight" in call else "mat2").shape)
+    groups = int(call.meta("weight" if "weight" in call else "mat2").shape[0])
     count = call.extent(fake.shape[0])
+    if not isinstance(count, int) or count > groups:
+        inputs = rows, matrices, call.tensor("offs"), accumulation_dtype(dtype_of(rows))
+        builder = call.importer.block_builder
+        result = builder.emit_te(grouped_matmul, *inputs, primfunc_name_hint="grouped_mm")
+        return call.cast(result, call.dtype)
     numbers = call.emit(op.arange(0, count, 1, dtype="int64"))
     ends = call.tensor("offs", "int64")
     after = op.greater_equal(op.expand_dims(numbers, 1), op.expand_dims(ends, 0))
     # The matrix of a row is as far as ends at or before it: groups may be empty.
     expert = call.emit(op.sum(op.astype(after, "int64"), axis=1))
-    if isinstance(count, int) and count <= groups:
-        # Rows behind the last end belong to none; they are zeros.
-        known = call.emit(op.minimum(expert, relax.const(groups - 1, "int64")))
-        taken = call.emit(op.take(matrices, known, axis=0))
-        result = call.emit(op.squeeze(op.matmul(op.expand_dims(rows, 1), taken), [1]))
-        inside = op.less(op.expand_dims(expert, 1), relax.const(groups, "int64"))
-        result = op.where(inside, result, relax.const(0, result.ty.dtype))
-    else:
-        every = call.emit(op.arange(0, groups, 1, dtype="int64"))
-        own = op.equal(op.expand_dims(expert, 1), op.expand_dims(every, 0))
-        zero = relax.const(0, rows.ty.dtype)
-        wide = op.where(op.expand_dims(own, 2), op.expand_dims(rows, 1), zero)
-        wide = call.emit(op.reshape(wide, [count, groups * inner]))
-        result = op.matmul(wide, call.emit(op.reshape(matrices, [groups * inner, outer])))
+    # Rows behind the last end belong to none; they are zeros.
+    known = call.emit(op.minimum(expert, relax.const(groups - 1, "int64")))
+    taken = call.emit(op.take(matrices, known, axis=0))
+    result = call.emit(op.squeeze(op.matmul(op.expand_dims(rows, 1), taken), [1]))
+    inside = op.less(op.expand_dims(expert, 1), relax.const(groups, "int64"))
+    result = op.where(inside, result, relax.const(0, result.ty.dtype))
     return call.cast(call.emit(result), call.dtype)
 
 

@@ -23,6 +23,7 @@ from .gemm_view import GemmView, gemm_view, interleave_parts
 from .norm_prologue import NormPrologue
 from .operands import SumOfProducts
 from .packed_weights_cpu import packable
+from .ragged_rows_cpu import RaggedTasks, ragged_tasks
 
 PART_TILES = (1, 2, 4, 8)  # rows of a part of a block, in tiles
 PASSES = (1, 2, 4)  # over K, times the fewest
@@ -50,6 +51,8 @@ class CpuGemmConfig:
         The instruction that multiplies groups of k.
     prologue : NormPrologue or None
         The program of A's rows, which tasks normalize.
+    ragged : RaggedTasks or None
+        Groups of rows, each of which has a B.
     """
 
     contraction: SumOfProducts
@@ -59,6 +62,7 @@ class CpuGemmConfig:
     b_source: Literal["packed", "copied", "direct"]
     dot: DotProduct | None
     prologue: NormPrologue | None
+    ragged: RaggedTasks | None
 
 
 def default(
@@ -114,6 +118,7 @@ class _Gemm:
     problem: GemmProblem
     dot: DotProduct | None
     prologue: NormPrologue | None
+    ragged: RaggedTasks | None
 
     def config(self, sizes: Blocking) -> CpuGemmConfig:
         """Make the configuration of a blocking."""
@@ -122,7 +127,8 @@ class _Gemm:
             view = interleave_parts(view, split, sizes.nr // split.count)
         lanes = self.machine.unit.lanes
         source = self._b_source(sizes)
-        return CpuGemmConfig(self.contraction, view, sizes, lanes, source, self.dot, self.prologue)
+        given = self.contraction, view, sizes, lanes, source, self.dot, self.prologue, self.ragged
+        return CpuGemmConfig(*given)
 
     def _b_source(self, sizes: Blocking) -> Literal["packed", "copied", "direct"]:
         if not self.problem.copies:
@@ -141,6 +147,8 @@ def _gemm(
     constants: Collection[ir.Var],
     prologue: NormPrologue | None,
 ) -> _Gemm | None:
+    ragged = ragged_tasks(contraction)
+    contraction = contraction if ragged is None else ragged.contraction
     view = gemm_view(contraction)
     if view is None:
         return None
@@ -169,7 +177,7 @@ def _gemm(
         copies=not is_packed,
         norm_k=None if prologue is None else prologue.k,
     )
-    return _Gemm(contraction, view, machine, problem, dot, prologue)
+    return _Gemm(contraction, view, machine, problem, dot, prologue, ragged)
 
 
 def _extent(axes: Collection[Axis]) -> int | None:

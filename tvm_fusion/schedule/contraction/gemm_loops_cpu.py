@@ -44,7 +44,7 @@ class GemmLoops:
     def __init__(self, config: CpuGemmConfig, a: OperandA, b: OperandB) -> None:
         view, sizes = config.view, config.sizes
         self._view, self._sizes = view, sizes
-        self._a, self._b = a, b
+        self._a, self._b, self._ragged = a, b, config.ragged
         self._m = a.rows
         self._n = index(view.n_axes[-1].extent)
         self._k = index(view.k_axes[-1].extent)
@@ -58,8 +58,11 @@ class GemmLoops:
         around = (*view.batch, *view.n_axes[:-1])
         panels = ceildiv(self._n, sizes.nr)
         chunks = ceildiv(panels, sizes.panels)
-        blocks = ceildiv(self._m, sizes.block_m)
-        extents = [*(a.extent for a in around), chunks, blocks]
+        ragged, of_around = self._ragged, [a.extent for a in around]
+        blocks = ceildiv(self._m if ragged is None else ragged.most, sizes.block_m)
+        if ragged is not None:
+            of_around = [ragged.extent(a) for a in around]
+        extents = [*of_around, chunks, blocks]
 
         def task(number: ir.Expr) -> tirx.Stmt:
             *place, chunk, row_block = coordinates(number, extents)
@@ -92,7 +95,10 @@ class GemmLoops:
 
             begin = self._tile.begin_task(row_place)
             body = sequence([*begin, loop("pass", self._passes, one_pass)])
-            return block("task", _both(self._a.fill(whole), body), buffers)
+            made = block("task", _both(self._a.fill(whole), body), buffers)
+            if ragged is None:
+                return made
+            return ragged.task(where, chunk, (start, sizes.block_m), made)
 
         work = constant(product([*extents, sizes.block_m * sizes.nr, self._k]))
         return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)

@@ -70,7 +70,7 @@ class OperandLayout:
     """
 
     def __init__(self, config: TileGemmConfig, is_a: bool) -> None:
-        self._config = config
+        self._config, self._is_a = config, is_a
         view = config if is_a else config.interleaved()
         self._expr = view.a if is_a else view.b
         self._chunk, self._parts = config.chunk, 1 if is_a else config.parts
@@ -166,4 +166,5 @@ class OperandLayout:
 
     def _is_exact(self) -> bool:
         extent = constant(self._extent)
-        return extent is not None and extent % self._block == 0
+        is_aligned = self._config.ragged is None or not self._is_a
+        return is_aligned and extent is not None and extent % self._block == 0

@@ -25,6 +25,7 @@ from .gemm_problem_cpu import MAX_VECTORS
 from .gemm_view import gemm_view
 from .operands import SumOfProducts
 from .packed_weights_cpu import packable
+from .ragged_rows import ragged_rows
 
 # How much longer a sum takes that computes an operand's producers for every term, or reads an
 # operand across its columns although its producer could have written it in the right order.
@@ -108,6 +109,8 @@ def refuse_unpacked_split(group: Group, contraction: SumOfProducts) -> Refusal |
     split = contraction.column_split
     if split is None:
         return None
+    ragged = ragged_rows(contraction)
+    contraction = contraction if ragged is None else ragged[0]
     view = gemm_view(contraction)
     if (
         view is not None

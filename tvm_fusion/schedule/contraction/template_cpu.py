@@ -29,6 +29,7 @@ from .epilogue import elsewhere
 from .gemm_config_cpu import CpuGemmConfig, configs
 from .operands import SumOfProducts, analyse, reuses_operands
 from .prim_func import MaterializedOperand
+from .ragged_rows import ragged_rows
 from .template import (
     RECOMPUTE_FACTOR,
     Contraction,
@@ -79,6 +80,9 @@ class CpuContraction(Contraction):
             points(x.stage) * DataType(str(x.buffer.ty.dtype)).itemsize for x in config.operands
         )
         tile = TILE if reuses_operands(contraction) else 1
+        if config.gemm is not None and (ragged := ragged_rows(contraction)) is not None:
+            contraction = ragged[0]  # each row is multiplied by the matrix of its own group
+            stages = tuple(s if s.is_map else contraction.stage for s in stages)
         return Claim(
             self,
             group,

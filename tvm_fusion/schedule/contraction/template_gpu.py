@@ -32,6 +32,7 @@ from .norm_prologue import norm_gemm_proposals
 from .norm_scale_gpu import NormScale, with_norm_scale
 from .operand_copies import packing_bytes
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
+from .ragged_choice import ragged_tile
 from .row_statistics import statistics_proposals, with_statistics
 from .split_k_workspace import split_k_kernels
 from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_convolution, has_prologue
@@ -78,6 +79,12 @@ class GpuContraction(Contraction):
                 return first
             beside, stages = ConcatParts.of(concat.others), (*concat.stages, *concat.others)
         contraction, norm_scale = read
+        if beside is None and norm_scale is None:
+            ragged = ragged_tile(contraction, device)
+            if isinstance(ragged, Refusal):
+                return ragged
+            if ragged is not None:
+                return self._claim_tile(group, program, contraction, stages, device, ragged)
         constants = constants_of(group)
         if beside is not None:  # what other parts read stays as it is
             constants = frozenset(x for x in constants if not beside.reads(x))
@@ -169,12 +176,26 @@ class GpuContraction(Contraction):
                 f"A contraction kernel computes two products ({first}, {second}) only if they have "
                 "one A, an epilogue that reads both, and many rows of a half type for wgmma.",
             )
+        return self._claim_tile(group, program, contraction, stages, device, tile)
+
+    def _claim_tile(
+        self,
+        group: Group,
+        program: Program,
+        contraction: SumOfProducts,
+        stages: tuple[Stage, ...],
+        device: Device,
+        tile: TileGemmConfig,
+    ) -> Claim:
+        """Claim one kernel of tiles."""
+        of_rows = tile.contraction.stage  # of ragged ones, each is multiplied by one matrix
+        counted = tuple(s if s.is_map or tile.ragged is None else of_rows for s in stages)
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, stages),
-            flops=flops(stages),
+            flops=flops(counted),
             parallelism=at(tile.blocks),
             shared_bytes=tile.shared_bytes,
             registers=tile.registers,
@@ -201,8 +222,9 @@ class GpuContraction(Contraction):
         config: GpuContractionConfig = claim.details["config"]
         stage = config.contraction.stage
         is_static = all(constant(a.extent) is not None for a in stage.axes)
-        is_tile = config.tile is not None and config.contraction.column_split is None
-        is_tile = is_tile and config.beside is None
+        tile = config.tile
+        is_tile = tile is not None and tile.ragged is None and config.beside is None
+        is_tile = is_tile and config.contraction.column_split is None
         if not (is_static and is_tile and has_few_sums([stage], config.device)):
             return super().kind(claim)
         return super().kind(claim) if has_convolution(claim.group) else "small GEMM"

@@ -83,7 +83,7 @@ def best_tile(
     splits = [1]
     if device.clusters:
         splits = [*SPLIT_K, *([UNALIGNED_SPLIT_K] if any(unaligned) else [])]
-    elif problem.is_static:
+    elif problem.is_static and problem.ragged is None:
         splits = [*WORKSPACE_SPLIT_K]
     is_slow = not device.clusters and not any(unaligned) and has_shifted_operands(problem)
     shape = _best_shape(

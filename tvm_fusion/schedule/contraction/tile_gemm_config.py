@@ -10,7 +10,7 @@ split    a tile has the same columns of each part of a column split, so that sum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tvm import ir, tirx
 
@@ -20,6 +20,7 @@ from ...program.stage import Axis
 from ..gpu.mma import BYTE_TYPES, FLOAT8_TYPES, GROUPS, HALF_TYPES
 from .gemm_view import GemmView, interleave_parts, static_extent
 from .operands import SumOfProducts
+from .ragged_rows import RaggedRows
 from .tile_shape import TileShape
 
 ONE_STAGE = 0.65  # of the registers of a loop over stages
@@ -35,9 +36,12 @@ class TileGemmConfig(TileShape, GemmView):
     ----------
     contraction : SumOfProducts
         The product.
+    ragged : RaggedRows or None
+        Groups of rows whose number is the batch; then the place of a tile along M is its first row.
     """
 
     contraction: SumOfProducts = field(kw_only=True)
+    ragged: RaggedRows | None = field(default=None, kw_only=True)
 
     @property
     def m(self) -> ir.Expr:
@@ -98,13 +102,15 @@ class TileGemmConfig(TileShape, GemmView):
 
     @property
     def tiles_m(self) -> ir.Expr:
-        """Block tiles along M."""
+        """Block tiles along M, at most where rows are ragged."""
+        if self.ragged is not None:
+            return self.ragged.most_tiles(self.block_m)
         return ceildiv(self.m, self.block_m)
 
     @property
     def blocks(self) -> ir.Expr:
         """Blocks of the grid."""
-        batch = [a.extent for a in self.batch]
+        batch = [a.extent for a in self.batch] if self.ragged is None else []
         return product([*batch, self.tiles_m, self.tiles_n, self.split_k])
 
     @property
@@ -114,9 +120,17 @@ class TileGemmConfig(TileShape, GemmView):
             return 0
         return int(self.blocks) * self.accumulators * self.threads
 
-    def tile_of(self, block: ir.Expr) -> TilePlace:
-        """Give the tile of a block: tiles along M innermost, in groups that share B."""
-        tiles_m, tiles_n = self.tiles_m, self.tiles_n
+    def tile_of(self, block: ir.Expr, tiles_m: ir.Expr | None = None) -> TilePlace:
+        """Give the tile of a block: tiles along M innermost, in groups that share B.
+
+        Parameters
+        ----------
+        block : Expr
+            Its number.
+        tiles_m : Expr, optional
+            Tiles along M, where a kernel knows better.
+        """
+        tiles_m, tiles_n = self.tiles_m if tiles_m is None else tiles_m, self.tiles_n
         rank = tirx.floormod(block, index(self.split_k))
         block = tirx.floordiv(block, index(self.split_k))
         per_matrix = product([tiles_m, tiles_n])
@@ -137,6 +151,24 @@ class TileGemmConfig(TileShape, GemmView):
             tuple(batch), first + tirx.floormod(inside, size), tirx.floordiv(inside, size), rank
         )
 
+    def found(self, place: TilePlace) -> tuple[TilePlace, list[tirx.Stmt]]:
+        """Give the place of a tile of ragged rows, and what finds it; of others, just the place."""
+        rows = self.ragged
+        if rows is None:
+            return place, []
+        find = rows.find(place.m_tile, self.block_m)
+        return replace(place, batch=(rows.group,), m_tile=rows.first), [find]
+
+    def steps(self, count: int) -> ir.Expr:
+        """Give the steps along K, of so many, of a tile that was found: none of no group's."""
+        if self.ragged is None:
+            return index(count)
+        return tirx.Select(self.ragged.has_products, index(count), index(0))
+
+    def first_row(self, m_tile: ir.Expr) -> ir.Expr:
+        """Give the first row of a tile."""
+        return m_tile if self.ragged is not None else m_tile * self.block_m
+
     def axes_at(self, batch: Sequence[ir.Expr]) -> dict[ir.Var, ir.Expr]:
         """Give the values of the batch axes, and of those of extent 1."""
         found = {a.var: index(0) for a in self.contraction.stage.axes}
@@ -154,13 +186,15 @@ class TileGemmConfig(TileShape, GemmView):
         self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False
     ) -> dict[ir.Var, ir.Expr]:
         """Give the values of the axes of M at a row of a tile; clamped, of the last that exists."""
-        m = m_tile * self.block_m + row
+        m = self.first_row(m_tile) + row
         if is_clamped and self.row_bounds(m_tile, row):
             m = tirx.min(m, self.m - 1)
         return axis_values(self.m_axes, m)
 
     def row_bounds(self, m_tile: ir.Expr, row: ir.Expr) -> list[ir.Expr]:
         """List when a row of a tile exists, where the last tile reaches beyond the edge."""
+        if self.ragged is not None:
+            return [m_tile + row < self.ragged.end]
         rows = constant(self.m)
         if rows is None or rows % self.block_m:
             return [m_tile * self.block_m + row < self.m]

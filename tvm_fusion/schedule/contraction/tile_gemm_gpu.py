@@ -13,7 +13,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
-from ...core.loops import block, index, kernel, sequence, threads
+from ...core.loops import block, index, kernel, sequence, threads, when
 from ...program.program import Program
 from ..gpu.launch import min_blocks_per_sm
 from .concat_parts_gpu import ConcatParts
@@ -69,9 +69,12 @@ def tile_block(
     beside : Stmt, optional
         What the thread does while the first tiles are on their way.
     """
-    place = config.tile_of(number)
+    place, find = config.found(config.tile_of(number))
     mainloop = TileMmaMainloop(config, place, shared)
     epilogue = TileEpilogue(config, place, mainloop, shared)
     stmts = [mainloop.stmt(thread, beside), epilogue.stmt(thread)]
     buffers = [*mainloop.buffers, *([shared] if owns_shared else [])]
+    if config.ragged is not None:
+        buffers.append(config.ragged.registers)
+        stmts = [*find, when(config.ragged.is_tile, sequence(stmts))]
     return block("tile_gemm", sequence(stmts), buffers)

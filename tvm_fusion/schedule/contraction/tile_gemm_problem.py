@@ -16,6 +16,8 @@ from ...program.stage import Axis
 from ..gpu.mma import FLOAT8_TYPES, GROUPS, HALF_TYPES, SUM_TYPES, find_atom
 from .gemm_view import GemmView, gemm_view
 from .operands import SumOfProducts, reads_windows
+from .ragged_rows import RaggedRows, ragged_rows
+from .result_vectors import result_vectors
 from .tile_gemm_config import TileGemmConfig, narrow_operand, narrowed
 from .tile_operand import OperandTile
 from .tile_shape import TileShape
@@ -55,16 +57,23 @@ def gemm_problem(
     initial = contraction.initial
     if not isinstance(initial, tirx.FloatImm | tirx.IntImm) or float(initial.value) != 0:
         return None
+    ragged, found = None, ragged_rows(contraction)
+    if found is not None:
+        contraction, ragged = found
     view = gemm_view(contraction, allows_conditions=True)
     if view is None or not view.m_axes:
         return None
+    if ragged is not None:
+        if view.batch or view.m_axes != (ragged.rows,):
+            return None
+        view = replace(view, batch=(ragged.groups,))
     if any(constant(a.extent) is None for a in (*view.n_axes, *view.k_axes)):
         return None
     sizes = gemm_sizes(view)
     if sizes.m < least_rows or sizes.n < LEAST_COLUMNS or sizes.k < LEAST_K:
         return None
-    found = (_typed(view, contraction, types, device) for types in _types(view))
-    return next((start for start in found if start is not None), None)
+    typed = (_typed(view, contraction, types, device, ragged) for types in _types(view))
+    return next((start for start in typed if start is not None), None)
 
 
 def _types(view: GemmView) -> Iterator[tuple[str, str]]:
@@ -82,7 +91,11 @@ def _types(view: GemmView) -> Iterator[tuple[str, str]]:
 
 
 def _typed(
-    view: GemmView, contraction: SumOfProducts, types: tuple[str, str], device: Device
+    view: GemmView,
+    contraction: SumOfProducts,
+    types: tuple[str, str],
+    device: Device,
+    ragged: RaggedRows | None,
 ) -> TileGemmConfig | None:
     """Read a product in types of A and B; ``None`` where no instruction multiplies them."""
     atom = find_atom(device, "mma.sync", *types)
@@ -96,8 +109,10 @@ def _typed(
     block_k = START_BLOCK_K_BYTES // atom.item_bytes
     shape = TileShape(*types, 64, 64, block_k, 2, 2, parts=parts)
     shape = replace(shape, is_async=device.async_copy, has_clusters=device.clusters)
-    start = TileGemmConfig(*given, **asdict(shape), contraction=contraction)
+    start = TileGemmConfig(*given, **asdict(shape), contraction=contraction, ragged=ragged)
     tiles = [OperandTile(start, is_a) for is_a in (True, False)]
+    if ragged is not None and (not tiles[0].is_k_contiguous or result_vectors(start).is_along_m):
+        return None  # the first row of a tile is no multiple of a vector's
     staged_a, staged_b = (not tile.is_copied for tile in tiles)
     if atom.dtype == "tfloat32":
         if any(tile.is_gathered for tile in tiles):
@@ -137,4 +152,6 @@ def gemm_sizes(view: GemmView, rows: int = ROWS_OF_SYMBOLIC_M) -> Sizes:
     n, k = (int(product([a.extent for a in axes])) for axes in (view.n_axes, view.k_axes))
     if isinstance(view, TileGemmConfig):
         n *= view.parts
+        if view.ragged is not None:  # as if groups had as many rows each
+            return Sizes(batch, -(-(rows if m is None else m) // batch), n, k)
     return Sizes(batch, rows if m is None else m, n, k)

@@ -56,6 +56,7 @@ class TileMmaMainloop(TileAccumulators):
     def __init__(self, config: TileGemmConfig, place: TilePlace, shared: ir.Var) -> None:
         super().__init__(config)
         self._place, self._shared = place, shared
+        self._count = config.steps(config.k_tiles)
         self._a, self._b = OperandTile(config, True), OperandTile(config, False)
         self._steps = config.block_k // config.k_step // config.warps_k
         self._slots = 2 if self._steps % 2 == 0 else 1
@@ -91,14 +92,14 @@ class TileMmaMainloop(TileAccumulators):
 
         stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in self._by_address]
         where = config.axes_at(self._place.batch)
-        stmts.append(self._a.prepare(thread, where, self._place.m_tile * config.block_m))
+        stmts.append(self._a.prepare(thread, where, config.first_row(self._place.m_tile)))
         stmts.append(self._b.prepare(thread, where, self._place.n_tile * config.block_n))
 
         def fill(n: ir.Expr) -> tirx.Stmt:
             copies = [
                 self._copy(do, thread, n, n * self._stage_words) for do in ("begin", "finish")
             ]
-            return sequence([when(n < config.k_tiles, sequence(copies)), self._commit()])
+            return sequence([when(n < self._count, sequence(copies)), self._commit()])
 
         # Copies of an operand that is computed are too much code to be written out.
         is_short = self._a.is_copied and self._b.is_copied
@@ -114,9 +115,7 @@ class TileMmaMainloop(TileAccumulators):
             stmts += [self._wait(prefetched - 1), self._load(thread, 0, 0)]
         promote = [self._promote()] if self._parts else []
         stmts.append(
-            loop(
-                "k_tile", config.k_tiles, lambda tile: sequence([tile_step(thread, tile), *promote])
-            )
+            loop("k_tile", self._count, lambda tile: sequence([tile_step(thread, tile), *promote]))
         )
         return sequence([*stmts, self._add_small()] if self._parts else stmts)
 
@@ -191,15 +190,13 @@ class TileMmaMainloop(TileAccumulators):
     def _prefetch(self, do: str, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Begin or finish the copy of the tile that a stage is free for, if there is one."""
         prefetched = tile + (self._config.stages - 1)
-        return when(
-            prefetched < self._config.k_tiles, self._copy(do, thread, prefetched, self._word(WRITE))
-        )
+        return when(prefetched < self._count, self._copy(do, thread, prefetched, self._word(WRITE)))
 
     def _copy(self, do: str, thread: ir.Expr, tile: ir.Expr, word: ir.Expr) -> tirx.Stmt:
         """Copy the tiles of A and B to a stage."""
         config, place, where = self._config, self._place, self._config.axes_at(self._place.batch)
         k_tile = place.rank * config.k_tiles + tile
-        a = TilePosition(where, place.m_tile * config.block_m, k_tile)
+        a = TilePosition(where, config.first_row(place.m_tile), k_tile)
         b = TilePosition(where, place.n_tile * config.block_n, k_tile)
         return sequence(
             [

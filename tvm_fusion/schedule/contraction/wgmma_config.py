@@ -134,6 +134,15 @@ class WgmmaConfig(TileGemmConfig):
             return index(min(count, self.resident))
         return tirx.min(self.tiles, index(self.resident))
 
+    def steps(self, count: int) -> ir.Expr:
+        """Give the steps along K of a tile: one, of zeros, for rows of no group.
+
+        Consumers that cleared their sums instead would spill 836 bytes of 128 by 256 ones.
+        """
+        if self.ragged is None:
+            return index(count)
+        return tirx.Select(self.ragged.has_products, index(count), index(1))
+
     @property
     def accumulators(self) -> int:
         """Accumulators of a consumer's thread."""

@@ -131,6 +131,8 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
     block_k = STAGE_K_BYTES // start.item_bytes
     a, b = (tma_operand(start, is_a, block_k) for is_a in (True, False))
     kind: type[WgmmaConfig] = WgmmaConfig
+    if start.ragged is not None and (a is None or b is None):
+        return
     if a is not None and b is None:
         b = computed_operand(start, block_k)
     if a is None or b is None:
@@ -152,6 +154,8 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
         rows = block_m // (1 if is_ping_pong else consumers)
         if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * start.parts):
             continue
+        if start.ragged is not None and is_ping_pong:
+            continue  # tiles without products have no stages for the other to skip
         sums = rows // M * block_n // 2 * (2 if is_promoted else 1)
         most = MOST_PROMOTED if is_promoted else MOST_ACCUMULATORS
         if sums > most or (consumers == 2 and per_sm > 1):
@@ -210,6 +214,7 @@ def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
     yield config
     tiles = constant(config.tiles)
     is_fit = config.blocks_per_sm == config.parts == 1 and not config.is_ping_pong
+    is_fit = is_fit and config.ragged is None
     if tiles is None or not is_fit or config.accumulators > MOST_SPLIT_ACCUMULATORS:
         return
     for split_k in SPLIT_K[1:]:

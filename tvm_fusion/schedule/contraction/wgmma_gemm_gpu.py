@@ -71,6 +71,7 @@ def _block(
         stmts = [
             when(thread.equal(0), roles.initialize()),
             dependency_wait(),
+            roles.count_tiles(),
             block_barrier(),
             tirx.Bind(group, uniform),
             tirx.IfThenElse(group.equal(0), roles.produce(parts), roles.consume(group - 1)),

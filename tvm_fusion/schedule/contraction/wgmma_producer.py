@@ -64,7 +64,7 @@ class Producer:
         """Fill stages with all k of a tile of C."""
         computed, count = self._computed, self._config.k_tiles
         if computed is None:
-            return loop("k_tile", count, lambda k: self._fill(place, k))
+            return loop("k_tile", self._config.steps(count), lambda k: self._fill(place, k))
 
         def begin(k_tile: ir.Expr) -> tirx.Stmt:
             return computed.begin(self._thread, self._position(place, k_tile), self._b(index(0)))
@@ -89,7 +89,10 @@ class Producer:
         """Copy what TMA copies of a stage."""
         config, stages, stage = self._config, self._stages, self._ring.stage
         full, batch = stages.full(stage), config.axes_at(place.batch)
-        firsts = [place.m_tile * config.block_m], config.first_columns(place.n_tile)
+        first = config.first_row(place.m_tile)
+        if config.ragged is not None:
+            first = config.ragged.copied_first
+        firsts = [first], config.first_columns(place.n_tile)
         k = self._number(place, k_tile) * config.block_k
         stmts = [mbarrier.expect_bytes(full, config.copied_bytes)]
         for i, operand in enumerate(config.operands):

@@ -23,6 +23,7 @@ stages is kept in registers. With split-K a block has one tile, and the roles en
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tvm import ir, tirx
 
@@ -80,9 +81,16 @@ class Roles:
         self._tile = local("tile", [3], "int32")  # matrix of the batch, tile along M and N
         self._ring = RingPosition(config.stages)
         self.buffers = [self.acc, self._tile, self._ring.buffer]
+        if config.ragged is not None:
+            self.buffers.append(config.ragged.registers)
         if config.is_promoted:
             self._own = local("own", [config.accumulators], dtype)
             self.buffers.append(self._own)
+
+    def count_tiles(self) -> tirx.Stmt:
+        """Count the tiles of ragged rows."""
+        rows = self._config.ragged
+        return sequence([]) if rows is None else rows.count(self._config.block_m)
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
@@ -133,7 +141,7 @@ class Roles:
                     ]
                 )
 
-            products = loop("k_tile", config.k_tiles, one)
+            products = loop("k_tile", config.steps(config.k_tiles), one)
             if config.is_promoted:
                 products = sequence([self._clear(), products])
             if config.split_k > 1:  # all blocks of the cluster store results together
@@ -223,13 +231,20 @@ class Roles:
         config, grid = self._config, self._config.blocks
         if config.split_k > 1:
             return body(index(0), config.tile_of(self._number))
-        trips = tirx.floordiv(config.tiles - self._number + (grid - 1), grid)
+        rows = config.ragged
+        tiles = config.tiles if rows is None else rows.tiles * config.tiles_n
+        trips = tirx.floordiv(tiles - self._number + (grid - 1), grid)
         trips = tirx.floordiv(trips - first + (every - 1), index(every))
         held = [tirx.Cast("int64", load(self._tile, [index(i)])) for i in range(3)]
 
         def one(trip: ir.Expr) -> tirx.Stmt:
             step = trip * every + first
-            place = config.tile_of(self._number + step * grid)
+            number = self._number + step * grid
+            if rows is not None:
+                place, find = config.found(config.tile_of(number, rows.tiles))
+                column = tirx.BufferStore(self._tile, tirx.Cast("int32", place.n_tile), [2])
+                return sequence([*find, column, body(step, replace(place, n_tile=held[2]))])
+            place = config.tile_of(number)
             extents = [a.extent for a in config.batch]
             matrix: ir.Expr = index(0)
             for position, extent in zip(place.batch, extents, strict=True):

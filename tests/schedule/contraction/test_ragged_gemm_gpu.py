@@ -1,0 +1,136 @@
+"""Products of ragged rows, each with the matrix of its group: mma.sync and wgmma, one launch."""
+
+from dataclasses import replace
+
+import pytest
+from gemm_graphs import contraction_of
+from group_kernels import CUDA, close, group, run, tensor
+from ragged_graphs import drawn, ends_of, expected, experts, gated
+from tvm import relax, tirx
+
+from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.ragged_rows import RaggedRows, ragged_rows
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
+from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_configs
+from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+
+op = relax.op
+TEMPLATE = GpuContraction()
+FEW = replace(CUDA.device, sm_count=3)  # so that a block computes several tiles
+MMA = {"block_m": 32, "block_n": 64, "block_k": 32, "stages": 3, "split_k": 1}
+WARPS = {"warps_m": 1, "warps_n": 2, "warps_k": 1}
+
+
+def mma(members, contraction):
+    """The kernel of mma.sync."""
+    config = replace(tile_gemm_config(contraction, CUDA.device), **MMA, **WARPS)
+    return tile_gemm_gpu(members.program, config)
+
+
+def hopper(members, contraction, **chosen):
+    """The kernel of wgmma."""
+    chosen = {"block_m": 64, "block_n": 64, "consumers": 1, **chosen}
+    found = wgmma_configs(contraction, FEW)
+    config = next(c for c in found if all(getattr(c, k) == v for k, v in chosen.items()))
+    return wgmma_gemm_gpu(members.program, replace(config, stages=3))
+
+
+def wide(members, contraction):
+    """The same of two consumers."""
+    return hopper(members, contraction, block_m=128, consumers=2)
+
+
+@pytest.mark.parametrize("finish", [None, gated])
+@pytest.mark.parametrize("make", [mma, hopper, wide])
+def test_each_row_is_multiplied_by_its_groups_matrix(make, finish):
+    params, body = experts(133, 4, 72, 80, finish)
+    members, contraction = contraction_of(params, body)
+    func = make(members, contraction)
+    for ends in ends_of(133):
+        inputs = drawn(params, ends)
+        results = run(func, members, inputs, kernels=1)
+        close(results, expected(finish, **inputs), 2e-5 if finish is None else 2e-3)
+
+
+@pytest.mark.parametrize("offsets", ["int32", "int64"])
+def test_any_number_of_rows(offsets):
+    params, body = experts(tirx.Var("rows", "int64"), 4, 64, 64, offsets=offsets)
+    members, contraction = contraction_of(params, body)
+    func = mma(members, contraction)
+    inputs = drawn(experts(5, 4, 64, 64, offsets=offsets)[0], [1, 1, 4, 4])
+    close(run(func, members, inputs, kernels=1), expected(None, **inputs))
+
+
+def test_claims_one_kernel_with_the_operations_of_one_group():
+    params, body = experts(512, 8, 256, 512, gated)
+    members = group(params, body, CUDA)
+    claim = TEMPLATE.claim(members, CUDA.device)
+    assert isinstance(claim, Claim), claim
+    assert claim.launches == 1
+    assert 2 * 512 * 256 * 512 <= claim.flops <= 4 * 512 * 256 * 512
+    assert type(claim.details["config"].tile).__name__ == "WgmmaConfig"
+    ampere = parse("cuda:sm_80")
+    claim = TEMPLATE.claim(group(params, body, ampere), ampere.device)
+    assert claim.launches == 1
+    assert claim.details["config"].tile.ragged is not None
+
+
+def test_gathered_rows_are_gathered_once():
+    """TMA copies rows of a tensor; many rows are rather gathered by a kernel of its own."""
+    params, _ = experts(512, 4, 128, 256)
+    params.append(tensor("order", 512, dtype="int64"))
+
+    def body(emit, x, w, ends, b, order):
+        rows = emit(op.take(x, order, axis=0))
+        return experts(512, 4, 128, 256)[1](emit, rows, w, ends, b)
+
+    found = TEMPLATE.claim(group(params, body, CUDA), CUDA.device)
+    assert isinstance(found, Refusal)
+    assert found.code == "prologue_recomputed"
+    ampere = parse("cuda:sm_80")
+    assert isinstance(TEMPLATE.claim(group(params, body, ampere), ampere.device), Claim)
+
+
+def test_other_conditions_are_no_groups():
+    """A condition that is off by one is another sum."""
+    params, body = experts(70, 4, 64, 64)
+    _, contraction = contraction_of(params, body)
+    assert ragged_rows(contraction) is not None
+    condition = contraction.left.value.args[0]
+    other = tirx.all(condition.a, condition.b.a <= condition.b.b)
+    left = tirx.Cast("float32", tirx.if_then_else(other, *contraction.left.value.args[1:]))
+    assert ragged_rows(replace(contraction, left=left)) is None
+
+
+def last_row_left_out(monkeypatch):
+    """Groups end a row early."""
+    end = RaggedRows.end.fget
+    monkeypatch.setattr(RaggedRows, "end", property(lambda self: end(self) - 1))
+
+
+def matrix_of_the_next(monkeypatch):
+    """B is that of the next group."""
+    group = RaggedRows.group.fget
+    monkeypatch.setattr(RaggedRows, "group", property(lambda self: group(self) + 1))
+
+
+def products_behind_the_last(monkeypatch):
+    """Rows behind the last group are multiplied, too."""
+    monkeypatch.setattr(RaggedRows, "has_products", property(lambda self: tirx.const(True)))
+
+
+@pytest.mark.parametrize("make", [mma, hopper])
+@pytest.mark.parametrize(
+    "mistake", [last_row_left_out, matrix_of_the_next, products_behind_the_last]
+)
+def test_mistakes_are_found(make, mistake, monkeypatch):
+    params, body = experts(133, 4, 64, 64)
+    members, contraction = contraction_of(params, body)
+    mistake(monkeypatch)
+    func = make(members, contraction)
+    inputs = drawn(params, [11, 40, 40, 120])
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        close(run(func, members, inputs), expected(None, **inputs))
