@@ -5,16 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tvm_fusion
+from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.parametrize("behind", [0, 2])
 @pytest.mark.parametrize("ends", [[2, 2, 5], [0, 7, 7], [1, 3, 6]])
 @pytest.mark.parametrize("groups", [3, 9])
-def test_grouped_products(run, ends, groups):
-    """Both forms: one product of wide rows, and a matrix taken for each row; empty groups."""
+def test_grouped_products(run, ends, groups, behind):
+    """Both forms: one sum over groups, and a matrix taken for each row; empty groups.
+
+    Rows behind the last group, which PyTorch leaves as they are in memory, are zeros.
+    """
+    rows = ends[-1] + behind
     ends = [*ends, *[ends[-1]] * (groups - 3)]
 
     class Grouped(torch.nn.Module):
@@ -25,7 +32,7 @@ def test_grouped_products(run, ends, groups):
     def draw(*shape):
         return torch.randint(-3, 4, shape).float()  # exact in bfloat16, sums as well
 
-    x, weight = draw(ends[-1], 8), draw(groups, 16, 8)
+    x, weight = draw(rows, 8), draw(groups, 16, 8)
     offs = torch.tensor(ends, dtype=torch.int32)
     program = torch.export.export(Grouped(), (x, weight, offs))
     assert any("grouped_mm" in str(node.target) for node in program.graph.nodes)
@@ -33,8 +40,53 @@ def test_grouped_products(run, ends, groups):
     x, weight = draw(*x.shape), draw(*weight.shape)
     result = run(mod, x.numpy(), weight.numpy(), offs.numpy())
     of_row = np.searchsorted(ends, np.arange(ends[-1]), side="right")
-    right = np.einsum("sk,snk->sn", x.numpy(), weight.numpy()[of_row])
+    right = np.zeros((rows, 16))
+    right[: ends[-1]] = np.einsum("sk,snk->sn", x.numpy()[: ends[-1]], weight.numpy()[of_row])
     np.testing.assert_array_equal(result, right)
+
+
+def test_other_grouped_products_are_refused():
+    """Groups of columns, say, as a gradient of weights has them."""
+
+    class Grouped(torch.nn.Module):
+        def forward(self, x, y, offs):
+            return torch.nn.functional.grouped_mm(x.bfloat16(), y.bfloat16(), offs=offs)
+
+    offs = torch.tensor([8, 16], dtype=torch.int32)
+    program = torch.export.export(Grouped(), (torch.randn(8, 16), torch.randn(16, 8), offs))
+    with pytest.raises(UserError, match="_grouped_mm of other ranks than 2 and 3"):
+        import_model(program)
+
+
+@pytest.mark.parametrize("implementation", ["grouped_mm", "batched_mm"])
+def test_a_whole_mixture_of_experts(implementation, tmp_path):
+    """Tokens sorted by expert, or a matrix taken for each; two experts of each token."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 64}
+    config = transformers.OlmoeConfig(
+        **sizes, num_experts=6, num_experts_per_tok=2, eos_token_id=1, pad_token_id=1
+    )
+    model = transformers.OlmoeForCausalLM(config).eval()
+    model.set_experts_implementation(implementation)
+
+    class Logits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens):
+            return self.model(tokens, use_cache=False).logits
+
+    tokens = torch.randint(0, 64, (1, 13))
+    program = torch.export.export(Logits(), (tokens,))
+    executable = tvm_fusion.load(tvm_fusion.compile(program, "cpu").export(tmp_path / "model"))
+    tokens = torch.randint(0, 64, (1, 13))
+    (found,) = executable.run({"tokens": tokens.numpy()}).values()
+    model.set_experts_implementation("batched_mm")  # takes float64
+    with torch.no_grad():
+        right = model.double()(tokens, use_cache=False).logits.numpy()
+    np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4 * np.abs(right).max())
 
 
 @pytest.mark.parametrize(("low", "high", "bins"), [(0, 7, 8), (-1.5, 2.5, 5)])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from gemm_graphs import contraction_of
 from group_kernels import CUDA, close, group, run, tensor
@@ -10,7 +11,9 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.ragged_rows import RaggedRows, ragged_rows
+from tvm_fusion.schedule.contraction import wgmma_configs as wgmma_configs_module
+from tvm_fusion.schedule.contraction.ragged_rows import ragged_rows
+from tvm_fusion.schedule.contraction.ragged_tiles import RaggedTiles
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
 from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
@@ -53,6 +56,19 @@ def test_each_row_is_multiplied_by_its_groups_matrix(make, finish):
         inputs = drawn(params, ends)
         results = run(func, members, inputs, kernels=1)
         close(results, expected(finish, **inputs), 2e-5 if finish is None else 2e-3)
+
+
+@pytest.mark.parametrize("make", [mma, hopper])
+def test_more_groups_than_lanes(make, monkeypatch):
+    """Groups of a few rows, in rounds of a warp; one of many, so that wgmma is of use."""
+    monkeypatch.setattr(wgmma_configs_module, "FEW_ROWS", 0)
+    params, body = experts(150, 67, 64, 64)
+    members, contraction = contraction_of(params, body)
+    func = make(members, contraction)
+    for highest in (4, 130):
+        ends = np.cumsum(np.random.default_rng().multinomial(highest, [1 / 67] * 67))
+        inputs = drawn(params, [*(ends[:40]), *(ends[40:] + 17)])
+        close(run(func, members, inputs, kernels=1), expected(None, **inputs))
 
 
 @pytest.mark.parametrize("offsets", ["int32", "int64"])
@@ -107,19 +123,19 @@ def test_other_conditions_are_no_groups():
 
 def last_row_left_out(monkeypatch):
     """Groups end a row early."""
-    end = RaggedRows.end.fget
-    monkeypatch.setattr(RaggedRows, "end", property(lambda self: end(self) - 1))
+    end = RaggedTiles.end.fget
+    monkeypatch.setattr(RaggedTiles, "end", property(lambda self: end(self) - 1))
 
 
 def matrix_of_the_next(monkeypatch):
     """B is that of the next group."""
-    group = RaggedRows.group.fget
-    monkeypatch.setattr(RaggedRows, "group", property(lambda self: group(self) + 1))
+    group = RaggedTiles.group.fget
+    monkeypatch.setattr(RaggedTiles, "group", property(lambda self: group(self) + 1))
 
 
 def products_behind_the_last(monkeypatch):
     """Rows behind the last group are multiplied, too."""
-    monkeypatch.setattr(RaggedRows, "has_products", property(lambda self: tirx.const(True)))
+    monkeypatch.setattr(RaggedTiles, "has_products", property(lambda self: tirx.const(True)))
 
 
 @pytest.mark.parametrize("make", [mma, hopper])

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...core.expressions import load
 from ...core.loops import index, loop, over, sequence, substitute, when
 from ...program.stage import Axis
 from .fuse_epilogue import store_results
@@ -74,9 +73,10 @@ class RaggedTasks:
         """
         groups, start = index(self.ragged.groups.extent), rows[0]
         group = where[self.ragged.groups.var]
-        first = tirx.if_then_else(group > 0, self._end(tirx.max(group - 1, index(0))), index(0))
+        before = self.ragged.row_behind(tirx.max(group - 1, index(0)))
+        first = tirx.if_then_else(group > 0, before, index(0))
         last = tirx.min(group, groups - 1)
-        behind = tirx.if_then_else(group < groups, self._end(last), self.most)
+        behind = tirx.if_then_else(group < groups, self.ragged.row_behind(last), self.most)
         rest = when(chunk.equal(0), self._rest(*rows))
         return sequence(
             [
@@ -85,10 +85,6 @@ class RaggedTasks:
                 when(start < self.count, tirx.IfThenElse(group < groups, body, rest)),
             ]
         )
-
-    def _end(self, group: ir.Expr) -> ir.Expr:
-        offset = tirx.Cast("int64", load(self.ragged.offsets, [group]))
-        return tirx.min(tirx.max(offset, index(0)), self.most)
 
     def _rest(self, start: ir.Expr, most: int) -> tirx.Stmt:
         """Store results of rows behind the last group."""

@@ -20,7 +20,7 @@ from ...program.stage import Axis
 from ..gpu.mma import BYTE_TYPES, FLOAT8_TYPES, GROUPS, HALF_TYPES
 from .gemm_view import GemmView, interleave_parts, static_extent
 from .operands import SumOfProducts
-from .ragged_rows import RaggedRows
+from .ragged_tiles import RaggedTiles, Table
 from .tile_shape import TileShape
 
 ONE_STAGE = 0.65  # of the registers of a loop over stages
@@ -36,12 +36,12 @@ class TileGemmConfig(TileShape, GemmView):
     ----------
     contraction : SumOfProducts
         The product.
-    ragged : RaggedRows or None
+    ragged : RaggedTiles or None
         Groups of rows whose number is the batch; then the place of a tile along M is its first row.
     """
 
     contraction: SumOfProducts = field(kw_only=True)
-    ragged: RaggedRows | None = field(default=None, kw_only=True)
+    ragged: RaggedTiles | None = field(default=None, kw_only=True)
 
     @property
     def m(self) -> ir.Expr:
@@ -151,12 +151,26 @@ class TileGemmConfig(TileShape, GemmView):
             tuple(batch), first + tirx.floormod(inside, size), tirx.floordiv(inside, size), rank
         )
 
-    def found(self, place: TilePlace) -> tuple[TilePlace, list[tirx.Stmt]]:
+    @property
+    def table_bytes(self) -> int:
+        """Shared memory of the table of ragged rows."""
+        return 0 if self.ragged is None else self.ragged.table_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return super().shared_bytes + self.table_bytes
+
+    def table(self, shared: ir.Var) -> Table:
+        """Give the place of the table of ragged rows: behind all else."""
+        return shared, self.shared_bytes - self.table_bytes
+
+    def found(self, place: TilePlace, shared: ir.Var) -> tuple[TilePlace, list[tirx.Stmt]]:
         """Give the place of a tile of ragged rows, and what finds it; of others, just the place."""
         rows = self.ragged
         if rows is None:
             return place, []
-        find = rows.find(place.m_tile, self.block_m)
+        find = rows.find(place.m_tile, self.block_m, self.table(shared))
         return replace(place, batch=(rows.group,), m_tile=rows.first), [find]
 
     def steps(self, count: int) -> ir.Expr:

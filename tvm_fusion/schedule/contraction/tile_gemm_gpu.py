@@ -16,6 +16,7 @@ from ..._tvm.buffer import scratch
 from ...core.loops import block, index, kernel, sequence, threads, when
 from ...program.program import Program
 from ..gpu.launch import min_blocks_per_sm
+from ..gpu.shared_tiles import block_barrier
 from .concat_parts_gpu import ConcatParts
 from .tile_epilogue import TileEpilogue
 from .tile_gemm_config import TileGemmConfig
@@ -69,12 +70,13 @@ def tile_block(
     beside : Stmt, optional
         What the thread does while the first tiles are on their way.
     """
-    place, find = config.found(config.tile_of(number))
+    place, find = config.found(config.tile_of(number), shared)
     mainloop = TileMmaMainloop(config, place, shared)
     epilogue = TileEpilogue(config, place, mainloop, shared)
     stmts = [mainloop.stmt(thread, beside), epilogue.stmt(thread)]
     buffers = [*mainloop.buffers, *([shared] if owns_shared else [])]
-    if config.ragged is not None:
-        buffers.append(config.ragged.registers)
-        stmts = [*find, when(config.ragged.is_tile, sequence(stmts))]
+    if (rows := config.ragged) is not None:
+        buffers.append(rows.registers)
+        fill = rows.fill(thread, config.block_m, config.table(shared))
+        stmts = [fill, block_barrier(), *find, when(rows.is_tile, sequence(stmts))]
     return block("tile_gemm", sequence(stmts), buffers)

@@ -118,8 +118,7 @@ def blocks_per_sm(shape: TileShape, device: Device) -> int:
 def residency(shape: TileShape, sizes: Sizes, device: Device) -> tuple[int, int]:
     """Count blocks that share the busiest multiprocessor, and how many rounds of them there are."""
     sms = device.sm_count or 1
-    tiles = -(-sizes.m // shape.block_m) * -(-sizes.n // shape.block_n)
-    blocks = sizes.batch * tiles * shape.split_k
+    blocks = sizes.row_tiles(shape.block_m) * -(-sizes.n // shape.block_n) * shape.split_k
     resident = min(blocks_per_sm(shape, device), -(-blocks // sms))
     return resident, -(-blocks // (sms * resident))
 

@@ -165,15 +165,15 @@ class WgmmaConfig(TileGemmConfig):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: stages, two barriers for each, two for turns, results."""
+        """Shared memory of a block: stages, two barriers for each, two for turns, results, rows."""
         if self.split_k > 1:
             return max(
                 self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES,
                 self._staged_bytes(*self.staged),
             )
         if not self.is_staged:
-            return self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES
-        return self.staging_offset + staged_bytes(self.consumers)
+            return self.staging_offset + self.table_bytes
+        return self.staging_offset + staged_bytes(self.consumers) + self.table_bytes
 
     @property
     def registers(self) -> int:

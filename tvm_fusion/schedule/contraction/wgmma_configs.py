@@ -162,7 +162,7 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
             continue
         stage = (block_m + block_n) * STAGE_K_BYTES
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
-        room -= 256 + (staged_bytes(consumers) if is_staged else 0)
+        room -= 256 + (staged_bytes(consumers) if is_staged else 0) + start.table_bytes
         stages = min(MOST_STAGES, room // stage)
         tile_a, tile_b = a.of_rows(block_m), b.of_rows(block_n)
         if stages < 3 or tile_a is None or tile_b is None:

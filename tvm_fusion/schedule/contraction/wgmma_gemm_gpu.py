@@ -71,8 +71,9 @@ def _block(
         stmts = [
             when(thread.equal(0), roles.initialize()),
             dependency_wait(),
-            roles.count_tiles(),
+            roles.fill_table(),
             block_barrier(),
+            roles.count_tiles(),
             tirx.Bind(group, uniform),
             tirx.IfThenElse(group.equal(0), roles.produce(parts), roles.consume(group - 1)),
         ]

@@ -87,10 +87,21 @@ class Roles:
             self._own = local("own", [config.accumulators], dtype)
             self.buffers.append(self._own)
 
+    def fill_table(self) -> tirx.Stmt:
+        """Fill the table of ragged rows, in front of a barrier."""
+        config = self._config
+        if config.ragged is None:
+            return sequence([])
+        return config.ragged.fill(self._thread, config.block_m, config.table(self._shared))
+
     def count_tiles(self) -> tirx.Stmt:
-        """Count the tiles of ragged rows."""
-        rows = self._config.ragged
-        return sequence([]) if rows is None else rows.count(self._config.block_m)
+        """Count the tiles of ragged rows, behind the barrier."""
+        config = self._config
+        return (
+            sequence([])
+            if config.ragged is None
+            else config.ragged.count(config.table(self._shared))
+        )
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
@@ -241,7 +252,7 @@ class Roles:
             step = trip * every + first
             number = self._number + step * grid
             if rows is not None:
-                place, find = config.found(config.tile_of(number, rows.tiles))
+                place, find = config.found(config.tile_of(number, rows.tiles), self._shared)
                 column = tirx.BufferStore(self._tile, tirx.Cast("int32", place.n_tile), [2])
                 return sequence([*find, column, body(step, replace(place, n_tile=held[2]))])
             place = config.tile_of(number)
