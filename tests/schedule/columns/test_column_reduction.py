@@ -45,7 +45,7 @@ CASES = {
         lambda x: silu(x).mean((1, 2), keepdims=True),
     ),
     "many terms": (
-        tensor("x", 1, 73, 31, 8, dtype="float16"),
+        tensor("x", 1, 61, 31, 8, dtype="float16"),
         silu_mean,
         lambda x: silu(x).mean((1, 2), keepdims=True),
     ),
@@ -114,7 +114,6 @@ def test_it_is_cheaper_than_a_thread_for_each_row():
     [
         (tensor("x", 64, 48), lambda e, x: e(op.sum(x, [1]))),  # along rows
         (tensor("x", 64, 7), lambda e, x: e(op.sum(x, [0]))),  # no vectors
-        (tensor("x", 16, 48), lambda e, x: e(op.sum(x, [0]))),  # few terms
         (tensor("x", 64, 48), lambda e, x: e(op.nn.softmax(x, 0))),  # two reductions
         (tensor("x", 64, 48), lambda e, x: e(op.prod(x, [0]))),
     ],

@@ -74,7 +74,7 @@ class ColumnReduction:
         sometimes = [x for v in values for x in conditional_loads(v)]
         for x in (x for v in values for x in loads(v)):
             is_new = not any(same(x, other) for other in (*found, *sometimes))
-            if is_new and _is_vector(x, self.k, self.lanes):
+            if is_new and is_vector(x, self.k, self.lanes):
                 found.append(x)
         return found
 
@@ -186,13 +186,14 @@ def _lanes(view: ColumnReduction, varying: Sequence[ir.TensorLoad]) -> int:
     while lanes >= _LEAST:
         size = constant(view.k.extent) or 1
         stored = [load(e.buffer, e.indices) for e in view.elements]
-        if size % lanes == 0 and all(_is_vector(x, view.k, lanes) for x in (*varying, *stored)):
+        if size % lanes == 0 and all(is_vector(x, view.k, lanes) for x in (*varying, *stored)):
             return lanes
         lanes //= 2
     return 0
 
 
-def _is_vector(found: ir.TensorLoad, k: Axis, lanes: int) -> bool:
+def is_vector(found: ir.TensorLoad, k: Axis, lanes: int) -> bool:
+    """Whether an element is one of an aligned vector of columns."""
     indices = list(found.indices)
     if k.var not in variables(found) or str(found.source.dtype) not in VECTOR_TYPES:
         return False

@@ -1,24 +1,28 @@
-"""The template of column reductions on GPUs: global average pooling of channels-last images."""
+"""The template of column reductions on GPUs: pooling of channels-last images, all or windows."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tvm.target import Target
 
 from ...core.loops import constant
 from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device, device_of
+from ...ecg.work import at
 from ...program.contractions import is_contraction
 from ...program.group import Group
-from ...program.stage import Unstructured
+from ...program.stage import Stage, Unstructured
 from ..estimate import flops, too_many_parameters, traffic
 from ..gpu.launch import STATIC_SHARED_BYTES
 from ..inline import inlined, inlined_size
 from .config import column_blocks, column_config, narrowed, shared_bytes
 from .gpu import column_reduction_gpu
-from .reduction import LEAST_TERMS, column_reduction
+from .reduction import LEAST_TERMS, ColumnReduction, column_reduction
 from .split import split_columns
+from .window import THREADS as WINDOW_THREADS
+from .window import window_reads, window_reduction_gpu
 
 
 class ColumnReductions(Template):
@@ -41,9 +45,6 @@ class ColumnReductions(Template):
         extents = [constant(a.extent) for a in reduction.reduce]
         if None in extents:
             return Refusal("symbolic_extent", f"{reduction.title} reduces a symbolic extent.")
-        if math.prod(n or 0 for n in extents) < LEAST_TERMS:
-            sentence = f"{reduction.title} reduces fewer than {LEAST_TERMS} elements to one."
-            return Refusal("not_mine", sentence)
         refusal = too_many_parameters(program) or inlined_size(program)
         if refusal is not None:
             return refusal
@@ -51,6 +52,8 @@ class ColumnReductions(Template):
         view = column_reduction(program, stages)
         if isinstance(view, Refusal):
             return view
+        if math.prod(n or 0 for n in extents) < LEAST_TERMS:
+            return self._window(group, reduction, stages, view)
         split = split_columns(view, device)
         view = narrowed(view, device)
         config = column_config(view, device)
@@ -71,11 +74,35 @@ class ColumnReductions(Template):
             details={"view": view, "config": config, "split": split},
         )
 
+    def _window(
+        self, group: Group, reduction: Stage, stages: Sequence[Stage], view: ColumnReduction
+    ) -> Claim | Refusal:
+        """Claim a reduction of few terms, which one thread combines."""
+        if view.elements or window_reads(view) is None:
+            return Refusal(
+                "not_mine",
+                f"{reduction.title} reduces fewer than {LEAST_TERMS} elements to one, and not in"
+                " vectors.",
+            )
+        vectors = math.prod(at(a.extent) for a in view.batch) * (constant(view.k.extent) or 1)
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, stages),
+            flops=flops(stages),
+            parallelism=-(-vectors // (view.lanes * WINDOW_THREADS)),
+            details={"view": view, "config": None, "split": None},
+        )
+
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration, or both where terms are split."""
         split = claim.details["split"]
         if split is not None:
             return split.emission(claim.group, device_of(target))
         view, config = claim.details["view"], claim.details["config"]
-        func = column_reduction_gpu(claim.group.program, view, config)
+        program = claim.group.program
+        if config is None:
+            return Emission.one(window_reduction_gpu(program, view), claim.group)
+        func = column_reduction_gpu(program, view, config)
         return Emission.one(func, claim.group)

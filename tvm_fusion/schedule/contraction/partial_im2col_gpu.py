@@ -1,37 +1,43 @@
 """The kernel that copies an image to the columns of its partial im2col.
 
-for each chunk of 16 bytes of a column: blocks of 256 columns
+block of 128 columns
 thread (n, y, x):
-for lane in 8:  chunk[lane] = image[.. of the term of the lane ..] or 0, outside or beyond the last
-columns[n, y, x, chunk] = chunk                                           one store of 16 bytes
+for term in depth:  column[term] = image[.. of the term ..] or 0, outside or beyond the last
+own[thread] = column                                          shared, chunks of 16 bytes
+threads, of all chunks in the order of memory:
+columns[first + chunk] = own[..]                              16 bytes of each thread, side by side
 
-Lanes of a chunk are terms known at compile time, so that addresses are constants away from that of
-a pixel. Adjacent threads read adjacent pixels.
+Terms are known at compile time, so that addresses are constants away from that of a pixel. Adjacent
+threads read adjacent pixels, and write adjacent chunks: stored by the thread that made them, chunks
+of a column would be parts of sectors.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
 
+from ..._tvm.buffer import scratch
 from ...core.expressions import load
 from ...core.loops import (
-    Body,
     block,
-    ceildiv,
     coordinates,
     index,
     local,
-    product,
     sequence,
+    threads,
+    unrolled,
     vectorized,
     when,
 )
+from ...core.untouched import SCHEDULED
 from ..gpu.tma import ALIGNMENT
-from .operand_copies import THREADS, copy_kernel
 from .tma_window import ImageDim
+
+THREADS = 128  # of a block, a column each: of 96 terms they take 26 KiB
 
 
 @dataclass(frozen=True)
@@ -74,38 +80,55 @@ def partial_im2col_gpu(image: ir.Var, copy: ir.Var, columns: ImageColumns) -> ti
     PrimFunc
         Its parameters are the image and the copy.
     """
-    lanes = ALIGNMENT // DataType(str(image.ty.dtype)).itemsize
-    count = product(columns.extents)
-    firsts = range(0, columns.depth, lanes)
-    # Each chunk has whole blocks: its terms are those of all threads of a warp.
-    rounded = ceildiv(count, THREADS) * THREADS
-    pieces = [(rounded, _chunk(image, copy, columns, first, lanes)) for first in firsts]
-    return copy_kernel([image, copy], pieces)
-
-
-def _chunk(image: ir.Var, copy: ir.Var, columns: ImageColumns, first: int, lanes: int) -> Body:
-    """Write how a thread copies a chunk of a column."""
     dtype = str(image.ty.dtype)
+    lanes = ALIGNMENT // DataType(dtype).itemsize
+    chunks, count = columns.depth // lanes, math.prod(columns.extents)
+    stride = (chunks | 1) * lanes  # odd numbers of chunks lie in different banks
+    shared = scratch([THREADS * stride], dtype, "own", "shared")
 
-    def body(task: ir.Expr) -> tirx.Stmt:
-        made = local("chunk", [lanes], dtype)
-        *outer, column = coordinates(task, columns.extents)
-        stmts = []
-        for lane in range(lanes):
-            value: ir.Expr = tirx.const(0, dtype)
-            if first + lane < len(columns.terms):
-                value = _element(image, columns, [*outer, column], columns.terms[first + lane])
-            stmts.append(tirx.BufferStore(made, value, [lane]))
+    def make(first: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+        made = local("column", [columns.depth], dtype)
+        place = coordinates(first + thread, columns.extents)
+        zeros = [tirx.const(0, dtype)] * (columns.depth - len(columns.terms))
+        values = [*(_element(image, columns, place, t) for t in columns.terms), *zeros]
+        stmts: list[tirx.Stmt] = [
+            tirx.BufferStore(made, value, [index(n)]) for n, value in enumerate(values)
+        ]
+        for chunk in range(chunks):
 
-        def store(lane: ir.Expr) -> tirx.Stmt:
-            place = [*(outer or [index(0)]), column * columns.depth + first + lane]
-            return tirx.BufferStore(copy, load(made, [lane]), place)
+            def keep(lane: ir.Expr, at: int = chunk * lanes) -> tirx.Stmt:
+                return tirx.BufferStore(
+                    shared, load(made, [lane + at]), [thread * stride + lane + at]
+                )
 
-        inside = task < product(columns.extents)
-        stmts.append(vectorized(lanes, store))
-        return when(inside, block("columns", sequence(stmts), [made]))
+            stmts.append(vectorized(lanes, keep))
+        return when(first + thread < count, block("make", sequence(stmts), [made]))
 
-    return body
+    def store(first: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
+        def one(step: ir.Expr) -> tirx.Stmt:
+            column, chunk = coordinates(step * THREADS + thread, [THREADS, chunks])
+            *outer, x = coordinates(first + column, columns.extents)
+
+            def move(lane: ir.Expr) -> tirx.Stmt:
+                place = [*(outer or [index(0)]), (x * chunks + chunk) * lanes + lane]
+                value = load(shared, [column * stride + chunk * lanes + lane])
+                return tirx.BufferStore(copy, value, place)
+
+            return when(first + column < count, vectorized(lanes, move))
+
+        return unrolled("step", chunks, one)
+
+    def of_block(number: ir.Expr) -> tirx.Stmt:
+        first = number * THREADS
+        phases = [
+            threads("threadIdx.x", THREADS, lambda thread, phase=phase: phase(first, thread))
+            for phase in (make, store)
+        ]
+        return block("columns", sequence(phases), [shared])
+
+    grid = threads("blockIdx.x", -(-count // THREADS), of_block)
+    func = tirx.PrimFunc([image, copy], block("root", grid))
+    return func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
 
 
 def _element(
