@@ -41,7 +41,10 @@ KERNELS = Kernels(
                 *("uses_wgmma", "is_ping_pong"),
             ),
         ),
-        FlashTmaConfig: ("flash tma", ("warps", "block_n", "stages", "is_ping_pong")),
+        FlashTmaConfig: (
+            "flash tma",
+            ("warps", "block_n", "stages", "is_ping_pong", "is_persistent"),
+        ),
         GpuConfig: ("CUDA cores", ("rows", "lanes", "keys")),
     }
 )
