@@ -22,10 +22,15 @@ from tvm_fusion.schedule.attention.flash_tiles import KeyTiles
 def blocks_of(problem):
     """Position along the batch, first row and tiles of keys of each block, in order."""
     config = next(c for c in configs(problem, CUDA.device) if (c.block_m, c.block_n) == (32, 16))
-    total, place = flash_grid.query_tiles(problem, config)
-    number = tirx.Var("number", "int64")
-    where, first = place(number)
-    count = KeyTiles(problem, config, where, first).count
+    given = []
+
+    def write(where, first):
+        given.append((where, first, KeyTiles(problem, config, where, first).count))
+        return tirx.Evaluate(0)
+
+    grid = flash_grid.query_blocks(problem, config, write)
+    ((where, first, count),) = given
+    (number,) = {v for x in (first, *where.values()) for v in variables(x)}
     axes = [where[axis.var] for axis in problem.pattern.batch]
     analyzer = tvm.sym.Analyzer()
 
@@ -39,7 +44,7 @@ def blocks_of(problem):
     found = [
         (tuple(at(x, i) for x in axes), at(first, i), at(count, i)) for i in range(len(places))
     ]
-    assert int(total) == len(places)
+    assert int(grid.extent) == len(places)
     assert sorted(f[:2] for f in found) == places
     return found
 

@@ -1,7 +1,5 @@
 """FlashAttention with TMA and warp specialization: results, masks, layouts, machine code."""
 
-from dataclasses import replace
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -109,39 +107,6 @@ def test_hidden_tiles_are_skipped(options, pace):
     hidden = np.arange(queries) < 140
     assert np.isnan(found[:, :, hidden]).all()
     assert_close(found[:, :, ~hidden], exact[:, :, ~hidden], *wide)
-
-
-@pytest.mark.slow
-@PACES
-@pytest.mark.parametrize("blocks", [1, 5])
-@pytest.mark.parametrize("offset", [None, 0, -140])
-def test_tiles_of_queries_of_a_block(blocks, offset, pace):
-    """One behind the other in the same memory; of some, all keys are hidden."""
-    queries, keys = 250, 330
-    params = tensors(1, 3, queries, keys, 64, dtype=HALF)
-    body, expected = PLAIN if offset is None else visible(queries, keys, offset=offset)
-    members, problem = problem_of(params, body)
-    config = of_tma(problem, lambda c: pace_of(c) == pace and c.stages == 2)[0]
-    inputs = arrays(params)
-    func = flash_mma_kernel(members.program, problem, replace(config, multiprocessors=blocks))
-    (found,) = run(func, members, inputs, CUDA)
-    wide = [x.astype("float64") for x in inputs.values()]
-    (exact,) = expected(*wide)
-    seen = np.arange(queries) >= -min(offset or 0, 0)
-    assert np.isnan(found[:, :, ~seen]).all()
-    assert_close(found[:, :, seen], exact[:, :, seen], *wide)
-
-
-def test_persistent_grids_are_of_more_tiles_than_multiprocessors():
-    def grids(params, body=PLAIN[0]):
-        return {c.multiprocessors for c in of_tma(problem_of(params, body)[1], lambda c: True)}
-
-    units = CUDA.device.sm_count
-    assert grids(tensors(1, units // 2, 256, 256, 64, dtype=HALF)) == {0}
-    assert grids(tensors(1, units, 256, 256, 64, dtype=HALF)) == {0, units}
-    params = tensors(1, units, 233, 233, 64, dtype=HALF)
-    params += [tensor(name, 233, dtype="int64") for name in ("begin", "end")]
-    assert grids(params, packed(np.array([0, 100, 233]), False)[0]) == {0}
 
 
 @pytest.mark.slow

@@ -42,10 +42,7 @@ KERNELS = Kernels(
                 *("uses_wgmma", "is_ping_pong"),
             ),
         ),
-        FlashTmaConfig: (
-            "flash tma",
-            ("warps", "block_n", "stages", "is_ping_pong", "is_persistent"),
-        ),
+        FlashTmaConfig: ("flash tma", ("warps", "block_n", "stages", "is_ping_pong")),
         GpuConfig: ("CUDA cores", ("rows", "lanes", "rows_of_thread", "keys")),
     }
 )

@@ -11,23 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvm import ir
+from tvm import ir, tirx
 
-from ...core.loops import ceildiv, constant, coordinates, index, product
+from ...core.loops import ceildiv, constant, coordinates, index, product, threads
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import FlashProblem
 
 HALF_BYTES = 2  # of an element
 SECTION_BYTES = 16 << 20  # of keys and values: in the last cache, beside what blocks before read
 
-# What the axes of heads are, and the first query.
-Place = tuple[dict[ir.Var, ir.Expr], ir.Expr]
+# Writes a block: what the axes of heads are, and its first query.
+BlockOf = Callable[[dict[ir.Var, ir.Expr], ir.Expr], tirx.Stmt]
 
 
-def query_tiles(
-    problem: FlashProblem, config: FlashMmaConfig
-) -> tuple[ir.Expr, Callable[[ir.Expr], Place]]:
-    """Order the tiles of queries; causal ones begin with the last queries.
+def query_blocks(problem: FlashProblem, config: FlashMmaConfig, write: BlockOf) -> tirx.Stmt:
+    """Launch a block for every tile of queries; causal ones begin with the last queries.
 
     Parameters
     ----------
@@ -35,18 +33,15 @@ def query_tiles(
         The attention.
     config : FlashMmaConfig
         Its tile of queries.
-
-    Returns
-    -------
-    tuple of Expr and callable
-        How many there are, and where each of them lies.
+    write : callable
+        Writes a block.
     """
     pattern = problem.pattern
     extents = [a.extent for a in pattern.batch]
     blocks = ceildiv(index(problem.query.extent), config.block_m)
     order = _longest_first(problem, config)
 
-    def place(number: ir.Expr) -> Place:
+    def body(number: ir.Expr) -> tirx.Stmt:
         if order is None:
             *batch, part = coordinates(number, [*extents, blocks])
             if problem.skips:
@@ -58,9 +53,9 @@ def query_tiles(
             *batch, group = coordinates(ahead * section + inner, [*extents, index(shared)])
             part = group * per_head + (per_head - 1 - part)
         where = {a.var: i for a, i in zip(pattern.batch, batch, strict=True)}
-        return where, part * config.block_m
+        return write(where, part * config.block_m)
 
-    return product([*extents, blocks]), place
+    return threads("blockIdx.x", product([*extents, blocks]), body)
 
 
 def _longest_first(problem: FlashProblem, config: FlashMmaConfig) -> tuple[int, int, int] | None:

@@ -28,14 +28,14 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ...core.loops import index, kernel, loop, sequence, simplified, threads, when
+from ...core.loops import index, kernel, loop, sequence, simplified, when
 from ...program.program import Program
 from ..gpu.cp_async import commit, wait
 from ..gpu.launch import block_by_address, min_blocks_per_sm, storage_sync
 from ..gpu.mma import WARP
 from ..gpu.warp import each_thread
 from ..gpu.wgmma import WARPS, fence_proxy
-from .flash_grid import query_tiles
+from .flash_grid import query_blocks
 from .flash_loads import TileLoads
 from .flash_mma_config import FlashMmaConfig
 from .flash_mma_epilogue import FlashEpilogue
@@ -63,10 +63,7 @@ def flash_mma_kernel(
     if isinstance(config, FlashTmaConfig):
         return flash_tma_kernel(program, problem, config)
 
-    total, place = query_tiles(problem, config)
-
-    def write(number: ir.Expr) -> tirx.Stmt:
-        where, first = place(number)
+    def write(where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
         axes = [("threadIdx.y", config.warps), ("threadIdx.x", WARP)]
 
         def thread(g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
@@ -74,7 +71,7 @@ def flash_mma_kernel(
 
         return min_blocks_per_sm(each_thread(axes, thread), config.min_blocks)
 
-    return kernel(program, threads("blockIdx.x", total, write))
+    return kernel(program, query_blocks(problem, config, write))
 
 
 class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):

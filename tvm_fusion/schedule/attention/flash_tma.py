@@ -1,15 +1,14 @@
 """FlashAttention on Hopper: TMA copies, a producer warp, warpgroups that multiply and normalize.
 
-grid: batch * heads * ceil(queries / block_m) tiles of queries, a block each; persistent: as many
-      blocks as multiprocessors, each with every so-many-th tile; block: 1 + consumers warpgroups
+grid: batch * heads * ceil(queries / block_m) blocks; block: 1 + consumers warpgroups
 shared memory: q[block_m, d]; rings of `stages` tiles k[block_n, d] and v[block_n, d], 128-byte
                swizzle; barriers full and empty of q, of each stage of k and v
 registers of a consumer's thread: as in flash_mma, of 16 rows of its warp
 limits of visible keys that rows read from memory: their extremes in the block, by all warps
 producer, one thread:
+    copy q
     for n in range(tiles that a row of the block sees):
         wait(k_empty[stage]); copy k(n), which completes on k_full[stage]; the same of v(n)
-        behind k(0): wait(q_empty); copy q
 consumers, of 64 rows each; in which order is told in flash_tma_consumers:
     wait(q_full)
     for n:
@@ -19,34 +18,21 @@ consumers, of 64 rows each; in which order is told in flash_tma_consumers:
         wait(v_full[stage]); acc += p_frag * v       wgmma, v from shared memory
         arrive(v_empty[stage])
     bar.sync of the warpgroup; acc / l_i -> shared memory, where its queries were, or behind v
-    __syncwarp; epilogue -> global, in vectors, of each warp its rows; arrive(q_empty)
+    __syncwarp; epilogue -> global, in vectors, of each warp its rows
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tvm import ir, tirx
 
-from ...core.loops import (
-    block,
-    ceildiv,
-    index,
-    kernel,
-    loop,
-    sequence,
-    simplified,
-    substitute,
-    threads,
-    when,
-)
+from ...core.loops import block, index, kernel, sequence, threads, when
 from ...program.program import Program
 from ..gpu import tma, wgmma
 from ..gpu.launch import block_by_address, dependency_wait, min_blocks_per_sm
 from ..gpu.mma import WARP
 from ..gpu.shared_tiles import block_barrier, touch
 from ..gpu.warp import warp_uniform
-from .flash_grid import Place, query_tiles
+from .flash_grid import query_blocks
 from .flash_problem import FlashProblem
 from .flash_tma_config import HALF_BYTES, FlashTmaConfig
 from .flash_tma_consumers import Consumers
@@ -79,56 +65,19 @@ def flash_tma_kernel(
         encode += stmts
     copies = list(zip(operands, maps, strict=True))
 
-    total, place = query_tiles(problem, config)
-    blocks = tirx.min(total, index(config.multiprocessors)) if config.is_persistent else total
+    def write(where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
+        return min_blocks_per_sm(_block(problem, config, copies, where, first), config.min_blocks)
 
-    def write(number: ir.Expr) -> tirx.Stmt:
-        stmt = _block(problem, config, copies, place, _Turns(number, total, config))
-        return min_blocks_per_sm(stmt, config.min_blocks)
-
-    return kernel(program, threads("blockIdx.x", simplified(blocks), write), encode)
-
-
-class _Turns:
-    """The tiles of queries of a block, one after the other.
-
-    Parameters
-    ----------
-    number : Expr
-        The block.
-    total : Expr
-        Tiles of all blocks.
-    config : FlashTmaConfig
-        Whether a block has several.
-
-    Attributes
-    ----------
-    tile : Expr
-        What stands for the tile in statements that :meth:`each` is given.
-    """
-
-    def __init__(self, number: ir.Expr, total: ir.Expr, config: FlashTmaConfig) -> None:
-        self._number, self._total, self._step = number, total, config.multiprocessors
-        self.tile = tirx.Var("query_tile", "int64") if config.is_persistent else number
-
-    def each(self, write: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-        """Run a statement for each tile, given how many were before."""
-        if not self._step:
-            return write(index(0))
-
-        def turn(i: ir.Expr) -> tirx.Stmt:
-            tile = {self.tile: self._number + i * self._step}
-            return substitute(write(i), tile)
-
-        return loop("turn", ceildiv(self._total - self._number, self._step), turn)
+    grid = query_blocks(problem, config, write)
+    return kernel(program, grid, encode)
 
 
 def _block(
     problem: FlashProblem,
     config: FlashTmaConfig,
     copies: list[tuple[TmaRows, ir.Var]],
-    place: Callable[[ir.Expr], Place],
-    turns: _Turns,
+    where: dict[ir.Var, ir.Expr],
+    first: ir.Expr,
 ) -> tirx.Stmt:
     size = config.shared_bytes // HALF_BYTES
     # CUDA wants one type for all declarations of a name in a module.
@@ -140,10 +89,9 @@ def _block(
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
         warp = tirx.floordiv(thread, index(WARP)) - wgmma.WARPS  # of the consumers
         lane = tirx.floormod(thread, index(WARP))
-        roles = Consumers(problem, config, *place(turns.tile), warp, lane, shared, copies)
+        roles = Consumers(problem, config, where, first, warp, lane, shared, copies)
         group = tirx.Var("warpgroup", "int32")
-        produce = roles.produce(thread.equal(0), turns.each)
-        consume = roles.consume(group - 1, turns.each)
+        consume = roles.consume(group - 1)
         stmts = [
             touch(shared, size - 1),
             when(thread.equal(0), roles.initialize()),
@@ -151,7 +99,7 @@ def _block(
             *roles.find_limits(),
             block_barrier(),
             tirx.Bind(group, warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))),
-            tirx.IfThenElse(group.equal(0), produce, consume),
+            tirx.IfThenElse(group.equal(0), roles.produce(thread.equal(0)), consume),
         ]
         return block_by_address("flash_attention", sequence(stmts), roles.buffers)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType
 
-from ...core.loops import ceildiv, constant, product
+from ...core.loops import constant
 from ...device import Device
 from ..gpu import mbarrier
 from ..gpu.launch import STATIC_SHARED_BYTES
@@ -36,20 +36,7 @@ class FlashTmaConfig(FlashMmaConfig):
     """Tiles of a block of a producer warp and of consumers, warpgroups of 64 queries each.
 
     ``warps`` are those of the consumers.
-
-    Attributes
-    ----------
-    multiprocessors : int
-        Blocks of a persistent grid, which copy keys of the next tile of queries while results of
-        the last one are stored; 0: each block has one tile.
     """
-
-    multiprocessors: int = 0
-
-    @property
-    def is_persistent(self) -> bool:
-        """Whether a block has several tiles of queries."""
-        return self.multiprocessors > 0
 
     @property
     def consumers(self) -> int:
@@ -114,14 +101,14 @@ class FlashTmaConfig(FlashMmaConfig):
 
     @property
     def barrier_offset(self) -> int:
-        """Where the barriers lie, in bytes: of q two, of k and v two of each stage, of turns."""
+        """Where the barriers lie, in bytes: of q, of k and v two of each stage, of turns."""
         staged = 0 if self.is_staged_in_queries else 16 * self.block_m * self.staged_pitch
         return self.staging_offset + staged
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block, a multiple of 16."""
-        count = 2 + 4 * self.stages + self.consumers
+        count = 1 + 4 * self.stages + self.consumers
         return self.barrier_offset + -(-count * mbarrier.BYTES // 16) * 16
 
 
@@ -155,19 +142,5 @@ def tma_configs(problem: FlashProblem, device: Device) -> Iterator[FlashTmaConfi
             continue
         limit = device.shared_memory_per_block or STATIC_SHARED_BYTES
         if config.shared_bytes <= limit and config.column16 <= 256:
-            for grid in (0, *_persistent(problem, config, device)):
-                yield replace(config, multiprocessors=grid)
-                yield replace(config, multiprocessors=grid, is_ping_pong=True)
-
-
-def _persistent(
-    problem: FlashProblem, config: FlashTmaConfig, device: Device
-) -> tuple[int, ...]:
-    """List the multiprocessors, if there are more tiles of queries than those.
-
-    Limits that rows read from memory are found by all warps of a block, once.
-    """
-    units, extents = device.sm_count or 0, [a.extent for a in problem.pattern.batch]
-    tiles = constant(product([*extents, ceildiv(problem.query.extent, config.block_m)]))
-    has_many = tiles is None or tiles > units
-    return (units,) if units and has_many and not problem.loaded_bounds else ()
+            yield config
+            yield replace(config, is_ping_pong=True)

@@ -20,55 +20,35 @@ import operator
 
 from tvm import ir, tirx
 
-from ...core.expressions import load
 from ...core.loops import index, loop, sequence, simplified, when
 from ..gpu import mbarrier, wgmma
 from ..gpu.cp_async import warp_sync
 from ..gpu.shared_tiles import touch
 from .flash_tma_config import REGISTERS
-from .flash_tma_roles import K_EMPTY, K_FULL, V_EMPTY, V_FULL, Each, Roles
-from .online_softmax import assign
+from .flash_tma_roles import K_EMPTY, K_FULL, V_EMPTY, V_FULL, Roles
 
 
 class Consumers(Roles):
     """A thread of a block; parameters as of :class:`.flash_tma_roles.Roles`."""
 
-    # Parity of the turns with the tensor cores for tiles of queries that were before.
-    _turn: ir.TensorLoad | None = None
-
-    def consume(self, group: ir.Expr, each: Each) -> tirx.Stmt:
-        """Compute the rows of a consumer, of each tile of queries."""
-        start = []
-        if self._config.is_persistent and self._config.is_ping_pong:
-            self._turn = load(self._declare("turn", 1, "int32"), [index(0)])
-            start.append(assign(self._turn, tirx.const(0, "int32")))
-        return sequence(
-            [
-                wgmma.take_registers(REGISTERS[self._config.consumers][2]),
-                *self._ring.start(),
-                *start,
-                touch(self._s, int(self._s.ty.shape[0]) - 1),
-                each(lambda turn: self._consume_tile(group, turn)),
-            ]
-        )
-
-    def _consume_tile(self, group: ir.Expr, turn: ir.Expr) -> tirx.Stmt:
+    def consume(self, group: ir.Expr) -> tirx.Stmt:
+        """Compute the rows of a consumer."""
         config = self._config
         tiles = self._ping_pong if config.is_ping_pong else self._at_own_pace
-        released = [wgmma.fence_proxy(), warp_sync()]
-        released.append(when(self._t.equal(0), mbarrier.arrive(self._q_empty())))
         return sequence(
             [
+                wgmma.take_registers(REGISTERS[config.consumers][2]),
+                *self._ring.start(),
                 *self._keep_limits(),
                 self._initialize(),
-                mbarrier.wait(self._q_full(), tirx.floormod(turn, index(2))),
+                touch(self._s, int(self._s.ty.shape[0]) - 1),
+                mbarrier.wait(self._q_full(), index(0)),
                 tiles(group),
                 *self._all_reduce(self._l_i, operator.add),
                 *([wgmma.warpgroup_barrier(group)] if config.is_staged_in_queries else []),
                 self._stage_results(),
                 warp_sync(),
                 self._store_results(),
-                *(released if config.is_persistent else []),
             ]
         )
 
@@ -99,12 +79,8 @@ class Consumers(Roles):
         waits = tirx.Cast("int64", group.equal(0))
         following = tirx.floormod(group + 1, tirx.const(self._config.consumers, "int32"))
 
-        turn = self._turn
-        before = index(0) if turn is None else index(turn)
-
         def wait_order(n: ir.Expr) -> tirx.Stmt:
-            parity = tirx.floormod(simplified(n + waits + before), index(2))
-            return mbarrier.wait(self._order_barrier(group), parity)
+            return mbarrier.wait(self._order_barrier(group), tirx.floormod(n + waits, index(2)))
 
         passed = when(self._t.equal(0), mbarrier.arrive(self._order_barrier(following)))
 
@@ -119,11 +95,6 @@ class Consumers(Roles):
         first = [*scores(zero), passed, self._wait_for_scores(), self._release(K_EMPTY, ring.stage)]
         first += [self._softmax(zero), *ring.advance(1)]
         last = [wait_order(count), *self._issue_values_before(), passed, self._wait_for_results()]
-        if self._config.is_persistent:
-            last.append(self._release(V_EMPTY, ring.before))
-        if turn is not None:
-            following_turn = tirx.floormod(before + count + 1, index(2))
-            last.append(assign(turn, tirx.Cast("int32", following_turn)))
         steps = loop("m", simplified(count - 1), step)
         return when(count > 0, sequence([*first, steps, *last]))
 

@@ -6,8 +6,6 @@ in the rings of stages is kept in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tvm import ir, tirx
 
 from ...core.expressions import load
@@ -24,8 +22,6 @@ from .flash_tma_operand import TmaRows
 from .pattern import FLOAT
 
 K_FULL, K_EMPTY, V_FULL, V_EMPTY = range(4)  # barriers of a stage
-# Runs a statement for each tile of queries of a block, given how many were before.
-Each = Callable[[Callable[[ir.Expr], tirx.Stmt]], tirx.Stmt]
 
 
 class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
@@ -82,8 +78,6 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         """Initialize the barriers; one thread does."""
         stmts = [tma.prefetch(variable) for _, variable in self._copies]
         stmts.append(mbarrier.init(self._q_full(), 1))
-        if self._config.is_persistent:
-            stmts.append(mbarrier.init(self._q_empty(), self._config.warps))
         for stage in range(self._config.stages):
             for kind in range(4):
                 is_full = kind in (K_FULL, V_FULL)
@@ -94,35 +88,26 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
             stmts += [mbarrier.init(self._order_barrier(index(i)), wgmma.WARPS) for i in consumers]
         return sequence([*stmts, mbarrier.fence_init()])
 
-    def produce(self, is_first: ir.Expr, each: Each) -> tirx.Stmt:
+    def produce(self, is_first: ir.Expr) -> tirx.Stmt:
         """Copy all tiles: one thread of a warpgroup."""
-        copies = sequence([*self._ring.start(), each(self._produce_tile)])
-        give = wgmma.give_registers(REGISTERS[self._config.consumers][1])
-        return sequence([give, when(is_first, copies)])
-
-    def _produce_tile(self, turn: ir.Expr) -> tirx.Stmt:
-        """Copy queries, and the keys and values that they see: the first keys before them."""
         config, tiles, ring = self._config, self._tiles, self._ring
         q, k, v = self._copies
 
-        def copy(
-            copied: tuple[TmaRows, ir.Var], rows: PanelRows, empty: int, full: int, n: ir.Expr
-        ) -> tirx.Stmt:
-            bar, to = self._bar(full, ring.stage), index(ring.stage) * config.block_n
-            wait = mbarrier.wait(self._bar(empty, ring.stage), 1 - ring.parity)
-            return sequence([wait, *self._copy(copied, bar, rows, to, tiles.start(n))])
-
-        def keys(n: ir.Expr) -> tirx.Stmt:
-            return when(n < tiles.count, copy(k, config.k_rows(), K_EMPTY, K_FULL, n))
-
         def step(n: ir.Expr) -> tirx.Stmt:
-            values = copy(v, config.v_rows(), V_EMPTY, V_FULL, n)
-            return sequence([values, *ring.advance(1), keys(n + 1)])
+            stmts = []
+            for copied, rows, empty, full in (
+                (k, config.k_rows(), K_EMPTY, K_FULL),
+                (v, config.v_rows(), V_EMPTY, V_FULL),
+            ):
+                stmts.append(mbarrier.wait(self._bar(empty, ring.stage), 1 - ring.parity))
+                bar, to = self._bar(full, ring.stage), index(ring.stage) * config.block_n
+                stmts += self._copy(copied, bar, rows, to, tiles.start(n))
+            return sequence([*stmts, *ring.advance(1)])
 
-        free = [mbarrier.wait(self._q_empty(), tirx.floormod(turn + 1, index(2)))]
-        stmts = [keys(index(0)), *(free if config.is_persistent else [])]
-        stmts += self._copy(q, self._q_full(), config.q_rows, index(0), self._first)
-        return sequence([*stmts, loop("n", tiles.count, step)])
+        stmts = self._copy(q, self._q_full(), config.q_rows, index(0), self._first)
+        stmts += [*ring.start(), loop("n", tiles.count, step)]
+        give = wgmma.give_registers(REGISTERS[config.consumers][1])
+        return sequence([give, when(is_first, sequence(stmts))])
 
     def _copy(
         self,
@@ -203,9 +188,6 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     def _q_full(self) -> ir.TensorLoad:
         return load(self._shared, [index(self._config.barrier_offset // HALF_BYTES)])
-
-    def _q_empty(self) -> ir.TensorLoad:
-        return self._bar(4, index(self._config.consumers))
 
     def _bar(self, kind: int, stage: ir.Expr) -> ir.TensorLoad:
         behind = self._config.barrier_offset + (1 + kind * self._config.stages) * mbarrier.BYTES
