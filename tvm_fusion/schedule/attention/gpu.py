@@ -3,7 +3,8 @@
 grid: batch * heads * ceil(queries / block_m) blocks; block: (block_m / own rows, lanes) threads
 shared memory: q[block_m, d]; one tile of block_n keys, then of their values; p[block_m, block_n];
                rows padded to an odd number of vectors
-registers of a thread: of each of its own rows, neighbours: acc[columns / lanes], m_i, l_i
+registers of a thread: of each of its own rows, neighbours: acc[columns / lanes],
+               s[block_n / lanes], m_i, l_i
 for tile of block_n keys:
     k -> shared memory; __syncthreads
     s[row, key] = score(q[row] . k[key]), each thread every lanes-th key; __syncthreads
@@ -85,6 +86,7 @@ class _QueryBlock:
 
         self._items = -(-config.columns // config.lanes)
         self._acc = registers("acc", self._items)
+        self._scored = registers("scored", -(-config.keys // config.lanes))
         self._m_i, self._m_new = registers("m_i"), registers("m_new")
         self._l_i, self._sum = registers("l_i"), registers("sum")
         self._q = shared("q", config.block_m * config.q_pitch)
@@ -100,7 +102,7 @@ class _QueryBlock:
             loop("tile", number, lambda n: self._tile_of_keys(n * self._config.keys)),
             self._config.each_thread(self._finish),
         ]
-        buffers = [self._acc, self._m_i, self._m_new, self._l_i, self._sum]
+        buffers = [self._acc, self._scored, self._m_i, self._m_new, self._l_i, self._sum]
         return block("queries", sequence(stmts), [*buffers, self._q, self._tile, self._p])
 
     def _position(self, r: ir.Expr) -> dict[ir.Var, ir.Expr]:
@@ -184,38 +186,38 @@ class _QueryBlock:
             ]
         )
 
-    def _own_keys(self, t: ir.Expr, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-        """Run over every ``lanes``-th key of a tile."""
+    def _own_keys(self, t: ir.Expr, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Write ``body(n, key)`` for every ``lanes``-th key of a tile."""
         keys, lanes = self._config.keys, self._config.lanes
 
-        def one(number: ir.Expr) -> tirx.Stmt:
-            key = number * lanes + t
-            return body(key) if keys % lanes == 0 else when(key < keys, body(key))
+        def one(n: ir.Expr) -> tirx.Stmt:
+            key = n * lanes + t
+            return body(n, key) if keys % lanes == 0 else when(key < keys, body(n, key))
 
-        return loop("n", -(-keys // lanes), one)
+        return unrolled("n", -(-keys // lanes), one)
 
     def _scores(self, start: ir.Expr, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        def total(i: ir.Expr) -> ir.TensorLoad:
-            return load(self._sum, [r, t, i])
+        def one(n: ir.Expr, key: ir.Expr) -> tirx.Stmt:
+            def score(i: ir.Expr) -> ir.TensorLoad:
+                return load(self._scored, [r, t, i, n])
 
-        def one(key: ir.Expr) -> tirx.Stmt:
             def add(d: ir.Expr) -> tirx.Stmt:
                 def of_row(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
                     product = self._q_at(row, d) * self._tile_at(key, d)
-                    return assign(total(i), total(i) + product)
+                    return assign(score(i), score(i) + product)
 
                 return self._own_rows(r, of_row)
 
             def store(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
                 pattern = self._pattern
                 at = {**self._position(row), pattern.key.var: start + key}
-                value = substitute(pattern.score, {**at, pattern.raw: total(i)})
+                value = substitute(pattern.score, {**at, pattern.raw: score(i)})
                 value = tirx.if_then_else(start + key < self._count, value, float_(-float("inf")))
-                return assign(self._p_at(row, key), value)
+                return sequence([assign(score(i), value), assign(self._p_at(row, key), score(i))])
 
             return sequence(
                 [
-                    self._own_rows(r, lambda i, _row: assign(total(i), float_(0))),
+                    self._own_rows(r, lambda i, _row: assign(score(i), float_(0))),
                     loop("d", self._config.depth, add),
                     self._own_rows(r, store),
                 ]
@@ -245,16 +247,14 @@ class _QueryBlock:
         return self._own_rows(r, one)
 
     def _exponentials(self, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        def one(key: ir.Expr) -> tirx.Stmt:
-            # All are read before the first is stored: TVM sees no rows, and wants a barrier.
-            def exp(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
-                value = tirx.exp(self._p_at(row, key) - load(self._m_i, [r, t, i]))
-                return assign(load(self._m_new, [r, t, i]), value)
+        """Store those of the thread's own scores, which it holds."""
 
-            def store(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
-                return assign(self._p_at(row, key), load(self._m_new, [r, t, i]))
+        def one(n: ir.Expr, key: ir.Expr) -> tirx.Stmt:
+            def of_row(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
+                score, m_i = load(self._scored, [r, t, i, n]), load(self._m_i, [r, t, i])
+                return assign(self._p_at(row, key), tirx.exp(score - m_i))
 
-            return sequence([self._own_rows(r, exp), self._own_rows(r, store)])
+            return self._own_rows(r, of_row)
 
         return self._own_keys(t, one)
 
