@@ -2,7 +2,8 @@
 
 ``compute-sanitizer --tool memcheck python3 -m benchmarks.gpu.once DIR [NAME ...]``, or
 ``racecheck``; needs numpy and TVM's runtime, no PyTorch, which would take such a tool minutes.
-Integers are numbers of rows of the first input, if it is a table, or any byte.
+Integers are numbers of rows of the first input, if it is a table, or any byte; offsets of packed
+sequences rise to its number of tokens.
 """
 
 from __future__ import annotations
@@ -28,13 +29,18 @@ def main(arguments: list[str]) -> None:
     for name in names or index["names"]:
         executable = tvm_fusion.load(Path(folder, name))
         specs = executable.signatures["main"].inputs
-        executable.run({spec.name: _drawn(rng, spec, int(specs[0].shape[0])) for spec in specs})
+        executable.run({spec.name: _drawn(rng, spec, specs[0]) for spec in specs})
         executable.synchronize()
         print(name, flush=True)
 
 
-def _drawn(rng: np.random.Generator, spec: Any, rows: int) -> np.ndarray:
+def _drawn(rng: np.random.Generator, spec: Any, first: Any) -> np.ndarray:
     shape, dtype = [int(d) for d in spec.shape], np.dtype(spec.dtype)
+    rows = int(first.shape[0])
+    if spec.name == "offsets":
+        tokens = int(first.shape[-2])
+        inner = np.sort(rng.integers(0, tokens, shape[0] - 2))
+        return np.array([0, *inner, tokens], dtype)
     if dtype.kind in "iu":
         return rng.integers(0, rows if dtype.itemsize > 1 else 127, shape).astype(dtype)
     return rng.standard_normal(shape, np.float32).astype(dtype)

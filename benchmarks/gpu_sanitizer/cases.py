@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,6 +18,8 @@ from benchmarks.gpu.attention import attention, causal_attention
 from benchmarks.gpu.convolutions import convolution
 from benchmarks.gpu.narrow_products import float8_linear, int8_linear
 from benchmarks.gpu.others import attended, running_sums
+from benchmarks.gpu.packed import packed, packed_causal
+from benchmarks.gpu.packed_products import int8_linear as int8_weight_linear
 from benchmarks.gpu.products import linear_bias, linear_gelu, linear_residual
 from benchmarks.gpu.works import (
     Work,
@@ -47,6 +50,25 @@ class Case:
     family: str
     work: Work
     asked: Mapping[str, int | str] = field(default_factory=dict)
+
+
+class _NormBetween(Work):
+    """Two products with a layer norm between, whose statistics the kernel of the first adds up."""
+
+    def module(self) -> torch.nn.Module:
+        """Give it with constant weights, as models have them."""
+        layers = (torch.nn.Linear(192, 256), torch.nn.LayerNorm(256), torch.nn.Linear(256, 264))
+        return torch.nn.Sequential(*layers).half().eval()
+
+
+class _Packed(Work):
+    """Attention of packed sequences: the last argument has their offsets."""
+
+    def draw(self, seed: int, device: str) -> list[Tensor]:
+        """Draw q, k and v; five sequences."""
+        tokens = self.shapes[0][2]
+        offsets = torch.tensor([0, 37, 101, 230, 385, tokens], device=device)
+        return [*super().draw(seed, device), offsets]
 
 
 def dual_gemm(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
@@ -86,6 +108,10 @@ def _heads(rows: int, width: int) -> tuple[tuple[int, ...], ...]:
     return ((2, 3, rows, width),) * 3
 
 
+def _packed(name: str, function: Callable[..., Tensor]) -> Work:
+    return _Packed(name, function, ((1, 2, 600, 64),) * 3)
+
+
 _GQA = ((1, 16, 1, 128), (1, 4, 1000, 128), (1, 4, 1000, 128))
 _MHA = ((1, 6, 1, 64), (1, 6, 1000, 64), (1, 6, 1000, 64))
 
@@ -118,6 +144,11 @@ CASES: tuple[Case, ...] = (
         convolution(1, 128, 7, 64, 3, 1, "relu"),
         _of("wgmma of windows", split_k=2),
     ),
+    Case(
+        "wgmma of windows, volumes",
+        convolution(1, 64, 9, 72, 3, 1, "relu", rank=3),
+        _of("wgmma of windows", **_ONE),
+    ),
     Case("dual GEMM", Work("dual_gemm", dual_gemm, ((200, 192), (192, 264), (192, 264)))),
     Case(
         "wgmma, float8",
@@ -127,9 +158,25 @@ CASES: tuple[Case, ...] = (
     Case("wgmma, int8", _gemm("wgmma_int8", int8_linear, 256, 256, 272, "int8"), _of(_WGMMA)),
     Case(
         "wgmma, tfloat32",
-        _gemm("wgmma_tf32", linear, 512, 256, 512, "float32", ("tf32",)),
+        _gemm("wgmma_tf32", linear, 1100, 256, 2056, "float32", ("tf32",)),
         _of(_WGMMA),
     ),
+    Case(
+        "wgmma, int4 weights",
+        Work("wgmma_int4", int4_linear, ((1100, 512), (1096, 256), (1096, 4)), packed=(1,)),
+        _of(_WGMMA),
+    ),
+    Case(
+        "wgmma, int8 weights",
+        Work(
+            "wgmma_int8_weight",
+            int8_weight_linear,
+            ((1100, 512), (1096, 512), (1096,)),
+            packed=(1,),
+        ),
+        _of(_WGMMA),
+    ),
+    Case("wgmma, statistics of rows", _NormBetween("norm_between", linear, ((200, 192),))),
     Case(
         "mma.sync, cp.async",
         _gemm("mma", linear_residual, 200, 192, 264),
@@ -164,6 +211,7 @@ CASES: tuple[Case, ...] = (
     Case("grouped convolution", convolution(1, 64, 15, 64, 3, 1, "relu", groups=2)),
     Case("partial im2col", convolution(1, 3, 29, 32, 3, 2, "relu")),
     Case("depthwise convolution", convolution(1, 40, 15, 40, 3, 1, "relu6", groups=40)),
+    Case("depthwise convolution, strided", convolution(2, 42, 15, 42, 5, 2, "", groups=42)),
     Case("GEMV", _gemm("gemv", linear, 1, 520, 264), _of("gemv")),
     Case(
         "GEMV, int4 weights",
@@ -188,6 +236,17 @@ CASES: tuple[Case, ...] = (
     Case(
         "FlashAttention, TMA",
         Work("flash_tma", causal_attention, _heads(392, 128)),
+        _of("flash tma", is_ping_pong=1),
+    ),
+    Case(
+        "FlashAttention, TMA, heads of 256",
+        Work("flash_tma_256", causal_attention, _heads(264, 256)),
+        _of("flash tma", is_ping_pong=1),
+    ),
+    Case("FlashAttention, TMA, packed", _packed("flash_tma_packed", packed), _of("flash tma")),
+    Case(
+        "FlashAttention, TMA, packed, causal",
+        _packed("flash_tma_packed_causal", packed_causal),
         _of("flash tma", is_ping_pong=1),
     ),
     Case(

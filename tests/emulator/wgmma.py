@@ -113,8 +113,8 @@ class Products:
         self.committed[self.whole()] += 1
 
     def wait(self, number):
-        """Let whole warps wait until at most so many groups are pending."""
-        self.machine.whole(self.machine.numbers // WARP, "warp")
+        """Let whole warpgroups wait until at most so many groups are pending."""
+        self.whole()
         warps, done = self.active_warps(), self.done.reshape(-1)
         done[warps] = np.maximum(done[warps], self.committed[warps // WARPS] - number)
         for registers in self.accumulators:

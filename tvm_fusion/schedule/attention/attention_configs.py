@@ -29,6 +29,7 @@ GROUPS = (1, 2, 4, 8, 16, 32)
 STAGES = (1, 2, 3, 4)
 KEYS = (8, 16, 32, 64)
 ROWS = (1, 2, 4, 8, 16)
+ROWS_OF_THREAD = (1, 2, 4)
 
 Config = FlashDecodeConfig | FlashMmaConfig | GpuConfig
 KERNELS = Kernels(
@@ -42,7 +43,7 @@ KERNELS = Kernels(
             ),
         ),
         FlashTmaConfig: ("flash tma", ("warps", "block_n", "stages", "is_ping_pong")),
-        GpuConfig: ("CUDA cores", ("rows", "lanes", "keys")),
+        GpuConfig: ("CUDA cores", ("rows", "lanes", "rows_of_thread", "keys")),
     }
 )
 
@@ -69,7 +70,7 @@ def configs(pattern: Pattern, device: Device) -> Iterator[Config]:
     problem = flash_problem(pattern)
     if problem is not None:
         yield from flash_mma_model.configs(problem, device)
-    start = GpuConfig.of(pattern)
+    start = GpuConfig.of(pattern, device)
     yield start
     yield from (c for c in _cuda_cores(start) if c != start)
 
@@ -93,10 +94,10 @@ def _split_kv(start: FlashDecodeConfig, device: Device) -> Iterator[FlashDecodeC
 
 def _cuda_cores(start: GpuConfig) -> Iterator[GpuConfig]:
     """Vary the queries of a block, the threads of each and the keys of a tile."""
-    for rows, keys in itertools.product(ROWS, KEYS):
+    for rows, own, keys in itertools.product(ROWS, ROWS_OF_THREAD, KEYS):
         lanes = MIN_LANES
         while lanes <= MAX_LANES and rows * lanes <= THREADS:
-            config = replace(start, rows=rows, lanes=lanes, keys=keys)
+            config = replace(start, rows=rows, lanes=lanes, rows_of_thread=own, keys=keys)
             if config.shared_bytes <= SHARED_BYTES:
                 yield config
             lanes *= 2

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import ir, tirx
 
 from ...core.loops import constant, loop, when
+from ...device import Device
+from ...ecg.work import at
 from ..gpu.warp import each_thread
 from .pattern import Pattern
 
 THREADS = 256
 SHARED_BYTES = 44 * 1024  # of the 48 KB that every device gives
 MIN_LANES, MAX_LANES = 16, 64
+MAX_ROWS_OF_THREAD = 4
 OTHER_REGISTERS = 30  # of a thread, beside elements of a key
 # Of a loop that CUDA's compiler unrolls as a whole, and of what it unrolls of a longer one.
 UNROLLED_TRIPS, UNROLLED_PART = 32, 8
+
+
+def _pitch(elements: int) -> int:
+    """Pad rows to an odd number of vectors of 16 bytes, which begin in different banks."""
+    return 4 * (-(-elements // 4) | 1)
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,9 @@ class GpuConfig:
     Attributes
     ----------
     rows, lanes : int
-        Queries of a block (block_m), and threads of each.
+        Threads along the queries of a block, and threads that share a query.
+    rows_of_thread : int
+        Neighbouring queries of a thread, which it multiplies with each element of a key at once.
     keys : int
         Keys or values in shared memory at once (block_n).
     depth, columns : int
@@ -35,40 +46,57 @@ class GpuConfig:
 
     rows: int
     lanes: int
+    rows_of_thread: int
     keys: int
     depth: int
     columns: int
 
     @classmethod
-    def of(cls, pattern: Pattern) -> GpuConfig:
-        """Choose the largest tiles that fit."""
+    def of(cls, pattern: Pattern, device: Device) -> GpuConfig:
+        """Choose the largest tiles that fit, of blocks enough for all multiprocessors."""
         depth, columns = constant(pattern.depth.extent), constant(pattern.column.extent)
         if depth is None or columns is None:
             raise ValueError("the elements of keys and values are not known at compile time")
-        queries = 1 if pattern.query is None else constant(pattern.query.extent)
-        most = THREADS // MIN_LANES
-        rows = most if queries is None else min(most, 1 << (queries - 1).bit_length())
-        keys = 32
+        heads = math.prod(at(a.extent) for a in pattern.batch)
+        queries = 1 if pattern.query is None else at(pattern.query.extent)
+        rows = min(THREADS // MIN_LANES, 1 << (queries - 1).bit_length())
+        own, keys = MAX_ROWS_OF_THREAD, 32
+        while own > 1 and heads * -(-queries // (rows * own)) < (device.sm_count or 1):
+            own //= 2
         while True:
-            tiles = cls(rows, min(THREADS // rows, MAX_LANES), keys, depth, columns)
+            lanes = min(THREADS // rows, MAX_LANES)
+            tiles = cls(rows, lanes, own, keys, depth, columns)
             if tiles.shared_bytes <= SHARED_BYTES:
                 return tiles
-            rows, keys = (rows, keys // 2) if keys > 8 else (rows // 2, keys)
+            if own > 1:
+                own //= 2
+            else:
+                rows, keys = (rows, keys // 2) if keys > 8 else (rows // 2, keys)
 
     @property
     def block_m(self) -> int:
         """Queries of a block."""
-        return self.rows
+        return self.rows * self.rows_of_thread
 
     @property
-    def width(self) -> int:
-        """Elements of a row of a tile, padded to an odd number: rows start in different banks."""
-        return max(self.depth, self.columns) | 1
+    def q_pitch(self) -> int:
+        """Elements from one query to the next in shared memory."""
+        return _pitch(self.depth)
+
+    @property
+    def tile_pitch(self) -> int:
+        """Elements from one key or value to the next."""
+        return _pitch(max(self.depth, self.columns))
+
+    @property
+    def p_pitch(self) -> int:
+        """Elements from the exponentials of one query to those of the next."""
+        return _pitch(self.keys)
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return 4 * (self.rows * (self.depth + self.keys) + self.keys * self.width)
+        return 4 * (self.block_m * (self.q_pitch + self.p_pitch) + self.keys * self.tile_pitch)
 
     @property
     def registers(self) -> int:

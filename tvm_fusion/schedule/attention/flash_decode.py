@@ -22,6 +22,10 @@ from .pattern import Pattern
 from .query_group import QueryGroup
 
 MAX_ROWS = 16  # of a query group; more of them fill tiles
+# More rows of a group, and keys, where tiles would leave multiprocessors idle. On an H100, tiles and
+# split keys, 32 query heads of 8 KV heads, of 128: 8 queries, 8,192 keys 41.3 and 19.8 us, eight
+# sequences 407 and 101; 16 queries 40.9 and 30.4, of 1,024 keys 12.7 and 7.9.
+MANY_ROWS, LEAST_KEYS_OF_MANY = 64, 1024
 MIN_KEYS = 256  # below which a second launch costs more than it gives
 MAX_LANES_PER_KEY = 16  # each sum over the threads of a key is a chain of shuffles
 MAX_ROW_REGISTERS = 128  # elements of queries and accumulators of a thread
@@ -185,10 +189,10 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     device : Device
         A GPU.
     """
-    group = QueryGroup.of(pattern)
-    if group is None or group.size > MAX_ROWS:
+    group, count = QueryGroup.of(pattern), constant(pattern.key.extent)
+    if group is None or (count or MIN_KEYS) < MIN_KEYS:
         return None
-    if (constant(pattern.key.extent) or MIN_KEYS) < MIN_KEYS:
+    if group.size > MAX_ROWS and not _leaves_idle(group, count, device):
         return None
     keys = contiguous_loads(pattern, pattern.k, pattern.depth)
     values = contiguous_loads(pattern, pattern.v, pattern.column)
@@ -213,12 +217,11 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     if uses_mma:
         lanes, in_flight, block_m = device.warp_size or 32, MMA_KEYS, min(group.size, MMA_ROWS)
         min_blocks = 1
-    if block_m == 0 or groups == 0:
+    if block_m == 0 or groups == 0 or (group.size > MAX_ROWS and not uses_mma):
         return None
     block_m = -(-group.size // -(-group.size // block_m))
     blocks = at(product(group.extents)) * -(-group.size // block_m)
     splits = _splits(blocks, (device.sm_count or 1) * min_blocks)
-    count = constant(pattern.key.extent)
     if uses_mma:
         keys_of_block = None if count is None else count // splits
         groups, stages = warps_and_stages(pattern, block_m, keys_of_block, device)
@@ -228,6 +231,14 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     return FlashDecodeConfig(
         *(pattern, group, keys, values, width, lanes, groups, in_flight, block_m, splits),
         *(device.warp_size or 32, min_blocks, reduce_threads, stages),
+    )
+
+
+def _leaves_idle(group: QueryGroup, keys: int | None, device: Device) -> bool:
+    """Whether a block for all rows of each group would leave multiprocessors idle for long."""
+    is_long = keys is not None and keys >= LEAST_KEYS_OF_MANY
+    return (
+        is_long and group.size <= MANY_ROWS and at(product(group.extents)) < (device.sm_count or 1)
     )
 
 

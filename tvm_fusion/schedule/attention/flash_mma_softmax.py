@@ -1,6 +1,7 @@
 """The online softmax of FlashAttention on tensor cores, on accumulators of a tile's scores.
 
 s = score(s), masked;  m_new = max(m_i, row maxima of s)     over the four threads of a row
+m_new = m_i where it is not far larger                       as in FlashAttention-4
 alpha = exp(m_i - m_new);  m_i = m_new;  l_i *= alpha;  acc *= alpha where a row's is not 1
 p = exp(s - m_i);  l_i += p;  p_frag = p, in pairs           A fragment of the product with v
 """
@@ -20,6 +21,9 @@ from .flash_mma_block import PAIR, FlashMmaBlock
 from .online_softmax import assign, float_
 
 LOG2_E = math.log2(math.e)
+# Exponentials are of scores over a maximum that is at most so much, in powers of two, below the
+# largest: sums and results are seldom rescaled, and half types hold 256 as they hold 1.
+FAR = 8.0
 LEAST_MAXIMUM = -1e30  # that is multiplied before it is subtracted
 
 
@@ -59,7 +63,10 @@ class FlashMmaSoftmax(FlashMmaBlock):
             return exp2_ftz(x * float_(self._scale))
 
         def rescale(slot: ir.Expr) -> tirx.Stmt:
-            return sequence(self._state(slot).rescale(load(self._m_new, [slot]), exp))
+            m_new, m_i = load(self._m_new, [slot]), load(self._m_i, [slot])
+            is_far = (m_new - m_i) * float_(self._scale) > float_(FAR)
+            kept = assign(m_new, tirx.Select(is_far, m_new, m_i))
+            return sequence([kept, *self._state(slot).rescale(m_new, exp)])
 
         return sequence(
             [
@@ -78,13 +85,13 @@ class FlashMmaSoftmax(FlashMmaBlock):
 
     def _rescale_results(self) -> tirx.Stmt:
         """Move what was accumulated to the new maxima."""
-        # Behind the first tiles, new maxima are rare.
-        return tirx.IfThenElse(self._is_rescaled(), self._rescaled(), None)
+        is_rescaled = any_of_warp(self._is_rescaled())
+        return tirx.IfThenElse(is_rescaled, self._rescaled(), None)
 
     def _is_rescaled(self) -> ir.Expr:
-        """Whether a row of the warp has a new maximum."""
+        """Whether a row of the thread has a new maximum."""
         factors = [load(self._alpha, [index(slot)]) for slot in range(self._slots)]
-        return any_of_warp(tirx.any(*(tirx.NE(alpha, float_(1)) for alpha in factors)))
+        return tirx.any(*(tirx.NE(alpha, float_(1)) for alpha in factors))
 
     def _rescaled(self) -> tirx.Stmt:
         def scaled(i: ir.Expr) -> tirx.Stmt:

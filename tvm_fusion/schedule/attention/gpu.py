@@ -1,8 +1,10 @@
 """FlashAttention on CUDA cores: one launch, softmax computed online over tiles of keys.
 
-grid: batch * heads * ceil(queries / block_m) blocks; block: (block_m, lanes) threads
-shared memory: q[block_m, d]; one tile of block_n keys, then of their values; p[block_m, block_n]
-registers of a thread: acc[columns / lanes], m_i, l_i
+grid: batch * heads * ceil(queries / block_m) blocks; block: (block_m / own rows, lanes) threads
+shared memory: q[block_m, d]; one tile of block_n keys, then of their values; p[block_m, block_n];
+               rows padded to an odd number of vectors
+registers of a thread: of each of its own rows, neighbours: acc[columns / lanes],
+               s[block_n / lanes], m_i, l_i
 for tile of block_n keys:
     k -> shared memory; __syncthreads
     s[row, key] = score(q[row] . k[key]), each thread every lanes-th key; __syncthreads
@@ -20,7 +22,7 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
-from ...core.expressions import load
+from ...core.expressions import load, loads
 from ...core.loops import (
     block,
     ceildiv,
@@ -36,6 +38,7 @@ from ...core.loops import (
     when,
 )
 from ...program.program import Program
+from ..address import known_step
 from .config_gpu import GpuConfig
 from .online_softmax import SoftmaxState, assign, float_, initialize
 from .pattern import FLOAT, Pattern
@@ -46,12 +49,12 @@ def attention_gpu(program: Program, pattern: Pattern, config: GpuConfig) -> tirx
     """Make the kernel."""
     queries = index(1) if pattern.query is None else index(pattern.query.extent)
     extents = [a.extent for a in pattern.batch]
-    blocks = ceildiv(queries, config.rows)
+    blocks = ceildiv(queries, config.block_m)
 
     def body(number: ir.Expr) -> tirx.Stmt:
         *batch, part = coordinates(number, [*extents, blocks])
         where = {a.var: i for a, i in zip(pattern.batch, batch, strict=True)}
-        return _QueryBlock(pattern, config, where, part * config.rows, queries).stmt()
+        return _QueryBlock(pattern, config, where, part * config.block_m, queries).stmt()
 
     return kernel(program, threads("blockIdx.x", product([*extents, blocks]), body))
 
@@ -71,20 +74,24 @@ class _QueryBlock:
         self._first, self._queries = first, queries
         self._count = index(pattern.key.extent)
 
+        own = config.rows_of_thread
+
         def registers(name: str, *shape: int) -> ir.Var:
-            dims = [index(d) for d in (config.rows, config.lanes, *shape)]
+            dims = [index(d) for d in (config.rows, config.lanes, own, *shape)]
             return scratch(dims, FLOAT, name, "local")
 
-        def shared(name: str, *shape: int) -> ir.Var:
-            return scratch([index(d) for d in shape], FLOAT, name, "shared")
+        def shared(name: str, size: int) -> ir.Var:
+            # Of one dimension: TVM 0.27 takes away what pads the rows of others.
+            return scratch([index(size)], FLOAT, name, "shared")
 
         self._items = -(-config.columns // config.lanes)
         self._acc = registers("acc", self._items)
+        self._scored = registers("scored", -(-config.keys // config.lanes))
         self._m_i, self._m_new = registers("m_i"), registers("m_new")
         self._l_i, self._sum = registers("l_i"), registers("sum")
-        self._q = shared("q", config.rows, config.depth)
-        self._tile = shared("kv_tile", config.keys, config.width)
-        self._p = shared("p", config.rows, config.keys)
+        self._q = shared("q", config.block_m * config.q_pitch)
+        self._tile = shared("kv_tile", config.keys * config.tile_pitch)
+        self._p = shared("p", config.block_m * config.p_pitch)
 
     def stmt(self) -> tirx.Stmt:
         """Write the whole block."""
@@ -95,7 +102,7 @@ class _QueryBlock:
             loop("tile", number, lambda n: self._tile_of_keys(n * self._config.keys)),
             self._config.each_thread(self._finish),
         ]
-        buffers = [self._acc, self._m_i, self._m_new, self._l_i, self._sum]
+        buffers = [self._acc, self._scored, self._m_i, self._m_new, self._l_i, self._sum]
         return block("queries", sequence(stmts), [*buffers, self._q, self._tile, self._p])
 
     def _position(self, r: ir.Expr) -> dict[ir.Var, ir.Expr]:
@@ -105,9 +112,27 @@ class _QueryBlock:
         query = tirx.min(self._first + r, self._queries - 1)
         return {**self._where, self._pattern.query.var: query}
 
+    def _q_at(self, row: ir.Expr, d: ir.Expr) -> ir.TensorLoad:
+        return load(self._q, [row * self._config.q_pitch + d])
+
+    def _tile_at(self, key: ir.Expr, d: ir.Expr) -> ir.TensorLoad:
+        return load(self._tile, [key * self._config.tile_pitch + d])
+
+    def _p_at(self, row: ir.Expr, key: ir.Expr) -> ir.TensorLoad:
+        return load(self._p, [row * self._config.p_pitch + key])
+
+    def _own_rows(self, r: ir.Expr, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Write ``body(i, row of the block)`` for the neighbouring rows of a thread."""
+        own = self._config.rows_of_thread
+        return unrolled("i", own, lambda i: body(i, r * own + i))
+
     def _start(self, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        zero = self._columns(lambda j: tirx.BufferStore(self._acc, float_(0), [r, t, j]))
-        return sequence([*initialize(load(self._m_i, [r, t]), load(self._l_i, [r, t])), zero])
+        def one(i: ir.Expr, _row: ir.Expr) -> tirx.Stmt:
+            zero = self._columns(lambda j: assign(load(self._acc, [r, t, i, j]), float_(0)))
+            state = initialize(load(self._m_i, [r, t, i]), load(self._l_i, [r, t, i]))
+            return sequence([*state, zero])
+
+        return self._own_rows(r, one)
 
     def _columns(self, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         return unrolled("j", self._items, body)
@@ -116,22 +141,36 @@ class _QueryBlock:
         depth = self._config.depth
 
         def store(flat: ir.Expr) -> tirx.Stmt:
-            r, d = coordinates(flat, [self._config.rows, depth])
+            r, d = coordinates(flat, [self._config.block_m, depth])
             at = {**self._position(r), self._pattern.depth.var: d}
-            return tirx.BufferStore(self._q, substitute(self._pattern.q, at), [r, d])
+            return assign(self._q_at(r, d), substitute(self._pattern.q, at))
 
-        return self._config.fill(self._config.rows * depth, store)
+        return self._config.fill(self._config.block_m * depth, store)
 
     def _load_tile(self, start: ir.Expr, element: ir.Expr, inner: ir.Var, width: int) -> tirx.Stmt:
         """Load keys or values into shared memory, zeros behind the last."""
+        keys = self._config.keys
+        along_keys = self._is_contiguous_along_keys(element, inner)
 
         def store(flat: ir.Expr) -> tirx.Stmt:
-            key, d = coordinates(flat, [self._config.keys, width])
+            if along_keys:
+                d, key = coordinates(flat, [width, keys])
+            else:
+                key, d = coordinates(flat, [keys, width])
             at = {**self._where, self._pattern.key.var: start + key, inner: d}
             value = tirx.if_then_else(start + key < self._count, substitute(element, at), float_(0))
-            return tirx.BufferStore(self._tile, value, [key, d])
+            return assign(self._tile_at(key, d), value)
 
-        return self._config.fill(self._config.keys * width, store)
+        return self._config.fill(keys * width, store)
+
+    def _is_contiguous_along_keys(self, element: ir.Expr, inner: ir.Var) -> bool:
+        """Whether neighbouring threads had better load neighbouring keys."""
+        key, axes = self._pattern.key.var, [a.var for a in self._pattern.batch]
+        return any(
+            known_step(x.source, x.indices, key, [*axes, inner]) == 1
+            and known_step(x.source, x.indices, inner, [*axes, key]) != 1
+            for x in loads(element)
+        )
 
     def _tile_of_keys(self, start: ir.Expr) -> tirx.Stmt:
         """Compute the scores of a tile of keys, and accumulate their values."""
@@ -147,32 +186,40 @@ class _QueryBlock:
             ]
         )
 
-    def _own_keys(self, t: ir.Expr, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
-        """Run over every ``lanes``-th key of a tile."""
+    def _own_keys(self, t: ir.Expr, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Write ``body(n, key)`` for every ``lanes``-th key of a tile."""
         keys, lanes = self._config.keys, self._config.lanes
 
-        def one(number: ir.Expr) -> tirx.Stmt:
-            key = number * lanes + t
-            return body(key) if keys % lanes == 0 else when(key < keys, body(key))
+        def one(n: ir.Expr) -> tirx.Stmt:
+            key = n * lanes + t
+            return body(n, key) if keys % lanes == 0 else when(key < keys, body(n, key))
 
-        return loop("n", -(-keys // lanes), one)
+        return unrolled("n", -(-keys // lanes), one)
 
     def _scores(self, start: ir.Expr, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        total = load(self._sum, [r, t])
+        def one(n: ir.Expr, key: ir.Expr) -> tirx.Stmt:
+            def score(i: ir.Expr) -> ir.TensorLoad:
+                return load(self._scored, [r, t, i, n])
 
-        def one(key: ir.Expr) -> tirx.Stmt:
             def add(d: ir.Expr) -> tirx.Stmt:
-                return assign(total, total + load(self._q, [r, d]) * load(self._tile, [key, d]))
+                def of_row(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
+                    product = self._q_at(row, d) * self._tile_at(key, d)
+                    return assign(score(i), score(i) + product)
 
-            pattern = self._pattern
-            at = {**self._position(r), pattern.key.var: start + key}
-            value = substitute(pattern.score, {**at, pattern.raw: total})
-            value = tirx.if_then_else(start + key < self._count, value, float_(-float("inf")))
+                return self._own_rows(r, of_row)
+
+            def store(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
+                pattern = self._pattern
+                at = {**self._position(row), pattern.key.var: start + key}
+                value = substitute(pattern.score, {**at, pattern.raw: score(i)})
+                value = tirx.if_then_else(start + key < self._count, value, float_(-float("inf")))
+                return sequence([assign(score(i), value), assign(self._p_at(row, key), score(i))])
+
             return sequence(
                 [
-                    assign(total, float_(0)),
+                    self._own_rows(r, lambda i, _row: assign(score(i), float_(0))),
                     loop("d", self._config.depth, add),
-                    tirx.BufferStore(self._p, value, [r, key]),
+                    self._own_rows(r, store),
                 ]
             )
 
@@ -180,52 +227,63 @@ class _QueryBlock:
 
     def _rescale(self, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Find the new maximum, and rescale the statistics and accumulators to it."""
-        m_i, l_i, alpha = (load(x, [r, t]) for x in (self._m_i, self._l_i, self._sum))
-        m_new, state = load(self._m_new, [r, t]), SoftmaxState(m_i, l_i, alpha)
 
-        def larger(key: ir.Expr) -> tirx.Stmt:
-            return assign(m_new, tirx.max(m_new, load(self._p, [r, key])))
+        def one(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
+            m_i, l_i, alpha = (load(x, [r, t, i]) for x in (self._m_i, self._l_i, self._sum))
+            m_new, state = load(self._m_new, [r, t, i]), SoftmaxState(m_i, l_i, alpha)
 
-        return sequence(
-            [
-                assign(m_new, m_i),
-                loop("key", self._config.keys, larger),
-                *state.rescale(m_new),
-                self._columns(lambda j: state.scale(load(self._acc, [r, t, j]))),
-            ]
-        )
+            def larger(key: ir.Expr) -> tirx.Stmt:
+                return assign(m_new, tirx.max(m_new, self._p_at(row, key)))
+
+            return sequence(
+                [
+                    assign(m_new, m_i),
+                    loop("key", self._config.keys, larger),
+                    *state.rescale(m_new),
+                    self._columns(lambda j: state.scale(load(self._acc, [r, t, i, j]))),
+                ]
+            )
+
+        return self._own_rows(r, one)
 
     def _exponentials(self, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        def one(key: ir.Expr) -> tirx.Stmt:
-            p = load(self._p, [r, key])
-            return assign(p, tirx.exp(p - load(self._m_i, [r, t])))
+        """Store those of the thread's own scores, which it holds."""
+
+        def one(n: ir.Expr, key: ir.Expr) -> tirx.Stmt:
+            def of_row(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
+                score, m_i = load(self._scored, [r, t, i, n]), load(self._m_i, [r, t, i])
+                return assign(self._p_at(row, key), tirx.exp(score - m_i))
+
+            return self._own_rows(r, of_row)
 
         return self._own_keys(t, one)
 
     def _accumulate(self, start: ir.Expr, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         pattern = self._pattern
-        l_i, factor = load(self._l_i, [r, t]), load(self._sum, [r, t])
+
+        def factor(i: ir.Expr) -> ir.TensorLoad:
+            return load(self._sum, [r, t, i])
 
         def one(key: ir.Expr) -> tirx.Stmt:
-            exponential = load(self._p, [r, key])
-            weight: ir.Expr = exponential
-            if not pattern.weight.same_as(pattern.exponential):
-                at = {**self._position(r), pattern.key.var: start + key}
-                weight = substitute(pattern.weight, {**at, pattern.exponential: exponential})
-                weight = tirx.if_then_else(start + key < self._count, weight, float_(0))
+            def of_row(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
+                l_i, exponential = load(self._l_i, [r, t, i]), self._p_at(row, key)
+                weight: ir.Expr = exponential
+                if not pattern.weight.same_as(pattern.exponential):
+                    at = {**self._position(row), pattern.key.var: start + key}
+                    weight = substitute(pattern.weight, {**at, pattern.exponential: exponential})
+                    weight = tirx.if_then_else(start + key < self._count, weight, float_(0))
+                return sequence([assign(l_i, l_i + exponential), assign(factor(i), weight)])
 
             def column(j: ir.Expr) -> tirx.Stmt:
-                number, acc = j * self._config.lanes + t, load(self._acc, [r, t, j])
-                new = assign(acc, acc + factor * load(self._tile, [key, number]))
-                return self._if_column(number, new)
+                number = j * self._config.lanes + t
 
-            return sequence(
-                [
-                    assign(l_i, l_i + exponential),
-                    assign(factor, weight),
-                    self._columns(column),
-                ]
-            )
+                def add(i: ir.Expr, _row: ir.Expr) -> tirx.Stmt:
+                    acc = load(self._acc, [r, t, i, j])
+                    return assign(acc, acc + factor(i) * self._tile_at(key, number))
+
+                return self._if_column(number, self._own_rows(r, add))
+
+            return sequence([self._own_rows(r, of_row), self._columns(column)])
 
         return loop("key", self._config.keys, one)
 
@@ -235,21 +293,22 @@ class _QueryBlock:
         return when(number < self._config.columns, stmt)
 
     def _finish(self, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        """Store the thread's columns of its row."""
+        """Store the thread's columns of its rows."""
         pattern = self._pattern
-        l_i, total = load(self._l_i, [r, t]), load(self._sum, [r, t])
 
-        def column(j: ir.Expr) -> tirx.Stmt:
-            number = j * self._config.lanes + t
-            at = {**self._position(r), pattern.column.var: number}
-            stmt = store_result(pattern, at, load(self._acc, [r, t, j]) / l_i)
-            if pattern.masked_weight is not None:
-                # NaN compares false, too.
-                otherwise = [*masked_row(pattern, at, total), store_result(pattern, at, total)]
-                stmt = tirx.IfThenElse(l_i > float_(0), stmt, sequence(otherwise))
-            return self._if_column(number, stmt)
+        def one(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
+            l_i, total = load(self._l_i, [r, t, i]), load(self._sum, [r, t, i])
 
-        stmt = self._columns(column)
-        if pattern.query is None:
-            return stmt if self._config.rows == 1 else when(r < 1, stmt)
-        return when(self._first + r < self._queries, stmt)
+            def column(j: ir.Expr) -> tirx.Stmt:
+                number = j * self._config.lanes + t
+                at = {**self._position(row), pattern.column.var: number}
+                stmt = store_result(pattern, at, load(self._acc, [r, t, i, j]) / l_i)
+                if pattern.masked_weight is not None:
+                    # NaN compares false, too.
+                    otherwise = [*masked_row(pattern, at, total), store_result(pattern, at, total)]
+                    stmt = tirx.IfThenElse(l_i > float_(0), stmt, sequence(otherwise))
+                return self._if_column(number, stmt)
+
+            return when(self._first + row < self._queries, self._columns(column))
+
+        return self._own_rows(r, one)

@@ -93,7 +93,7 @@ class Attention(Template):
                 refusal = expensive_prologue(problem, config, device)
                 if refusal is not None:
                     return refusal
-            config = config or GpuConfig.of(pattern)
+            config = config or GpuConfig.of(pattern, device)
         block_m = QUERIES_PER_TASK if isinstance(config, CpuConfig) else config.block_m
         return Claim(
             self,
