@@ -22,8 +22,8 @@ from tvm_fusion.report.planned import plan_model
 from tvm_fusion.tuning.candidates import export_candidates
 from tvm_fusion.tuning.exchange import import_lines
 
-from .decisions import answers
-from .table import kernels, render
+from .decisions import answers, kernels
+from .table import render
 
 HERE = Path(__file__).parent
 TARGET = "cuda:sm_90a"
@@ -64,14 +64,16 @@ def main() -> int:
 
 def decided(model: Any, db: Path) -> dict[str, Any]:
     """Plan a model without and with its answers."""
-    plain = plan_model(model, TARGET)
+    plain = kernels(plan_model(model, TARGET))
     with answers() as found:
         plan = plan_model(model, TARGET, FusionConfig(db=db))
+        profiled = kernels(plan)
     changed = [answer for answer in found if answer.is_changed]
     return {
         **plan.profile,
-        "kernels": kernels(plain),
-        "kernels_profiled": kernels(plan),
+        "layouts": sum(answer.is_layout for answer in found),
+        "kernels": plain,
+        "kernels_profiled": profiled,
         "changed": len(changed),
         "changes": [answer.row() for answer in changed],
     }

@@ -8,22 +8,18 @@ from typing import Any
 from benchmarks.markdown import table
 
 
-def kernels(plan: Any) -> int:
-    """Count the launches of a plan."""
-    return sum(claim.launches for p in plan.plans.values() for claim in p.claims)
-
-
 def render(record: Mapping[str, Any]) -> str:
     """Write the page."""
     rows = [
         (
             name,
             one["measured"] + one["known"],
+            one["layouts"],
             one["failed"],
             one["changed"],
             one["confirmed"],
             f"{one['kernels']} -> {one['kernels_profiled']}",
-            one.get("threads", 2),
+            one["threads"],
             one["ms"],
             one["ms_profiled"],
             f"{one['ms'] / one['ms_profiled']:.3f}",
@@ -31,7 +27,7 @@ def render(record: Mapping[str, Any]) -> str:
         for name, one in record["models"].items()
     ]
     head = [
-        *("model", "questions", "failed", "changed", "confirmed"),
+        *("model", "questions", "layouts", "failed", "changed", "confirmed"),
         *("kernels", "threads", "ms", "ms profiled", "gain"),
     ]
     return "\n".join(
@@ -42,11 +38,12 @@ def render(record: Mapping[str, Any]) -> str:
             "lost.",
             "",
             "Questions are the yellow cells, proposals and recomputations that the planner "
-            "compared, fused beside unfused, and templates that make the same group, the planner's "
-            "beside the other; changed: the measurement decided otherwise than the roofline model; "
+            "compared, fused beside unfused; templates that make the same group, the planner's "
+            "beside the other; and layouts of convolutions (their number apart), the model's "
+            "choice beside the other, with all that has another layout then and the layout kernels "
+            "at the border. Changed: the measurement decided otherwise than the roofline model; "
             "confirmed: so it did when both ways were measured again in another process. Whole "
-            "models: minima in turns in one process, processor time of the thread that calls, the "
-            "only one unless the table says two.",
+            "models: minima in turns in one process, processor time of the one thread.",
             "",
             f"On {record['environment'].get('cpu', 'this CPU')}.",
             "",
@@ -61,16 +58,24 @@ def render(record: Mapping[str, Any]) -> str:
     )
 
 
+FUSION = ("model", "operators", "fused us", "unfused us", "modelled fused", "unfused")
+LAYOUT = ("model", "layout", "us", "other's us", "modelled", "other's")
+
+
 def _changes(models: Mapping[str, Any]) -> list[str]:
+    """Write what is fused otherwise, then what is laid out otherwise, the model's choice first."""
+    fused, laid_out = (_table(models, *of) for of in ((FUSION, False), (LAYOUT, True)))
+    return [*fused, *([""] if fused and laid_out else []), *laid_out]
+
+
+def _table(models: Mapping[str, Any], head: tuple[str, ...], is_layout: bool) -> list[str]:
     rows = [
         (name, change["title"], *change["measured_us"], *change["modelled_us"])
         for name, one in models.items()
         for change in one["changes"]
+        if change.get("layout", False) == is_layout
     ]
-    return table(
-        ("model", "operators", "fused us", "unfused us", "modelled fused", "unfused"),
-        [list(map(str, row)) for row in rows],
-    )
+    return table(head, [list(map(str, row)) for row in rows]) if rows else []
 
 
 def _gpu(found: Mapping[str, Any] | None) -> list[str]:

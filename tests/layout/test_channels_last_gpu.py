@@ -7,7 +7,7 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.layout import choose
+from tvm_fusion.layout import network as costs
 from tvm_fusion.layout.plan_layout import choose_layouts
 from tvm_fusion.program.layouts import Layout, layout_for
 from tvm_fusion.transform import FuseOperators, Legalize
@@ -110,7 +110,7 @@ def test_shortcuts_are_channels_last():
 
 def test_nothing_is_preferred_beside_norms(monkeypatch):
     found = shapes(planned(CUDA, normalized)[0])
-    monkeypatch.setattr(choose, "PREFERENCE", 0.0)
+    monkeypatch.setattr(costs, "PREFERENCE", 0.0)
     assert shapes(planned(CUDA, normalized)[0]) == found
 
 

@@ -109,6 +109,33 @@ def test_explain_tells_what_was_measured(tmp_path, monkeypatch):
     assert explain(attention(), "cpu", stock=False).measured == ()
 
 
+def images():
+    """Two convolutions, of which the second could stay in the layout of the graph."""
+
+    def body(emit, x):
+        for channels in (32, 32):
+            weight = relax.const(np.ones((channels, int(x.ty.shape.values[1]), 3, 3), "float32"))
+            x = emit(relax.op.nn.relu(relax.op.nn.conv2d(x, weight, padding=1)))
+        return x
+
+    return main_module([relax.Var("x", relax.TensorType((1, 3, 12, 12), "float32"))], body)
+
+
+def test_layouts_are_profiled_once_and_explained(tmp_path, monkeypatch):
+    monkeypatch.setattr(AlternativeBench, "__call__", lambda self, asked: ((2.0, 1.0), 5))
+    config = FusionConfig(db=tmp_path / "p.db", profile="5m")
+    first = tvm_fusion.compile(images(), "cpu", config).manifest["profile"]
+    assert first["measured"] > 0
+    monkeypatch.setattr(AlternativeBench, "__call__", lambda *_: pytest.fail("measured again"))
+    found = explain(images(), "cpu", config, stock=False)
+    told = [d for d in found.layouts if d.code == "layout_compared"]
+    assert told
+    for decision in told:
+        assert decision.measured_us == 1.0
+        assert "(measured, record " in decision.sentence
+        assert decision.sentence in str(found)
+
+
 def test_records_of_another_device_are_told_of(tmp_path):
     db = tmp_path / "gpu.db"
     key = Key("0123", "[]", "[]", json.dumps(["cuda", "sm_90a", "some", None]), "{}")

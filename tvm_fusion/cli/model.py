@@ -42,7 +42,8 @@ def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = Fal
     parser.add_argument(
         "--profile",
         metavar="5m|trials=N",
-        help="measure, while planning and as long as that, whether to fuse where it depends; "
+        help="measure, while planning and as long as that, whether to fuse, and the layouts of "
+        "convolutions, where it depends; "
         "answers are kept in the records (default: take recorded answers, estimate the rest)",
     )
     add_rewrite_arguments(parser)

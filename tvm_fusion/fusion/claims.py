@@ -6,9 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from itertools import count
 
-from tvm import ir, tirx
 from tvm.target import Target
 
 from ..core.decisions import Decision, record
@@ -19,7 +17,7 @@ from ..ecg.graph import Operator, Value
 from ..ecg.legalize import remembering_legalizations
 from ..program.group import Group
 from ..program.layouts import Layout, layout_for
-from ..program.variant import variant
+from ..program.variant import unique, variant
 from .cost import CostModel, Estimate
 from .profile import Profile, ProfiledGroup, current_profile
 from .refusals import RefusedByAll
@@ -188,7 +186,7 @@ class ClaimBook:
             return ProfiledGroup.plain("" if is_view_only else claim.template.name, claim.group)
         if claim.laid_out is None:
             return None
-        found = variant(claim.group, layouts, _unique)
+        found = variant(claim.group, layouts, unique)
         return ProfiledGroup.laid_out(claim.laid_out.template.name, found.group, found.original)
 
     @contextmanager
@@ -235,12 +233,6 @@ class ClaimBook:
         return best
 
 
-def _unique(func: tirx.PrimFunc, name: str) -> ir.GlobalVar:
-    """Name an index map as no other function of a module is named."""
-    return ir.GlobalVar(f"layout{next(_numbers)}_{name}")
-
-
-_numbers = count()
 _books: ContextVar[dict[str, ClaimBook] | None] = ContextVar("books", default=None)
 
 

@@ -5,9 +5,9 @@
   else:                                 no answer; the caller estimates
 
 DNNFusion decides the yellow cells of its mapping table by such a database. Fused against unfused,
-one kernel or two, a norm inside of a matrix product or before it, and values computed again or
-stored are all questions of this form. What cannot be measured once (symbolic shapes, layouts that
-not all groups take) is left to the model.
+one kernel or two, a norm inside of a matrix product or before it, values computed again or stored,
+and convolutions in two layouts are all questions of this form. What cannot be measured once
+(symbolic shapes, layouts that not all groups take) is left to the model.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ..program.layouts import Layout, is_layout_map
 from ..program.primitive import call_group, primitive_function
 from ..program.variant import variant
 from .calls import Calls, GroupCall, Tensor
-from .choice import Choice
+from .choice import Choice, layout_of
 from .costs import layout_kernel
 from .identity import is_identity
 
@@ -84,7 +84,7 @@ class _Writer:
     def rewrite(self, binding: relax.Binding) -> None:
         """Write a binding again, with what has become of its operands."""
         call = self._calls.get(binding.var)
-        if call is not None and self._has_layouts(call):
+        if call is not None and self._choice.layouts(call):
             self._call(call)
             return
         value = binding.value
@@ -98,19 +98,8 @@ class _Writer:
             tensor = self._tensors[binding.var]
             self.copy(tensor, self._choice.states[tensor])
 
-    def _has_layouts(self, call: GroupCall) -> bool:
-        return any(self._layouts(call).values())
-
-    def _layouts(self, call: GroupCall) -> dict[Value, Layout | None]:
-        found = {v: self._choice.reads.get((call, v)) for v in call.reads}
-        for value, tensor in call.writes.items():
-            state = self._choice.states.get(tensor, (None,))
-            found[value] = _layout_of(state) if tensor in self._choice.twice else state[0]
-        return found
-
     def _call(self, call: GroupCall) -> None:
-        layouts = {v: layout for v, layout in self._layouts(call).items() if layout is not None}
-        twice = [v for v, tensor in call.writes.items() if tensor in self._choice.twice]
+        layouts, twice = self._choice.layouts(call), self._choice.written_twice(call)
         new = variant(call.group, layouts, self._builder.add_func, twice)
         value = call.binding.value
         given = [a for a in value.args if not isinstance(a.ty, relax.ShapeType)]
@@ -150,7 +139,7 @@ class _Writer:
 
     def _second(self, tensor: Tensor, value: relax.Expr) -> None:
         """Bind a tensor in the layout that its producer writes beside that of the graph."""
-        layout = _layout_of(self._choice.states[tensor])
+        layout = layout_of(self._choice.states[tensor])
         assert layout is not None
         stored = _stored(tensor, layout)
         self._vars[tensor.var, layout] = stored
@@ -193,11 +182,6 @@ class _Writer:
     def _add(self, group: Group, claim: Claim, name: str) -> ir.GlobalVar:
         func = primitive_function(group, {TEMPLATE: claim.template.name})
         return self._builder.add_func(func, name)
-
-
-def _layout_of(state: tuple[Layout | None, ...]) -> Layout | None:
-    """Give the layout of a state that is not that of the graph."""
-    return next((layout for layout in state if layout is not None), None)
 
 
 def _stored(tensor: Tensor, layout: Layout) -> relax.DataflowVar:

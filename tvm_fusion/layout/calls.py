@@ -152,6 +152,11 @@ def images_around_convolutions(found: Calls) -> list[Tensor]:
     return [t for t in found.tensors if t in reached]
 
 
+def is_convolution(call: GroupCall) -> bool:
+    """Whether a group has a convolution whose images may have a layout."""
+    return _rank(call) > 0
+
+
 def _rank(call: GroupCall) -> int:
     return max(map(convolved_rank, call.group.members), default=0)
 

@@ -28,3 +28,20 @@ class Choice:
     states: Mapping[Tensor, State]
     reads: Mapping[tuple[GroupCall, Value], Layout | None]
     twice: frozenset[Tensor]
+
+    def layouts(self, call: GroupCall) -> dict[Value, Layout]:
+        """Give the inputs and outputs of a call that are in a layout, and which."""
+        found = {v: self.reads.get((call, v)) for v in call.reads}
+        for value, tensor in call.writes.items():
+            state = self.states.get(tensor, (None,))
+            found[value] = layout_of(state) if tensor in self.twice else state[0]
+        return {v: layout for v, layout in found.items() if layout is not None}
+
+    def written_twice(self, call: GroupCall) -> list[Value]:
+        """List the outputs of a call that it writes in two layouts."""
+        return [v for v, tensor in call.writes.items() if tensor in self.twice]
+
+
+def layout_of(state: State) -> Layout | None:
+    """Give the layout of a state that is not that of the graph."""
+    return next((layout for layout in state if layout is not None), None)

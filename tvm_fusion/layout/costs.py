@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 
 from ..core.template import Claim
 from ..ecg.graph import Value
 from ..fusion.claims import ClaimBook
 from ..program.group import Group
-from ..program.layouts import Layout
+from ..program.layouts import Layout, name_of
 from ..program.variant import laid_out, placeholder, read, variant, write
 from .identity import is_identity
 
@@ -34,8 +35,6 @@ class GroupCosts:
         In the order of assignments.
     plain, all : Assignment
         No layouts, and those of all images.
-    version : int
-        Another one whenever a cost has become known.
     """
 
     def __init__(self, group: Group, images: Mapping[Value, Layout], book: ClaimBook) -> None:
@@ -44,8 +43,25 @@ class GroupCosts:
         self.plain: Assignment = (None,) * len(images)
         self.all: Assignment = tuple(images.values())
         self._known: dict[Assignment, float] = {}
-        self.version = 0
+        self._forbidden: set[Assignment] = set()
+        self._held: Assignment | None = None
         self.sizes = [value.bytes for value in self.images]
+
+    @property
+    def version(self) -> int:
+        """A number that grows whenever a cost has become known."""
+        return len(self._known) + len(self._forbidden)
+
+    def held(self, assignment: Assignment) -> GroupCosts:
+        """Give the costs of one call of the group, which allows no other assignment."""
+        costs = copy(self)  # what becomes known of one is known of the other
+        costs._held = assignment
+        return costs
+
+    def name(self, assignment: Assignment) -> str:
+        """Name the layouts of an assignment, each once."""
+        pairs = zip(self.images, assignment, strict=True)
+        return " and ".join(dict.fromkeys(name_of(x, len(v.shape)) for v, x in pairs))
 
     def is_known(self, assignment: Assignment) -> bool:
         """Whether the cost is that of a claim."""
@@ -58,8 +74,7 @@ class GroupCosts:
         """
         if assignment not in self._known:
             self._known[assignment] = self._asked(assignment)
-            self.version += 1
-        return self._known[assignment]
+        return math.inf if assignment in self._forbidden else self._known[assignment]
 
     def claim(self, assignment: Assignment) -> Claim | None:
         """Return the cheapest claim under an assignment."""
@@ -80,8 +95,7 @@ class GroupCosts:
 
     def forbid(self, assignment: Assignment) -> None:
         """Take an assignment out of the choice."""
-        self._known[assignment] = math.inf
-        self.version += 1
+        self._forbidden.add(assignment)
 
     def cost(self, assignment: Assignment) -> float:
         """Tell the cost if it is known, else a guess that is rather too small.
@@ -90,6 +104,8 @@ class GroupCosts:
         both everywhere costs. So what is chosen by costs that turn out to be guesses is asked for,
         and chosen again.
         """
+        if assignment in self._forbidden or self._held not in (None, assignment):
+            return math.inf
         known = self._known.get(assignment)
         if known is not None:
             return known

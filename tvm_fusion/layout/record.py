@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core.decisions import Decision, record
-from ..program.layouts import Layout
+from ..fusion.cost import Estimate
+from ..program.layouts import Layout, name_of
 from .calls import GroupCall, Tensor
 from .choice import Choice
 
-EDGE, KERNEL = "layout", "layout_kernel"
+EDGE, KERNEL, COMPARED = "layout", "layout_kernel", "layout_compared"
 
 
 def record_choice(choice: Choice) -> None:
@@ -17,9 +20,26 @@ def record_choice(choice: Choice) -> None:
         for reader in tensor.readers:
             own = [v for v, t in reader.reads.items() if t is tensor]
             layout = choice.reads.get((reader, own[0]))
-            record(_edge(tensor, reader, _name(layout, rank)))
+            record(_edge(tensor, reader, name_of(layout, rank)))
         if len(state) == 2 and tensor not in choice.twice:
             record(_kernel(choice, tensor, state))
+
+
+def comparison(
+    call: GroupCall, names: Sequence[str], estimates: Sequence[Estimate], is_less: bool
+) -> Decision:
+    """Tell what a convolution takes in two layouts; the second is chosen where it takes less.
+
+    With what else has other layouts then, and the layout kernels around it.
+    """
+    ways = list(zip(names, estimates, strict=True))
+    (name, chosen), (other, refused) = ways[::-1] if is_less else ways
+    sentence = (
+        f"{_last(call)}, and what goes with it: {chosen.us:.1f} us in {name}, {refused.us:.1f} us "
+        f"in {other} ({chosen.origin})."
+    )
+    us = chosen.us if chosen.source == "measured" else None
+    return Decision(_last(call), "", "accepted", COMPARED, sentence, measured_us=us)
 
 
 def _edge(tensor: Tensor, reader: GroupCall, name: str) -> Decision:
@@ -29,7 +49,7 @@ def _edge(tensor: Tensor, reader: GroupCall, name: str) -> Decision:
 
 def _kernel(choice: Choice, tensor: Tensor, state: tuple[Layout | None, ...]) -> Decision:
     rank = tensor.rank
-    from_, to = (_name(layout, rank) for layout in state)
+    from_, to = (name_of(layout, rank) for layout in state)
     other = [
         _last(call)
         for call in tensor.readers
@@ -56,7 +76,3 @@ def _producer(tensor: Tensor) -> str:
 def _last(call: GroupCall) -> str:
     """Name a group by the variable of its last operator."""
     return str(call.binding.var.name)
-
-
-def _name(layout: Layout | None, rank: int) -> str:
-    return "the layout of the graph" if layout is None else layout.name(rank)

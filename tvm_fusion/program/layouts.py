@@ -77,6 +77,11 @@ class Layout:
         return [n, block * index(self.block) + lane, *spatial]
 
 
+def name_of(layout: Layout | None, rank: int) -> str:
+    """Name what a tensor of some rank has for a layout, for a reader."""
+    return "the layout of the graph" if layout is None else layout.name(rank)
+
+
 def is_image(shape: Sequence[ir.Expr]) -> bool:
     """Whether a shape has channels, whose number is known, and more than one pixel."""
     if len(shape) - 2 not in _SPATIAL or not isinstance(shape[_CHANNEL], tirx.IntImm):

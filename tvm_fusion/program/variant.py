@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 
 from tvm import ir, relax, tirx
 
@@ -14,6 +15,7 @@ from .group import Group
 from .layouts import Layout, read_map, write_map
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
+_numbers = count()
 Naming = Callable[[tirx.PrimFunc, str], ir.GlobalVar]  # gives an operator's PrimFunc its name
 
 
@@ -21,6 +23,12 @@ Naming = Callable[[tirx.PrimFunc, str], ir.GlobalVar]  # gives an operator's Pri
 def placeholder(func: tirx.PrimFunc, name: str) -> ir.GlobalVar:
     """Name the PrimFunc of an index map that is in no module, for claims."""
     return ir.GlobalVar(name)
+
+
+@lru_cache(maxsize=4096)
+def unique(func: tirx.PrimFunc, name: str) -> ir.GlobalVar:
+    """Name the PrimFunc of an index map as no other function of a module is named."""
+    return ir.GlobalVar(f"layout{next(_numbers)}_{name}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -19,6 +19,7 @@ from ..errors import UserError
 from ..frontend import Imported, import_model
 from ..fusion.fuse import apply_plans, plan_module
 from ..fusion.plan import Plan
+from ..fusion.profile import Profile, profiling
 from ..measure.profiling import profiled
 from ..pipeline import STAGES, stage
 
@@ -45,9 +46,8 @@ class PlannedModel:
         In the order of functions and blocks.
     functions : mapping of DataflowBlock to str
         Name of the function that each block is in.
-    profile : mapping of str to int
-        What the profile database was asked, as :meth:`tvm_fusion.fusion.profile.Profile.counts`
-        has it; empty where there is none.
+    database : Profile, optional
+        The profile database, which decides about layouts, too.
     """
 
     spec: TargetSpec
@@ -56,12 +56,17 @@ class PlannedModel:
     mod: tvm.IRModule
     plans: Plans
     functions: Mapping[relax.DataflowBlock, str]
-    profile: Mapping[str, int] = field(default_factory=dict)
+    database: Profile | None = None
 
     @property
     def main(self) -> str:
         """Name of the function that is counted and run."""
         return next(iter(self.imported.signatures))
+
+    @property
+    def profile(self) -> dict[str, int]:
+        """What the profile database was asked so far, as its counts; empty where there is none."""
+        return {} if self.database is None else self.database.counts()
 
     def scheduled(self, plans: Plans) -> tvm.IRModule:
         """Write plans into the module and run the stages behind fusion.
@@ -81,7 +86,7 @@ class PlannedModel:
         def apply(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
             return apply_plans(mod, dict(plans))
 
-        with self.spec.tvm_target(), self.context():
+        with profiling(self.database), self.spec.tvm_target(), self.context():
             return Sequential([on_rewritable(apply), *_stages(self.config)[1]])(self.mod)
 
     def lowered(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -146,8 +151,7 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
         to_dataflow = on_rewritable(relax.transform.ConvertToDataflow(min_size=1))
         mod = Sequential([*passes, to_dataflow])(imported.mod)
         Sequential([on_rewritable(only_plan)])(mod)
-    counts = {} if profile is None else profile.counts()
-    return PlannedModel(spec, config, imported, mod, plans, functions, counts)
+    return PlannedModel(spec, config, imported, mod, plans, functions, profile)
 
 
 def _stages(config: FusionConfig) -> tuple[list[Pass], list[Pass]]:

@@ -57,8 +57,9 @@ class Explanation:
         Operators that were recomposed from what the model has decomposed, such as ``attention``,
         with the Relax operators that each is known by.
     layouts : tuple of Decision
-        The layout of every edge that is not in the layout of the graph, and every kernel that does
-        nothing but change a layout, with the reason. Groups are named by their last variables.
+        The layout of every edge that is not in the layout of the graph, every kernel that does
+        nothing but change a layout, with the reason, and what the profile database was asked about
+        layouts. Groups are named by their last variables.
     tuned : tuple of Decision
         Every group whose kernels have a measured configuration: how much faster than the default,
         and from which record. Groups are named by their functions; empty where the explanation is

@@ -16,7 +16,7 @@ from ...ecg.work import ASSUMED_DIM
 from ...fusion.cost import CostModel
 from ...fusion.plan import Plan
 from ...fusion.views import ViewPath, view_paths
-from ...layout.record import EDGE, KERNEL
+from ...layout.record import COMPARED, EDGE, KERNEL
 from ...rewrite import rules
 from ...rewrite.changes import Rewrites, noting
 from ...rewrite.recompose.patterns import PATTERNS
@@ -93,7 +93,7 @@ def explain(
             if op.is_opaque
         ),
         fallbacks=tuple(d for d in decisions if d.verdict == "fallback"),
-        layouts=tuple(d for d in decisions if d.code in (EDGE, KERNEL)),
+        layouts=tuple(d for d in decisions if d.code in (EDGE, KERNEL, COMPARED)),
         tuned=tuple(d for d in decisions if d.code == TUNED),
         measured=tuple(
             d

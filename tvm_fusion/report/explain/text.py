@@ -166,7 +166,8 @@ def _layouts(decisions: tuple[Decision, ...], console: Console) -> None:
         console.print(text, markup=False, soft_wrap=True)
     for decision in decisions:
         if not decision.consumer:
-            console.print(decision.sentence, style="yellow", markup=False, soft_wrap=True)
+            style = "yellow" if decision.code == "layout_kernel" else None
+            console.print(decision.sentence, style=style, markup=False, soft_wrap=True)
 
 
 def _table(title: str, subject: str) -> Table:
