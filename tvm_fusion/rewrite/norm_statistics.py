@@ -1,18 +1,19 @@
 """Norms between two matrix products, as factors of rows behind the second.
 
-    layer_norm(x; g, e) W = rstd(x) (x W') + e W        W'[k, n] = g[k] W[k, n] - mean over k of it
-    rms_norm(x; g) W      = rstd(x) (x (g W))
+    layer_norm(x; g, e) W = rstd(x) (x W' - mean(x) s) + e W    W' = g W - mean of its columns
+    rms_norm(x; g) W      = rstd(x) (x (g W))                   s[n] = sum over k of W'[k, n]
 
 A norm's mean is a product of x with ones: a W' whose columns add up to zero takes it off
-beforehand. What is left of the norm is a factor for each row, of statistics of tiles of 64 columns
-that the kernel of the first product writes beside x:
+beforehand, but for what W' is rounded by: s. Without it, float16 rows of a mean of 100 standard
+deviations give 1.8e-3 of error instead of 2.1e-4, the error of a norm of its own.
+What is left of the norm are two numbers of each row, of statistics of tiles of 64 columns that the
+kernel of the first product writes beside x:
 
     mean[m, t], square[m, t] = statistics of x[m, 64 t : 64 t + 64]
     rstd[m] = rsqrt((sum over t of square[m, t] + 64 (mean[m, t] - mean[m])^2) / K + epsilon)
 
 Both products' kernels add up what they need, so that the norm's own is gone. Statistics of a tile
-are of deviations from its own mean: nothing cancels, whatever the mean of the row. W' is rounded so
-that the columns of half types nearly add up to zero, too (folded_norm).
+are of deviations from its own mean: nothing cancels, whatever the mean of the row.
 
 On an H200, a layer of BERT at 128 tokens takes 19.6 us instead of 22.0, and 18.4 without any norm.
 With sums of the rows of A taken by idle warps of the second product it takes 25.2. The whole of
@@ -39,7 +40,7 @@ from ..device import device_of
 from ..frontend.normalize.engine import op_name
 from ..frontend.tensor_types import HALF, dtype_of, static
 from .folded_norm import fold
-from .norm_operators import WIDTH, row_values, statistics_of
+from .norm_operators import WIDTH, normed_product, row_values, statistics_of
 
 NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
 VECTOR = 8  # columns of a product that are stored together
@@ -95,9 +96,10 @@ class _Norm:
     def epsilon(self) -> float:
         return float(self.call.attrs.epsilon)
 
-    def row_values(self, has_mean: bool) -> Callable[..., Any]:
+    @property
+    def row_values(self) -> Callable[..., Any]:
         """Make the operator of statistics that gives mean and rstd of rows, or rstd alone."""
-        return row_values(self.rows, self.columns, self.epsilon, has_mean)
+        return row_values(self.rows, self.columns, self.epsilon)
 
     @property
     def scale(self) -> GenericConst:
@@ -210,6 +212,15 @@ class _Rewritten:
     statistics: tuple[relax.Expr, ...]
 
 
+@dataclass(frozen=True)
+class _Folded:
+    """A matrix with a norm's scale in it, sums of its columns, the norm's shift times it."""
+
+    weight: GenericConst
+    sums: GenericConst
+    shift: GenericConst | None
+
+
 @mutator
 class _Rewriter(PyExprMutator):
     """Puts products of raw rows in the place of products of norms."""
@@ -218,7 +229,7 @@ class _Rewriter(PyExprMutator):
         super().__init__(mod)
         self._norms = norms
         self._done: dict[int, _Rewritten] = {}
-        self._folded: dict[tuple[int, int], tuple[GenericConst, GenericConst | None]] = {}
+        self._folded: dict[tuple[int, int], _Folded] = {}
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         norm = self._norms.get(hash(binding.var))
@@ -257,13 +268,10 @@ class _Rewriter(PyExprMutator):
         """Normalize element by element, for what else reads the norm."""
         emit, norm, op = self.builder_.emit, done.norm, relax.op
         dtype = dtype_of(norm.call)
+        mean, rstd = self._row_values(done)
         value = emit(op.astype(done.x, "float32"))
-        if norm.is_centred:
-            both = self._call(norm.row_values(True), *done.statistics)
-            mean, rstd = (emit(relax.TupleGetItem(both, i)) for i in range(2))
+        if mean is not None:
             value = emit(op.subtract(value, mean))
-        else:
-            rstd = self._call(norm.row_values(False), *done.statistics)
         value = emit(op.multiply(value, rstd))
         value = emit(op.multiply(value, _float32(norm.scale)))
         if norm.shift is not None:
@@ -274,25 +282,41 @@ class _Rewriter(PyExprMutator):
     def _product(self, done: _Rewritten, call: relax.Call) -> relax.Expr:
         """Multiply raw rows, and scale what comes out."""
         emit, op = self.builder_.emit, relax.op
-        weight, added = self._fold(done.norm, call.args[1])
-        rstd = self._call(done.norm.row_values(False), *done.statistics)
-        value = emit(op.matmul(done.x, weight, out_dtype="float32"))
-        value = emit(op.multiply(value, rstd))
-        if added is not None:
-            value = emit(op.add(value, added))
+        folded = self._fold(done.norm, call.args[1])
+        mean, rstd = self._row_values(done)
+        value = emit(op.matmul(done.x, folded.weight, out_dtype="float32"))
+        if mean is None:
+            value = emit(op.multiply(value, rstd))
+        else:  # one operator: proposals join a product with the nearest reader of its rows
+            value = self._call(normed_product, value, mean, rstd, folded.sums)
+        if folded.shift is not None:
+            value = emit(op.add(value, folded.shift))
         value = emit(op.astype(value, dtype_of(call))) if dtype_of(call) in HALF else value
         return op.reshape(value, call.ty.shape)
 
-    def _fold(self, norm: _Norm, weight: GenericConst) -> tuple[GenericConst, GenericConst | None]:
+    def _row_values(self, done: _Rewritten) -> tuple[relax.Var | None, relax.Var]:
+        """Give the mean of rows, if the norm takes it off, and rstd."""
+        found = self._call(done.norm.row_values, *done.statistics)
+        if not done.norm.is_centred:
+            return None, found
+        mean, rstd = (self.builder_.emit(relax.TupleGetItem(found, i)) for i in range(2))
+        return mean, rstd
+
+    def _fold(self, norm: _Norm, weight: GenericConst) -> _Folded:
         key = hash(norm.call), hash(weight)
         if key not in self._folded:
             made = fold(norm.scale.value.numpy(), weight.value.numpy(), norm.is_centred)
-            first = derived(relax.const(made, dtype_of(weight)), "norm", [weight, norm.scale])
+            sources = [weight, norm.scale]
+            first = derived(relax.const(made, dtype_of(weight)), "norm", sources)
+            sums = made.sum(axis=0, dtype="float64").astype("float32")
             added = None
             if norm.shift is not None and np.any(shift := norm.shift.value.numpy()):
-                sums = shift.astype("float64") @ weight.value.numpy().astype("float64")
-                added = derived(relax.const(sums.astype("float32")), "matmul", [norm.shift, weight])
-            self._folded[key] = first, added
+                product = shift.astype("float64") @ weight.value.numpy().astype("float64")
+                added = relax.const(product.astype("float32"))
+                added = derived(added, "matmul", [norm.shift, weight])
+            self._folded[key] = _Folded(
+                first, derived(relax.const(sums), "sum(norm)", sources), added
+            )
         return self._folded[key]
 
 
