@@ -82,10 +82,10 @@ def normed_product(product: te.Tensor, mean: te.Tensor, rstd: te.Tensor, sums: t
     """Take off a product of raw rows what their mean adds to it, and scale its rows.
 
     ``product`` is ``[M, N]``, ``mean`` and ``rstd`` are ``[M, 1]``, ``sums`` of the columns of the
-    other matrix ``[N]``; all float32.
+    other matrix ``[N]``; float32, sums of any type.
     """
     return te.compute(
         product.shape,
-        lambda m, n: (product[m, n] - mean[m, 0] * sums[n]) * rstd[m, 0],
+        lambda m, n: (product[m, n] - mean[m, 0] * sums[n].astype("float32")) * rstd[m, 0],
         name="normed_product",
     )

@@ -40,6 +40,7 @@ from ..device import device_of
 from ..frontend.normalize.engine import op_name
 from ..frontend.tensor_types import HALF, dtype_of, static
 from .folded_norm import fold
+from .norm_gain import gain_us
 from .norm_operators import WIDTH, normed_product, row_values, statistics_of
 
 NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
@@ -71,7 +72,7 @@ class NormStatistics:
         for gvar, func in list(mod.functions.items()):
             if not is_rewritable(func):
                 continue
-            norms = _norms(func)
+            norms = _norms(func, device.sm_count or 1)
             if norms:
                 rewriter = _Rewriter(mod, norms)
                 made = relax.analysis.remove_all_unused(rewriter.visit_expr(func))
@@ -110,40 +111,61 @@ class _Norm:
         return self.call.args[2] if self.is_centred else None
 
 
-def _norms(func: relax.Function) -> dict[int, _Norm]:
-    """Find the norms behind a product that products with constant matrices read."""
+def _norms(func: relax.Function, multiprocessors: int) -> dict[int, _Norm]:
+    """Find the norms between products with constant matrices that are faster without a kernel."""
     values = {hash(b.var): b.value for b in _bindings(func)}
     found: dict[int, _Norm] = {}
-    refused: dict[int, tuple[str, str]] = {}
-    for value in values.values():
-        if not _is_product(value):
+    for b in _bindings(func):
+        if op_name(b.value) not in NORMS:
             continue
-        source = value.args[0]
-        while op_name(values.get(hash(source))) == "relax.reshape":
-            source = values[hash(source)].args[0]
-        call, key = values.get(hash(source)), hash(source)
-        if call is None or op_name(call) not in NORMS:
+        readers = list(_readers(func, b.var))
+        products = [x for x in readers if _is_product(x)]
+        if not products:
             continue
-        norm = _read(call) if _width(value) % VECTOR == 0 else None
-        reason = None
+        norm = _read(b.value) if all(_width(x) % VECTOR == 0 for x in products) else None
         if norm is None:
             reason = (
                 f"It is not over rows of a multiple of {WIDTH} elements of a half type, at most "
-                f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or the "
+                f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or a "
                 f"product behind it has no multiple of {VECTOR} columns."
             )
-        elif not _is_behind_product(call.args[0], values, norm.columns):
+        elif not _is_behind_product(b.value.args[0], values, norm.columns):
             reason = "What it reads is not the sum of a product and a residual."
-        elif not _is_exact(norm, value.args[1]):
+        elif not all(_is_exact(norm, x.args[1]) for x in products):
             reason = "Times its scale, a matrix behind it is too large or too small for float16."
-        if norm is not None and reason is None:
-            found.setdefault(key, norm)
+        elif not isinstance(b.var, relax.DataflowVar) or not all(
+            _is_product(x) or _is_residual(x, values, norm.columns) for x in readers
+        ):
+            reason = "Something but a product or a sum behind one reads it, as a kernel of its own."
         else:
-            refused.setdefault(key, (source.name, reason or ""))
-    for key, (name, reason) in refused.items():
-        found.pop(key, None)
-        record(Decision(name, "", "refused", "no_norm_statistics", reason))
+            gain = gain_us(norm.rows, norm.columns, map(_width, products), multiprocessors)
+            if gain > 0:
+                found[hash(b.var)] = norm
+                continue
+            reason = (
+                f"It saves less than what statistics of its {norm.rows} rows take in the products "
+                f"behind it: {-gain:.1f} us by the model."
+            )
+        record(Decision(b.var.name, "", "refused", "no_norm_statistics", reason))
     return found
+
+
+def _readers(func: relax.Function, var: relax.Var) -> Iterator[relax.Expr]:
+    """Yield what reads a variable, through reshapes."""
+    for b in _bindings(func):
+        if not any(x.same_as(var) for x in relax.analysis.free_vars(b.value)):
+            continue
+        if op_name(b.value) == "relax.reshape":
+            yield from _readers(func, b.var)
+        else:
+            yield b.value
+
+
+def _is_residual(value: Any, values: dict[int, Any], columns: int) -> bool:
+    """Whether a value is a sum with a product, which computes the norm in its epilogue."""
+    return op_name(value) == "relax.add" and any(
+        _is_behind_product(x, values, columns) for x in value.args if isinstance(x, relax.Var)
+    )
 
 
 def _read(call: relax.Call) -> _Norm | None:
@@ -282,7 +304,7 @@ class _Rewriter(PyExprMutator):
     def _product(self, done: _Rewritten, call: relax.Call) -> relax.Expr:
         """Multiply raw rows, and scale what comes out."""
         emit, op = self.builder_.emit, relax.op
-        folded = self._fold(done.norm, call.args[1])
+        folded = self._fold(done.norm, call.args[1], dtype_of(call))
         mean, rstd = self._row_values(done)
         value = emit(op.matmul(done.x, folded.weight, out_dtype="float32"))
         if mean is None:
@@ -290,7 +312,7 @@ class _Rewriter(PyExprMutator):
         else:  # one operator: proposals join a product with the nearest reader of its rows
             value = self._call(normed_product, value, mean, rstd, folded.sums)
         if folded.shift is not None:
-            value = emit(op.add(value, folded.shift))
+            value = emit(op.add(value, emit(op.astype(folded.shift, "float32"))))
         value = emit(op.astype(value, dtype_of(call))) if dtype_of(call) in HALF else value
         return op.reshape(value, call.ty.shape)
 
@@ -302,22 +324,26 @@ class _Rewriter(PyExprMutator):
         mean, rstd = (self.builder_.emit(relax.TupleGetItem(found, i)) for i in range(2))
         return mean, rstd
 
-    def _fold(self, norm: _Norm, weight: GenericConst) -> _Folded:
+    def _fold(self, norm: _Norm, weight: GenericConst, dtype: str) -> _Folded:
         key = hash(norm.call), hash(weight)
         if key not in self._folded:
             made = fold(norm.scale.value.numpy(), weight.value.numpy(), norm.is_centred)
             sources = [weight, norm.scale]
             first = derived(relax.const(made, dtype_of(weight)), "norm", sources)
-            sums = made.sum(axis=0, dtype="float64").astype("float32")
+            # What results of a half type read is of it, too: half the loads.
+            kind = made.dtype if dtype in HALF else np.dtype("float32")
+            sums = _vector(made.sum(axis=0, dtype="float64"), kind)
             added = None
             if norm.shift is not None and np.any(shift := norm.shift.value.numpy()):
                 product = shift.astype("float64") @ weight.value.numpy().astype("float64")
-                added = relax.const(product.astype("float32"))
-                added = derived(added, "matmul", [norm.shift, weight])
-            self._folded[key] = _Folded(
-                first, derived(relax.const(sums), "sum(norm)", sources), added
-            )
+                added = derived(_vector(product, kind), "matmul", [norm.shift, weight])
+            self._folded[key] = _Folded(first, derived(sums, "sum(norm)", sources), added)
         return self._folded[key]
+
+
+def _vector(array: np.ndarray, dtype: np.dtype) -> GenericConst:
+    kind = dtype if np.abs(array).max() < MOST else np.dtype("float32")
+    return relax.const(array.astype(kind), kind.name)
 
 
 def _float32(const: GenericConst) -> GenericConst:
