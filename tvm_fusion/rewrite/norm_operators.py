@@ -1,7 +1,8 @@
 """What norms are made of where products give their statistics, as operators of TensorIR.
 
 tile_statistics(x)            mean[m, t] and square[m, t] of 64 columns; or the sum of squares of x
-norm_rows(means, squares)     mean[m] and rstd[m]; or rstd alone
+norm_rows(means, squares)     mean[m] and rstd[m]; or of squares alone, rstd
+normed_product(c, ...)        (c[m, n] - mean[m] sums[n]) rstd[m]
 """
 
 from __future__ import annotations
@@ -44,11 +45,8 @@ def statistics_of(is_centred: bool) -> Callable[[te.Tensor], Any]:
     return tile_statistics
 
 
-def row_values(rows: int, columns: int, epsilon: float, has_mean: bool) -> Callable[..., Any]:
-    """Make the operator of statistics that gives mean and rstd of rows, or rstd alone.
-
-    Of squares alone, the mean is none.
-    """
+def row_values(rows: int, columns: int, epsilon: float) -> Callable[..., Any]:
+    """Make the operator of statistics that gives mean and rstd of rows; of squares, rstd alone."""
     share_of_row, guard = tirx.const(1 / columns, "float32"), tirx.const(epsilon, "float32")
     shape, tiles = (rows, 1), columns // WIDTH
     t, u = te.reduce_axis((0, tiles), "t"), te.reduce_axis((0, tiles), "u")
@@ -75,6 +73,19 @@ def row_values(rows: int, columns: int, epsilon: float, has_mean: bool) -> Calla
 
         rstd = rstd_of(te.compute(shape[:1], square, name="row_squares"))
         mean = te.compute(shape, lambda m, _: total[m] * share, name="row_mean")
-        return [mean, rstd] if has_mean else rstd
+        return [mean, rstd]
 
     return norm_rows
+
+
+def normed_product(product: te.Tensor, mean: te.Tensor, rstd: te.Tensor, sums: te.Tensor) -> Any:
+    """Take off a product of raw rows what their mean adds to it, and scale its rows.
+
+    ``product`` is ``[M, N]``, ``mean`` and ``rstd`` are ``[M, 1]``, ``sums`` of the columns of the
+    other matrix ``[N]``; float32, sums of any type.
+    """
+    return te.compute(
+        product.shape,
+        lambda m, n: (product[m, n] - mean[m, 0] * sums[n].astype("float32")) * rstd[m, 0],
+        name="normed_product",
+    )
