@@ -14,6 +14,7 @@ from .works import Block, Work, linear, swiglu_block, swiglu_joined
 
 MOST, LEAST = 8192, 17  # extents of drawn products
 TYPES = ("float16", "bfloat16")
+RESIDUAL = 3  # the argument's number
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,23 @@ class Product(Work):
 
 @dataclass(frozen=True)
 class Gemm(Product):
-    """A linear layer with an epilogue, compared also with cuBLAS, which leaves the epilogue out."""
+    """A linear layer with an epilogue, compared also with cuBLAS, which leaves the epilogue out.
+
+    A residual, of as many bytes as the result, it adds itself: beta is 1.
+    """
 
     def peers(self) -> dict[str, Callable[..., Tensor | tuple[Tensor, ...]]]:
-        """Give PyTorch's compiler, and the bare product."""
-        return {**super().peers(), "cublas": _bare}
+        """Give PyTorch's compiler, the bare product, and the one that is added to a residual."""
+        found = {**super().peers(), "cublas": _bare}
+        return {**found, "addmm": _added} if len(self.shapes) > RESIDUAL else found
 
 
 def _bare(x: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
     return torch.mm(x, weight.T)
+
+
+def _added(x: Tensor, weight: Tensor, _: Tensor, residual: Tensor) -> Tensor:
+    return torch.addmm(residual, x, weight.T)
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,9 @@ def linear_gelu_residual(x: Tensor, weight: Tensor, bias: Tensor, residual: Tens
     return functional.gelu(functional.linear(x, weight, bias)) + residual
 
 
+PLAIN = "linear"
 GEMMS: dict[str, Callable[..., Tensor]] = {
-    "linear": linear,
+    PLAIN: linear,
     "bias": linear_bias,
     "gelu": linear_gelu,
     "residual": linear_residual,
@@ -113,7 +123,7 @@ SHAPES = (
 def gemm(m: int, k: int, n: int, epilogue: str, dtype: str = "float16") -> Gemm:
     """Give the work of a product with an epilogue."""
     shapes: list[tuple[int, ...]] = [(m, k), (n, k)]
-    shapes += [(n,)] if epilogue != "linear" else []
+    shapes += [(n,)] if epilogue != PLAIN else []
     shapes += [(m, n)] if "residual" in epilogue else []
     name = f"gemm_{m}x{k}x{n}_{epilogue}" + ("" if dtype == "float16" else f"_{dtype}")
     return Gemm(name, GEMMS[epilogue], tuple(shapes), dtype, flops=2 * m * n * k)
@@ -143,16 +153,18 @@ PRODUCTS = (
 
 
 def drawn_products(seed: int, count: int) -> list[Product]:
-    """Draw products of any extents, small ones as often as large ones."""
+    """Draw products of any extents, small ones as often as large ones, and of each the plain one.
+
+    Beside a product with an epilogue stands the one without, which cuBLAS computes itself.
+    """
     dice = random.Random(seed)
 
     def extent() -> int:
         return round(LEAST * (MOST / LEAST) ** dice.random())
 
-    return [
-        replace(work, name=f"drawn_{work.name}", seed=seed)
-        for work in (
-            gemm(extent(), extent(), extent(), dice.choice(list(GEMMS)), dice.choice(TYPES))
-            for _ in range(count)
-        )
-    ]
+    found: list[Product] = []
+    for _ in range(count):
+        sizes = extent(), extent(), extent()
+        epilogue, dtype = dice.choice(list(GEMMS)), dice.choice(TYPES)
+        found += [gemm(*sizes, one, dtype) for one in dict.fromkeys((epilogue, PLAIN))]
+    return [replace(work, name=f"drawn_{work.name}", seed=seed) for work in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,9 +19,14 @@ HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu.json"
 OLDER = "older_*.json"  # beside it, one for each architecture
 COUNTERS = HERE / "results" / "counters.json"
-OWN, BARE = ("ours", "copy", "copy_alike"), "cublas"
+OWN = ("ours", "copy", "copy_alike")
+BARE, ADDED = "cublas", "addmm"  # cuBLAS without an epilogue, and with a residual
+PLAIN = "_linear"  # in the name of a product without an epilogue
 MEMORY = ["work", "MB", "ours", "PyTorch", "copy", "alike", "ours of copy", "wanted", "error"]
-PRODUCTS = ["work", "GFLOP", "ours", "PyTorch", "TFLOP/s", "faster", "cuBLAS alone", "error"]
+PRODUCTS = [
+    *("work", "GFLOP", "ours", "PyTorch", "TFLOP/s", "faster"),
+    *("same work", "cuBLAS alone", "error"),
+]
 
 
 def keep(record: Mapping[str, Any]) -> None:
@@ -89,8 +94,10 @@ def render(
         "",
         "Teraflops a second, and how many times as fast as PyTorch: its compiler, which calls"
         " cuBLAS, cuDNN or FlashAttention, or one of its kernels that is faster; of convolutions"
-        " with images in the better layout, contiguous: channels before pixels. cuBLAS alone: the"
-        " bare product, its epilogue left out, over ours with it.",
+        " with images in the better layout, contiguous: channels before pixels. Same work:"
+        " cuBLAS over ours, of products without an epilogue, and of those with a residual, which"
+        " cuBLAS adds, too (beta is 1). cuBLAS alone: the bare product, its epilogue left out, over"
+        " ours with it, whose residual is as many bytes again as the result.",
     ]
     products = [row for row in rows if row.get("flops")]
     for seed, found in _by_seed(products):
@@ -124,7 +131,11 @@ def _met(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _faster(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Sum up how many times as fast as the peers products are."""
     lines = []
-    for name, peers in (("PyTorch", _peers), ("cuBLAS alone", _bare)):
+    for name, peers in (
+        ("PyTorch", _peers),
+        ("cuBLAS at the same work", _same),
+        ("cuBLAS alone", _bare),
+    ):
         right = [row for row in rows if not row["wrong"] and peers(row)]
         ratios = [min(peers(row).values()) / row["us"]["ours"] for row in right]
         if ratios:
@@ -138,11 +149,21 @@ def _faster(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _peers(row: Mapping[str, Any]) -> dict[str, float]:
     """Give the times of all that compute the same."""
-    return {name: us for name, us in row["us"].items() if name not in (*OWN, BARE)}
+    return {name: us for name, us in row["us"].items() if name not in (*OWN, BARE, ADDED)}
 
 
 def _bare(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: us for name, us in row["us"].items() if name == BARE}
+
+
+def _same(row: Mapping[str, Any]) -> dict[str, float]:
+    """Give cuBLAS's time for the same work: a plain product, or one with a residual."""
+    name = BARE if PLAIN in row["name"] else ADDED
+    return {key: us for key, us in row["us"].items() if key == name}
+
+
+def _times(row: Mapping[str, Any], peer: Callable[..., dict[str, float]]) -> str:
+    return "".join(f"{us / row['us']['ours']:.2f}" for us in peer(row).values())
 
 
 def _attention(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -195,8 +216,8 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 def _product_cells(row: Mapping[str, Any]) -> list[str]:
     if row["wrong"]:
-        return [row["name"], *["wrong"] * 7]
-    us, peers, bare = row["us"], _peers(row), _bare(row)
+        return [row["name"], *["wrong"] * (len(PRODUCTS) - 1)]
+    us, peers = row["us"], _peers(row)
     fastest = min(peers, key=peers.__getitem__, default="")
     by = "" if fastest in ("", "inductor") else f" ({fastest})"
     return [
@@ -206,6 +227,6 @@ def _product_cells(row: Mapping[str, Any]) -> list[str]:
         f"{peers[fastest]:.2f}{by}" if fastest else "not measured",
         f"{row['flops'] / us['ours'] / 1e6:.0f}",
         f"{peers[fastest] / us['ours']:.2f}" if fastest else "",
-        f"{bare[BARE] / us['ours']:.2f}" if bare else "",
+        *(_times(row, peer) for peer in (_same, _bare)),
         f"{row['error']:.2f}",
     ]

@@ -108,12 +108,16 @@ def test_products_beside_the_fastest_peer_and_bare_cublas():
     rows = [of_seed("gemm", None, inductor=20.0, cublas=8.0)]
     rows.append(of_seed("attention", None, inductor=20.0, flash=15.0, cudnn=12.0))
     rows += [of_seed("a", 7, inductor=20.0, cublas=5.0), of_seed("b", 7, inductor=5.0)]
+    rows += [of_seed("c_linear", 8, cublas=9.0), of_seed("d", 8, cublas=6.0, addmm=16.0)]
     page = table.render({"about": ABOUT, "rows": rows})
-    assert "| gemm | 0.02 | 10.00 | 20.00 | 2 | 2.00 | 0.80 | 0.50 |" in page
-    assert "| attention | 0.02 | 10.00 | 12.00 (cudnn) | 2 | 1.20 |  | 0.50 |" in page
+    assert "| gemm | 0.02 | 10.00 | 20.00 | 2 | 2.00 |  | 0.80 | 0.50 |" in page
+    assert "| attention | 0.02 | 10.00 | 12.00 (cudnn) | 2 | 1.20 |  |  | 0.50 |" in page
     assert "### Products drawn from seed 7" in page
     assert "PyTorch: 1.00 (geometric mean of 2), at least 0.50." in page
     assert "cuBLAS alone: 0.50 (geometric mean of 1), at least 0.50." in page
+    assert "| 0.90 | 0.90 | 0.50 |" in page  # c_linear
+    assert "| 1.60 | 0.60 | 0.50 |" in page  # d
+    assert "same work: 1.20 (geometric mean of 2), at least 0.90." in page
     assert "| attention | 10.00 | 20.00 | 15.00 | 12.00 |  |  | 1.20 |" in page
 
 
@@ -176,6 +180,17 @@ def test_drawn_works_are_the_same_again_and_large():
     norms = [w.shapes[1][0] for w in works.drawn_norms(6)]
     assert max(norms[: works.NORMS]) <= works.LONG < min(norms[works.NORMS :])
     assert {w.seed for w in every} == {None, 6}
+
+
+@pytest.mark.torch
+def test_drawn_products_stand_beside_plain_ones(monkeypatch):
+    products = pytest.importorskip("benchmarks.gpu.products")
+    monkeypatch.setattr(products.Gemm, "rival", lambda self: None)
+    found = products.drawn_products(6, 30)
+    plain = {w.shapes[:2] for w in found if products.PLAIN in w.name}
+    assert plain == {w.shapes[:2] for w in found}
+    assert len(plain) == 30 < len(found)
+    assert all(("residual" in w.name) == ("addmm" in w.peers()) for w in found)
 
 
 @pytest.mark.torch
