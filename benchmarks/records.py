@@ -9,13 +9,17 @@ from typing import Any
 
 def text(record: Mapping[str, Any]) -> str:
     """Write a record with a line for each item of a list or table, so that a change shows what."""
-    return "{\n" + ",\n".join(f" {json.dumps(k)}: {_items(v)}" for k, v in record.items()) + "\n}\n"
+    return "{\n" + ",\n".join(f" {_text(k)}: {_items(v)}" for k, v in record.items()) + "\n}\n"
 
 
 def _items(value: Any) -> str:
     if isinstance(value, list) and value:
-        return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        return "[\n  " + ",\n  ".join(map(_text, value)) + "\n ]"
     if isinstance(value, Mapping) and value:
-        lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
+        lines = [f"{_text(k)}: {_text(v)}" for k, v in value.items()]
         return "{\n  " + ",\n  ".join(lines) + "\n }"
-    return json.dumps(value)
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
