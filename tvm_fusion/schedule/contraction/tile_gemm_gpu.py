@@ -1,6 +1,7 @@
 """Tiled GEMM on tensor cores of a GPU.
 
     block (batch, tile of C, split-K rank) in grid:
+      of ragged rows, which group the tile is of                      (ragged_tiles)
       main loop: acc of every thread, of all k                       registers
         mma.sync, cp.async pipeline       (tile_mma_mainloop)
       epilogue: acc through shared memory to results in vectors      (tile_epilogue)
