@@ -5,6 +5,7 @@ import pytest
 import tvm
 from group_kernels import CPU, built, close, group, kernel, run
 from ragged_graphs import drawn, ends_of, expected, experts, gated
+from tvm import tirx
 
 from tvm_fusion.core.template import Claim
 from tvm_fusion.schedule.contraction.ragged_rows_cpu import RaggedTasks
@@ -26,6 +27,14 @@ def test_each_row_is_multiplied_by_its_groups_matrix(dtype):
     params, members, func = cases(157, 51, 83, None, dtype)
     for ends in ends_of(157):
         inputs = drawn(params, ends)
+        close(run(func, members, inputs, CPU), expected(None, **inputs))
+
+
+def test_any_number_of_rows():
+    params, members, func = cases(tirx.Var("rows", "int64"), 51, 83, None, "float32")
+    static, _ = experts(5, 4, 51, 83, dtype="float32")
+    for ends in ([1, 1, 4, 4], [0, 5, 5, 5]):
+        inputs = drawn(static, ends)
         close(run(func, members, inputs, CPU), expected(None, **inputs))
 
 
