@@ -46,8 +46,9 @@ def wide(members, contraction):
     return hopper(members, contraction, block_m=128, consumers=2)
 
 
-@pytest.mark.parametrize("finish", [None, gated])
-@pytest.mark.parametrize("make", [mma, hopper, wide])
+@pytest.mark.parametrize(
+    ("make", "finish"), [(mma, None), (mma, gated), (hopper, None), (wide, gated)]
+)
 def test_each_row_is_multiplied_by_its_groups_matrix(make, finish):
     params, body = experts(133, 4, 72, 80, finish)
     members, contraction = contraction_of(params, body)

@@ -111,12 +111,8 @@ def in_order(config: C) -> C:
     have more tiles along N, 4.54, 4.96 (197x768x2304); of 4096^3 188, 209.
     """
     tiles_m = constant(config.tiles_m)
-    is_tall = (
-        config.ragged is None
-        and tiles_m is not None
-        and tiles_m > config.tiles_n
-        and config.tiles_n <= GROUPS_M[-1]
-    )
+    is_tall = tiles_m is not None and tiles_m > config.tiles_n and config.tiles_n <= GROUPS_M[-1]
+    is_tall = is_tall and config.ragged is None  # groups of rows have few tiles each
     return replace(config, group_m=GROUPS_M[0] if is_tall else GROUPS_M[-1])
 
 
