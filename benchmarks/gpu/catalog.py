@@ -5,6 +5,7 @@ from __future__ import annotations
 from .attention import ATTENTION
 from .convolutions import CONVOLUTIONS
 from .decoder import STEPS
+from .experts import EXPERTS
 from .narrow_products import NARROW_PRODUCTS
 from .others import OTHERS
 from .packed import PACKED
@@ -15,6 +16,6 @@ from .works import NAMED, Work, drawn, drawn_norms
 
 def works(seed: int, count: int) -> list[Work]:
     """List the named works, further ones, a whole step of a decoder, products, and drawn ones."""
-    products = [*PRODUCTS, *ATTENTION, *PACKED, *PACKED_PRODUCTS, *NARROW_PRODUCTS]
+    products = [*PRODUCTS, *ATTENTION, *PACKED, *PACKED_PRODUCTS, *NARROW_PRODUCTS, *EXPERTS]
     products += [*drawn_products(seed, count), *CONVOLUTIONS]
     return [*NAMED, *OTHERS, *STEPS, *products, *drawn(seed, count), *drawn_norms(seed)]

@@ -208,6 +208,19 @@ def test_a_look_up_touches_rows_of_its_table():
     assert work.touched([*tables, ids], [result]) == given + result.nbytes
 
 
+@pytest.mark.torch
+def test_experts_have_different_numbers_of_rows():
+    torch = pytest.importorskip("torch")
+    experts = pytest.importorskip("benchmarks.gpu.experts")
+    work = experts._work(experts.experts_swiglu, 60, 4, 16, 24)
+    x, weight, ends = work.draw(0, "cpu")
+    assert ends[-1] == 60
+    assert len({*ends.diff().tolist()}) > 1
+    found = work.function(x, weight, ends)
+    right = work.reference(x.double(), weight.double(), ends)
+    torch.testing.assert_close(found.double(), right, rtol=0.05, atol=0.02)
+
+
 @pytest.fixture
 def decoder(monkeypatch):
     found = pytest.importorskip("benchmarks.gpu.decoder")

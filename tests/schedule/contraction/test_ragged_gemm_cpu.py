@@ -5,6 +5,7 @@ import pytest
 import tvm
 from group_kernels import CPU, built, close, group, kernel, run
 from ragged_graphs import drawn, ends_of, expected, experts, gated
+from tvm import tirx
 
 from tvm_fusion.core.template import Claim
 from tvm_fusion.schedule.contraction.ragged_rows_cpu import RaggedTasks
@@ -14,7 +15,7 @@ from tvm_fusion.schedule.gather import gather
 TEMPLATE = CpuContraction()
 
 
-def cases(m, k, n, finish, dtype, weight=None):
+def made(m, k, n, finish, dtype, weight=None):
     """Parameters, the group, and its only kernel."""
     params, body = experts(m, 4, k, n, finish, dtype=dtype, weight=weight)
     members = group(params, body, CPU)
@@ -23,9 +24,17 @@ def cases(m, k, n, finish, dtype, weight=None):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_each_row_is_multiplied_by_its_groups_matrix(dtype):
-    params, members, func = cases(157, 51, 83, None, dtype)
+    params, members, func = made(157, 51, 83, None, dtype)
     for ends in ends_of(157):
         inputs = drawn(params, ends)
+        close(run(func, members, inputs, CPU), expected(None, **inputs))
+
+
+def test_any_number_of_rows():
+    _, members, func = made(tirx.Var("rows", "int64"), 51, 83, None, "float32")
+    static, _ = experts(5, 4, 51, 83, dtype="float32")
+    for ends in ([1, 1, 4, 4], [0, 5, 5, 5]):
+        inputs = drawn(static, ends)
         close(run(func, members, inputs, CPU), expected(None, **inputs))
 
 
@@ -38,8 +47,8 @@ def test_parts_of_columns_of_constant_weights():
     assert isinstance(claim, Claim), claim
     assert claim.details["config"].gemm.b_source == "packed"
     assert claim.flops < 20 * 61 * 40 * 96  # of one matrix for each row, read across its rows
-    made = TEMPLATE.emit(claim, CPU.tvm_target())
-    ((position, packing),) = made.packing.items()
+    emission = TEMPLATE.emit(claim, CPU.tvm_target())
+    ((position, packing),) = emission.packing.items()
     packed = gather(packing, members.inputs[position].constant.value)
     for ends in ends_of(61):
         inputs = drawn(params, ends) | {"w": weight}
@@ -47,14 +56,14 @@ def test_parts_of_columns_of_constant_weights():
         given[position] = packed
         result = tvm.runtime.tensor(np.full((61, 48), np.nan, "float16"))
         tensors = [x if x is packed else tvm.runtime.tensor(x) for x in given]
-        built(made.kernels[0].func, CPU)(*tensors, result)
+        built(emission.kernels[0].func, CPU)(*tensors, result)
         close([result.numpy()], expected(gated, **inputs), 2e-3)
 
 
 def test_no_rows_behind_the_last_group_are_left_out(monkeypatch):
     """A mistake: tasks end with the last group."""
     monkeypatch.setattr(RaggedTasks, "extent", lambda self, axis: axis.extent)
-    params, members, func = cases(61, 51, 83, None, "float32")
+    params, members, func = made(61, 51, 83, None, "float32")
     inputs = drawn(params, [7, 7, 30, 50])
     with pytest.raises(AssertionError):
         close(run(func, members, inputs, CPU), expected(None, **inputs))

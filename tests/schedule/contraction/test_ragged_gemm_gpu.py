@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gemm_graphs import contraction_of
 from group_kernels import CUDA, close, group, run, tensor
+from nvcc import machine_code, needs_nvcc
 from ragged_graphs import drawn, ends_of, expected, experts, gated
 from tvm import relax, tirx
 
@@ -46,8 +47,9 @@ def wide(members, contraction):
     return hopper(members, contraction, block_m=128, consumers=2)
 
 
-@pytest.mark.parametrize("finish", [None, gated])
-@pytest.mark.parametrize("make", [mma, hopper, wide])
+@pytest.mark.parametrize(
+    ("make", "finish"), [(mma, None), (mma, gated), (hopper, None), (wide, gated)]
+)
 def test_each_row_is_multiplied_by_its_groups_matrix(make, finish):
     params, body = experts(133, 4, 72, 80, finish)
     members, contraction = contraction_of(params, body)
@@ -119,6 +121,25 @@ def test_other_conditions_are_no_groups():
     other = tirx.all(condition.a, condition.b.a <= condition.b.b)
     left = tirx.Cast("float32", tirx.if_then_else(other, *contraction.left.value.args[1:]))
     assert ragged_rows(replace(contraction, left=left)) is None
+
+
+@pytest.mark.cuda_toolchain
+@needs_nvcc
+def test_sums_stay_in_registers():
+    """Of the largest tiles, too; of small ones where a multiprocessor has two blocks."""
+    members, contraction = contraction_of(*experts(8192, 64, 2048, 1024, gated))
+    large = {"block_m": 128, "block_n": 256, "consumers": 2}
+    pairs = {"block_m": 64, "block_n": 128, "blocks_per_sm": 2}
+    config = tile_gemm_config(contraction, CUDA.device)
+    found = machine_code(
+        {
+            "large": hopper(members, contraction, **large),
+            "pairs": hopper(members, contraction, **pairs),
+            "mma": tile_gemm_gpu(members.program, config),
+        }
+    )
+    assert {name: code.spilled_bytes for name, code in found.items()} == dict.fromkeys(found, 0)
+    assert found["pairs"].registers <= 128
 
 
 def last_row_left_out(monkeypatch):

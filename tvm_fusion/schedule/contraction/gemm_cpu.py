@@ -1,6 +1,7 @@
 """GEMM on a CPU, after Goto and van de Geijn: register tiles over packed panels of B.
 
     tasks in parallel: (batch, chunk of panels, block of block_m rows); adjacent tasks share B
+      rows in groups that each have a B: those of the task's group            (ragged_rows_cpu)
       norm prologue: rows of the block are normalized into a buffer           (operand_a_cpu)
       for pass over K, of kc:
         copy panels of B [panels][kc][nr], unless packed at compile time      level 2 cache

@@ -7,6 +7,7 @@ half types:    tiled GEMM on tensor cores
                  wgmma on Hopper, operands that TMA copies               (wgmma_gemm_gpu)
                    windows of images and rectangles of pixels, too       (tma_window)
                    of two weights and one A, too                         (dual_gemm)
+                 of either: rows in groups, each with a weight of its own (ragged_tiles)
 otherwise:     DLight's Matmul, GEMV or Reduction, the first that fits in one launch:
                  block tile of A and B in shared memory, barrier, register tile of acc;
                  its store of acc is replaced by the epilogue            (fuse_epilogue)

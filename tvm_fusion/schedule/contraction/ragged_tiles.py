@@ -2,12 +2,13 @@
 
     warp 0, a lane for each group, 32 at a time:
       count = ceil(rows of the group / block_m)
-      table[group] = tiles before, by a scan over lanes; first row           shared
+      table[group] = tiles before, by a scan over lanes; first row                       shared
     barrier
-    of a tile:  the last group with no more tiles before, by bisection;  first = its first row + ..
+    of a tile:  the last group with no more tiles before, by bisection;  its place in the group
 
-Rows behind the last offset are a group more, without products: their sums are zeros. Without the
-table, of 64 groups each thread would go through offsets for every tile.
+All tiles of a group are next to each other, so that its B is read from memory once. Rows behind
+the last offset are a group more, without products: their sums are zeros. Without the table each
+thread would go through all offsets for every tile.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from ..gpu.warp import shuffle
 from .ragged_rows import RaggedRows
 
 ENTRY_BYTES, WORD_BYTES = 8, 4  # tiles before a group, and its first row
-BEFORE, ROW, GROUP, FIRST, END, SUM, OTHER, TOTAL = range(8)  # registers
+# Registers: the entries of the group that was found, and of the next one; the tile.
+BEFORE, ROW, AFTER, END, GROUP, FIRST, COLUMN, TOTAL, SUM, OTHER = range(10)
 Table = tuple[ir.Var, int]  # shared memory, and the byte of it where the table begins
 
 
@@ -43,7 +45,7 @@ class RaggedTiles(RaggedRows):
     @classmethod
     def of(cls, rows: RaggedRows) -> RaggedTiles:
         """Declare registers."""
-        return cls(rows.offsets, rows.groups, rows.rows, local("rows", [TOTAL + 1], "int32"))
+        return cls(rows.offsets, rows.groups, rows.rows, local("rows", [OTHER + 1], "int32"))
 
     @property
     def table_bytes(self) -> int:
@@ -76,9 +78,19 @@ class RaggedTiles(RaggedRows):
         return tirx.Cast("int64", self._at(END))
 
     @property
-    def is_tile(self) -> ir.Expr:
-        """Whether there is a tile: of numbers beyond the last there is none."""
-        return self.first < index(self.rows.extent)
+    def before(self) -> ir.Expr:
+        """The tiles along M of groups before."""
+        return tirx.Cast("int64", self._at(BEFORE))
+
+    @property
+    def tiles_of_group(self) -> ir.Expr:
+        """The tiles along M of the group, at least one, so that it divides."""
+        return tirx.Cast("int64", tirx.max(self._at(AFTER) - self._at(BEFORE), 1))
+
+    @property
+    def column(self) -> ir.Expr:
+        """The number of the tile along N."""
+        return tirx.Cast("int64", self._at(COLUMN))
 
     @property
     def has_products(self) -> ir.Expr:
@@ -119,29 +131,31 @@ class RaggedTiles(RaggedRows):
             )
 
         rounds = loop("groups", -(-(self._count + 2) // WARP), some)
-        whole = touch(self.registers, TOTAL)
+        whole = touch(self.registers, OTHER)
         return sequence([whole, when(thread < WARP, sequence([self._set(TOTAL, 0), rounds]))])
 
     def count(self, table: Table) -> tirx.Stmt:
         """Read how many tiles there are."""
         return load_shared(self._at(TOTAL), self._entry(table, index(self._count + 1)), WORD_BYTES)
 
-    def find(self, tile: ir.Expr, block_m: int, table: Table) -> tirx.Stmt:
-        """Find the group of a tile, and its rows; of tiles beyond the last none exist."""
-        number, group = tirx.Cast("int32", tile), self._at(GROUP)
+    def find(self, number: ir.Expr, table: Table) -> tirx.Stmt:
+        """Find the group of a tile, by its number if each group had tiles along M alone."""
+        wanted, group = tirx.Cast("int32", number), self._at(GROUP)
         stmts, step = [self._set(GROUP, 0)], 1 << self._count.bit_length() - 1
         while step:
             entry = self._entry(table, tirx.Cast("int64", tirx.min(group + step, self._count + 1)))
-            is_behind = tirx.all(group + step <= self._count, self._at(BEFORE) <= number)
+            is_behind = tirx.all(group + step <= self._count, self._at(BEFORE) <= wanted)
             stmts.append(load_shared(self._at(BEFORE), entry, WORD_BYTES))
             stmts.append(self._set(GROUP, tirx.Select(is_behind, group + step, group)))
             step //= 2
-        for own, place in ((END, self.group + 1), (FIRST, self.group)):
-            entry = self._entry(table, place)
-            stmts.append(load_shared(self._at(BEFORE), entry, ENTRY_BYTES))
-            stmts.append(self._set(own, self._at(ROW)))
-        first = self._at(ROW) + (number - self._at(BEFORE)) * block_m
-        return sequence([*stmts, self._set(FIRST, first)])
+        stmts.append(load_shared(self._at(BEFORE), self._entry(table, self.group), ENTRY_BYTES))
+        stmts.append(load_shared(self._at(AFTER), self._entry(table, self.group + 1), ENTRY_BYTES))
+        return sequence(stmts)
+
+    def place(self, m_tile: ir.Expr, n_tile: ir.Expr, block_m: int) -> tirx.Stmt:
+        """Keep the place of a tile in its group."""
+        first = self._at(ROW) + tirx.Cast("int32", m_tile) * block_m
+        return sequence([self._set(FIRST, first), self._set(COLUMN, n_tile)])
 
     @property
     def _count(self) -> int:

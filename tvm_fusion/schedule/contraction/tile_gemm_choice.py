@@ -55,7 +55,6 @@ REGISTER_STAGES, REGISTER_BLOCK_K_BYTES = (2, 3), (64, 128)
 SPLIT_K = (1, 2, 4)
 WORKSPACE_SPLIT_K = (1, 2, 3, 4, 6, 8)  # without clusters any blocks may share K
 GROUPS_M = (1, 8)
-L2_SHARE = 12 << 20  # bytes that stay there beside others
 LEAST_THREADS, MOST_THREADS, MOST_ACCUMULATORS = 64, 512, 128
 MOST_WANTED = 250  # registers of a thread
 
@@ -110,17 +109,10 @@ def in_order(config: C) -> C:
     A. Measured on an H200, groups of 8 against 1: convolutions of 8x14x14x256 3x3 7.04 us, 5.92;
     8x7x7x512, split-K 4, 11.04, 9.56; 8x28x28x128 6.27, 5.30; products of 128 to 197 rows, which
     have more tiles along N, 4.54, 4.96 (197x768x2304); of 4096^3 188, 209.
-
-    Of ragged rows, B of a group is read once where all its tiles run together: next to each other
-    where it fits L2, and otherwise among so many tiles along M as have an A that does.
     """
-    if config.ragged is not None:
-        if config.n * config.parts * config.k * config.item_bytes <= L2_SHARE:
-            return replace(config, group_m=1)
-        fitting = L2_SHARE // (config.block_m * config.k * config.item_bytes)
-        return replace(config, group_m=max(GROUPS_M[-1], fitting))
     tiles_m = constant(config.tiles_m)
     is_tall = tiles_m is not None and tiles_m > config.tiles_n and config.tiles_n <= GROUPS_M[-1]
+    is_tall = is_tall and config.ragged is None  # groups of rows have few tiles each
     return replace(config, group_m=GROUPS_M[0] if is_tall else GROUPS_M[-1])
 
 

@@ -10,7 +10,7 @@ split    a tile has the same columns of each part of a column split, so that sum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tvm import ir, tirx
 
@@ -128,7 +128,7 @@ class TileGemmConfig(TileShape, GemmView):
         block : Expr
             Its number.
         tiles_m : Expr, optional
-            Tiles along M, where a kernel knows better.
+            Tiles along M, of a group of ragged rows.
         """
         tiles_m, tiles_n = self.tiles_m if tiles_m is None else tiles_m, self.tiles_n
         rank = tirx.floormod(block, index(self.split_k))
@@ -165,13 +165,16 @@ class TileGemmConfig(TileShape, GemmView):
         """Give the place of the table of ragged rows: behind all else."""
         return shared, self.shared_bytes - self.table_bytes
 
-    def found(self, place: TilePlace, shared: ir.Var) -> tuple[TilePlace, list[tirx.Stmt]]:
-        """Give the place of a tile of ragged rows, and what finds it; of others, just the place."""
+    def found(self, block: ir.Expr, shared: ir.Var) -> tuple[TilePlace, list[tirx.Stmt]]:
+        """Give the tile of a block, and what finds it where rows are ragged."""
         rows = self.ragged
         if rows is None:
-            return place, []
-        find = rows.find(place.m_tile, self.block_m, self.table(shared))
-        return replace(place, batch=(rows.group,), m_tile=rows.first), [find]
+            return self.tile_of(block), []
+        each = self.tiles_n * self.split_k
+        find = rows.find(tirx.floordiv(block, index(each)), self.table(shared))
+        own = self.tile_of(block - rows.before * each, rows.tiles_of_group)
+        keep = rows.place(own.m_tile, own.n_tile, self.block_m)
+        return TilePlace((rows.group,), rows.first, rows.column, own.rank), [find, keep]
 
     def steps(self, count: int) -> ir.Expr:
         """Give the steps along K, of so many, of a tile that was found: none of no group's."""

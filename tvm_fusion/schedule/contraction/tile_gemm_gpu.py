@@ -1,6 +1,7 @@
 """Tiled GEMM on tensor cores of a GPU.
 
     block (batch, tile of C, split-K rank) in grid:
+      of ragged rows, which group the tile is of                      (ragged_tiles)
       main loop: acc of every thread, of all k                       registers
         mma.sync, cp.async pipeline       (tile_mma_mainloop)
       epilogue: acc through shared memory to results in vectors      (tile_epilogue)
@@ -70,13 +71,15 @@ def tile_block(
     beside : Stmt, optional
         What the thread does while the first tiles are on their way.
     """
-    place, find = config.found(config.tile_of(number), shared)
+    place, find = config.found(number, shared)
     mainloop = TileMmaMainloop(config, place, shared)
     epilogue = TileEpilogue(config, place, mainloop, shared)
     stmts = [mainloop.stmt(thread, beside), epilogue.stmt(thread)]
     buffers = [*mainloop.buffers, *([shared] if owns_shared else [])]
     if (rows := config.ragged) is not None:
         buffers.append(rows.registers)
-        fill = rows.fill(thread, config.block_m, config.table(shared))
-        stmts = [fill, block_barrier(), *find, when(rows.is_tile, sequence(stmts))]
+        table = config.table(shared)
+        fill, count = rows.fill(thread, config.block_m, table), rows.count(table)
+        is_tile = number < rows.tiles * (config.tiles_n * config.split_k)
+        stmts = [fill, block_barrier(), count, when(is_tile, sequence([*find, *stmts]))]
     return block("tile_gemm", sequence(stmts), buffers)

@@ -2,6 +2,7 @@
 
 block in grid of at most as many as run at once:
 barriers full[stage], empty[stage]                                shared
+of ragged rows, a table of groups and their tiles                 (ragged_tiles)
 warpgroup 0, the producer:     copies tiles, its idle warps other parts of a concatenation
 the other warpgroups:          multiply, and store results         (wgmma_roles)
 

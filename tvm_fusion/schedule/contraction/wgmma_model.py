@@ -89,7 +89,9 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
         read -= pixels * k * (1 - 1 / math.prod(config.window.taps))
     blocks = tiles * config.split_k
     resident = min(config.blocks_per_sm, -(-blocks // sms))
-    trips = -(-blocks // (sms * resident))
+    trips: float = -(-blocks // (sms * resident))
+    if config.ragged is not None:  # how full the last round is nobody knows
+        trips = max(1.0, blocks / (sms * resident) + 0.5)
     elements = config.block_m * config.block_n
     rate = rates.wide if config.block_n >= 2 * M else rates.narrow
     is_alone = config.consumers_of_tile == resident == 1

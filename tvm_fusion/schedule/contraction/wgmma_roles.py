@@ -23,7 +23,6 @@ stages is kept in registers. With split-K a block has one tile, and the roles en
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from tvm import ir, tirx
 
@@ -252,9 +251,8 @@ class Roles:
             step = trip * every + first
             number = self._number + step * grid
             if rows is not None:
-                place, find = config.found(config.tile_of(number, rows.tiles), self._shared)
-                column = tirx.BufferStore(self._tile, tirx.Cast("int32", place.n_tile), [2])
-                return sequence([*find, column, body(step, replace(place, n_tile=held[2]))])
+                place, find = config.found(number, self._shared)
+                return sequence([*find, body(step, place)])
             place = config.tile_of(number)
             extents = [a.extent for a in config.batch]
             matrix: ir.Expr = index(0)
