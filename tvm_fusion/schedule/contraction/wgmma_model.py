@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ...core.expressions import is_expensive
 from ...core.loops import constant
 from ...device import Device
+from ...ecg.work import at
 from ..gpu.wgmma import THREADS, K, M
 from .computed_operand import STAGE, ComputedOperand
 from .tile_gemm_model import RATES
@@ -86,7 +87,8 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
         others = config.tiles_n if config.is_of_rows else constant(config.tiles_m) or 1
         tiles = batch * config.window.tile_count * others
         pixels = m if config.is_of_rows else n  # read once, not for every tap
-        read -= pixels * k * (1 - 1 / math.prod(config.window.taps))
+        image = math.prod(at(d) for d in config.window.maps[0].buffer.ty.shape)
+        read -= pixels * k - min(pixels * k / math.prod(config.window.taps), image)
     blocks = tiles * config.split_k
     resident = min(config.blocks_per_sm, -(-blocks // sms))
     trips = -(-blocks // (sms * resident))
