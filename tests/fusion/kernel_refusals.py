@@ -169,7 +169,12 @@ COLUMNS = [
     ),
     # Sums along rows, and of few elements, are what row kernels are for.
     ("not_mine", [tensor("x", 64, 48)], lambda e, x: op.sum(x, [1]), "contiguous columns"),
-    ("not_mine", [tensor("x", 4, 48)], lambda e, x: op.sum(x, [0]), "fewer than 32 elements"),
+    (
+        "not_mine",
+        [tensor("x", 4, 48), tensor("mask", 48, dtype="bool")],
+        lambda e, x, mask: op.sum(e(op.where(mask, x, relax.const(0.0))), [0]),
+        "fewer than 32 elements",
+    ),
 ]
 KERNEL_CASES = [
     *(Case(c, CpuConvolution(), params, body, (s,)) for c, params, body, s in CONVOLUTIONS),

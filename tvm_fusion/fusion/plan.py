@@ -128,7 +128,9 @@ class _Planner:
     def _backwards(self, block: Block, op: Operator) -> Block:
         for before in self._graph.predecessors(op):
             producer = self._partition.block_of[before]
-            if producer is block or producer in self._grown:
+            # Growth forwards stopped in front of a cast that widens, which its consumer asks for.
+            is_closed = producer in self._grown and not widens(op)
+            if producer is block or is_closed:
                 continue
             merged = self._merger.vertical(producer, block)
             if isinstance(merged, Block):

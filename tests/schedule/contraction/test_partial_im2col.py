@@ -112,7 +112,7 @@ def test_infinities_stay_in_their_windows(device):
     columns = [x for x in range(found.shape[2]) if 0 <= 7 + 3 - 2 * x < 7]
     sees[0, min(rows) : max(rows) + 1, min(columns) : max(columns) + 1] = True
     assert not np.isfinite(found[sees]).any()
-    assert_sums_close(found[~sees], exact[~sees], size[~sees], 7 * 24 + 2)
+    assert_sums_close(found[~sees], exact[~sees], size[~sees], 7 * 32 + 2)
 
 
 def test_the_copy():
@@ -122,7 +122,7 @@ def test_the_copy():
     contraction = analyse(members.program, inlined(members.program))
     copies = partial_im2col(contraction, constants_of(members))
     func = copies.kernel()
-    (height, width), depth = shape[2:], 24
+    (height, width), depth = shape[2:], 32  # pixels, two columns apart, are 128 bytes apart
     extents = [int(d) for d in copies.copies[0].ty.shape]
     found = np.full(extents, np.nan, "float16")
     launch(func, [arrays["x"], found], TARGET)
@@ -135,6 +135,17 @@ def test_the_copy():
         for c in range(3):
             expected[..., c * 7 + r] = part[:, c]
     np.testing.assert_array_equal(found.reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize(("case", "depth"), [("7x7", 32), ("3x3", 16), ("1x3", 16)])
+def test_rows_that_copies_read_are_aligned(case, depth):
+    """Rows of the weight at lines of memory, and runs of pixels where few elements are added."""
+    members = build(*CASES[case])[0]
+    contraction = analyse(members.program, inlined(members.program))
+    image, weight = partial_im2col(contraction, constants_of(members)).copies
+    columns = CASES[case][1][3]
+    assert int(weight.ty.shape[-1]) == -(-columns * depth // 64) * 64
+    assert int(image.ty.shape[-1]) % depth == 0
 
 
 @pytest.mark.parametrize(

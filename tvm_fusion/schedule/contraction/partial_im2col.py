@@ -4,7 +4,7 @@
               zeros around the image, and up to a multiple of 16 bytes      (partial_im2col_gpu)
     weight:   packed[k, (s, c, r)]                                          at compile time
     kernel:   C[(n, y, x), k] = sum over j of columns[n, y][x * stride_x * D + j] * packed[k, j]
-              D = C * R, rounded up; j < S * D
+              D = C * R, rounded up; j < S * D; rows of packed are whole lines of memory
 
 The few channels of a network's first image are neither multiples of 16 bytes nor, before the layout
 stage, contiguous: gathered by elements they keep tensor cores waiting (8x3x224x224, 64 channels of
@@ -29,7 +29,7 @@ from ...core.expressions import load, loads
 from ...core.loops import constant, coordinates, index, substitute
 from ...program.stage import Axis
 from ..gpu.mma import HALF_TYPES
-from ..gpu.tma import ALIGNMENT
+from ..gpu.tma import ALIGNMENT, ROW_BYTES
 from .gemm_view import gemm_view
 from .match_tma_window import image_dim, is_of_bounds
 from .operand_copies import OperandCopies
@@ -39,6 +39,7 @@ from .partial_im2col_gpu import ImageColumns, partial_im2col_gpu
 from .tile_gemm_config import is_plain, narrow_operand, unguarded
 from .tma_window import ImageDim
 
+MOST_GROWTH = 4 / 3  # of a column, so that those of pixels are at lines of memory
 MOST_TERMS = 96  # of a column: those of more channels have vectors without a copy
 
 
@@ -137,6 +138,18 @@ def _window(image: ir.TensorLoad, pixels: Sequence[Axis], taps: Sequence[Axis]) 
     return _Window(tuple(dims), tuple(pixels), row, moving[0])
 
 
+def _depth(terms: int, lanes: int, aligned: int) -> int:
+    """Choose the elements of a column: whole vectors, or runs of pixels at whole lines of memory.
+
+    TMA copies rows of 128 bytes at lines in less than half of the time. On an H100 the convolution
+    of 8x3x224x224 by 64x3x7x7 took 27.7 us with 24 elements, 24.1 where rows of the weight are at
+    lines, 20.2 with 32 elements as well; of one image 7.2, 6.0 and 5.2.
+    """
+    vectors = -(-terms // lanes) * lanes
+    whole = -(-terms // aligned) * aligned
+    return whole if whole <= MOST_GROWTH * vectors else vectors
+
+
 def _copies(contraction: SumOfProducts, found: _Convolution) -> OperandCopies:
     """Make the product over columns and a packed weight."""
     window, image, kernel = found.window, found.image, found.kernel
@@ -145,9 +158,10 @@ def _copies(contraction: SumOfProducts, found: _Convolution) -> OperandCopies:
     sizes = [int(a.extent) for a in found.taps]
     rest = [n for n in range(len(sizes)) if n != window.along]
     places = list(itertools.product(*(range(sizes[n]) for n in rest)))
-    depth = -(-len(places) // lanes) * lanes
+    line = ROW_BYTES // DataType(dtype).itemsize
     *outer, last = (int(a.extent) for a in window.pixels)
     step = window.dims[window.row].step
+    depth = _depth(len(places), lanes, line // math.gcd(step, line))
     width = (last - 1) * step + sizes[window.along]
     taps = [dict(zip(rest, place, strict=True)) for place in places]
     terms = tuple(
@@ -168,8 +182,9 @@ def _copies(contraction: SumOfProducts, found: _Convolution) -> OperandCopies:
     place[found.taps[window.along].var] = tirx.floordiv(k.var, index(depth))
     place |= {a.var: fresh.var for a, fresh in zip(found.own, own, strict=True)}
     zero = tirx.const(0, str(kernel.ty.dtype))
-    weight = tirx.if_then_else(term < index(len(places)), substitute(kernel, place), zero)
-    axes = (*own, k)
+    is_term = tirx.all(term < index(len(places)), k.var < k.extent)
+    weight = tirx.if_then_else(is_term, substitute(kernel, place), zero)
+    axes = (*own, Axis(k.var, index(-(-int(k.extent) // line) * line)))
     shape = [index(a.extent) for a in axes]
     packed = declare(shape, str(kernel.ty.dtype), f"{kernel.source.name}_packed")
     factor = load(packed, [*(a.var for a in found.own), k.var])

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ...core.expressions import is_expensive
 from ...core.loops import constant
 from ...device import Device
+from ...ecg.work import at
 from ..gpu.wgmma import THREADS, K, M
 from .computed_operand import STAGE, ComputedOperand
 from .tile_gemm_model import RATES
@@ -32,10 +33,7 @@ TF32_ALONE = 1.1
 # How much longer products of float8 take where no other consumer multiplies while one adds up the
 # sums of a stage: 78 us in turns, 56 shared (512x4096x14336).
 PROMOTED_ALONE = 1.62
-# Of split-K, and of each block of the grid beside: the exchange takes four blocks as long as two.
-# 128x3072x768 without, by 2 and by 4: 7.50, 6.76 and 6.33 us; 197x3072x768: 7.71 and 8.24; 3x3 over
-# 8x7x7x512: 13.57, 11.49 and 9.56.
-CLUSTER, CLUSTER_BLOCK = 1950.0, 26.0
+CLUSTER_BLOCK = 26.0  # of split-K, of each block of the grid: four take as long as two
 # Clocks of an element that is stored alone, by one consumer: 3241x24x2273 with GELU took 24.4 us,
 # 12.5 by mma.sync; 2964x100x1905 with it 21.1, 16.5; 3307x68x995 9.5, 6.9.
 STAGED_ELEMENT, STAGED_EXPENSIVE = 0.8, 1.1
@@ -57,6 +55,10 @@ class WgmmaRates:
         Bytes of copies in a clock, half or all multiprocessors busy.
     epilogue, element, expensive_element : float
         Clocks of an epilogue, and of each element of a tile, by one consumer.
+    cluster : float
+        Clocks of clusters, with split-K. 128x3072x768 without, by 2 and by 4: 7.50, 6.76 and 6.33
+        us; 197x3072x768: 7.71 and 8.24; 3x3 over 8x7x7x512: 13.57, 11.49 and 9.56, over 14x14x256
+        5.92 and by 4 4.92.
     """
 
     wide: float
@@ -66,12 +68,13 @@ class WgmmaRates:
     epilogue: float
     element: float
     expensive_element: float
+    cluster: float
 
 
-GEMM = WgmmaRates(1395.0, 1350.0, 84.0, 56.0, 405.0, 0.106, 0.266)
+GEMM = WgmmaRates(1395.0, 1350.0, 84.0, 56.0, 405.0, 0.106, 0.266, 1950.0)
 # Beside mma.sync's estimates, which know neither gathered nor shifted operands well: convolutions
 # of 2x640x32 took 32 us with windows and 53 with the tile that the rates of GEMMs prefer.
-BESIDE_MMA = WgmmaRates(1700.0, 1500.0, 80.0, 62.0, 450.0, 0.21, 0.47)
+BESIDE_MMA = WgmmaRates(1700.0, 1500.0, 80.0, 62.0, 450.0, 0.21, 0.47, 1300.0)
 
 
 def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None = None) -> float:
@@ -86,7 +89,8 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
         others = config.tiles_n if config.is_of_rows else constant(config.tiles_m) or 1
         tiles = batch * config.window.tile_count * others
         pixels = m if config.is_of_rows else n  # read once, not for every tap
-        read -= pixels * k * (1 - 1 / math.prod(config.window.taps))
+        image = math.prod(at(d) for d in config.window.maps[0].buffer.ty.shape)
+        read -= pixels * k - min(pixels * k / math.prod(config.window.taps), image)
     blocks = tiles * config.split_k
     resident = min(config.blocks_per_sm, -(-blocks // sms))
     trips: float = -(-blocks // (sms * resident))
@@ -123,7 +127,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     )
     epilogue = rates.epilogue + each / shared
     if config.split_k > 1:
-        epilogue += CLUSTER + CLUSTER_BLOCK * blocks
+        epilogue += rates.cluster + CLUSTER_BLOCK * blocks
     if config.is_ping_pong and trips == 1 and config.block_n == SINGLE_COLUMNS:
         main *= SINGLE_TURN
     if config.is_ping_pong:
