@@ -186,12 +186,12 @@ def test_many_queries_of_few_heads(monkeypatch):
 @pytest.mark.parametrize(
     ("heads", "queries", "keys", "dtype", "is_split"),
     [
-        (8, 64, 1024, "float16", True),
-        (8, 65, 1024, "float16", False),
-        (8, 64, 1023, "float16", False),
-        (8, 17, 1024, "float32", False),
-        (131, 64, 1024, "float16", True),
-        (132, 64, 1024, "float16", False),
+        (8, 64, 512, "float16", True),
+        (8, 65, 512, "float16", False),
+        (8, 64, 511, "float16", False),
+        (8, 17, 512, "float32", False),
+        (66, 64, 512, "float16", True),
+        (67, 64, 512, "float16", False),
     ],
 )
 def test_which_of_many_queries_are_split(heads, queries, keys, dtype, is_split):
