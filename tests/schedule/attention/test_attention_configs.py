@@ -122,7 +122,7 @@ def test_keys_that_lie_along_the_other_axis_are_loaded_by_neighbours():
     def turned(emit, q, k, v):
         return body(emit, q, emit(op.permute_dims(k, [0, 1, 3, 2])), v)
 
-    q, k, v = tensors(1, 2, 45, 70, 24)
+    q, _, v = tensors(1, 2, 45, 70, 24)
     params = [q, tensor("k", 1, 2, 24, 70), v]
     members, inputs = group(params, turned, CUDA), arrays(params)
     claim = Attention(True).claim(members, CUDA.device)

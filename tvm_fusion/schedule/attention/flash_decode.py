@@ -22,10 +22,10 @@ from .pattern import Pattern
 from .query_group import QueryGroup
 
 MAX_ROWS = 16  # of a query group; more of them fill tiles
-# More rows of a group, and keys, where tiles would leave more than half of the multiprocessors idle.
-# On an H100, tiles and split keys, 32 query heads of 8 KV heads, of 128: 8 queries, 8,192 keys 41.3
-# and 19.8 us, eight sequences 407 and 101; 16 queries 40.9 and 30.4, of 512 keys 10.1 and 6.3;
-# sixteen sequences of 8 queries and 2,048 keys 49.3 and 65.5.
+# More rows of a group, and keys, where tiles would leave half of the multiprocessors idle. On an
+# H100, tiles and split keys, 32 query heads of 8 KV heads, of 128: 8 queries, 8,192 keys 41.3 and
+# 19.8 us, eight sequences 407 and 101; 16 queries 40.9 and 30.4, of 512 keys 10.1 and 6.3; sixteen
+# sequences of 8 queries and 2,048 keys 49.3 and 65.5.
 MANY_ROWS, LEAST_KEYS_OF_MANY = 64, 512
 MIN_KEYS = 256  # below which a second launch costs more than it gives
 MAX_LANES_PER_KEY = 16  # each sum over the threads of a key is a chain of shuffles
