@@ -130,21 +130,6 @@ def _warpgroup_barrier(_translate, _match, _arguments, _source):
     return lambda m: m.warpgroup_barrier()
 
 
-def _any_of_warpgroup(translate, _match, arguments, _source):
-    """A barrier of a warpgroup that tells all its threads whether one has a condition."""
-    value = translate.of(arguments[0])
-
-    def run(m):
-        m.warpgroup_barrier()
-        given = np.broadcast_to(value(m), (m.threads, 1))[:, 0].astype(bool)
-        group = m.numbers // 128
-        found = np.zeros(group.max() + 1, bool)
-        np.logical_or.at(found, group, given)
-        return found[group][:, None]
-
-    return run
-
-
 def _registers(_translate, match, _arguments, _source):
     count = int(match[1])
     if count % 8 or not 24 <= count <= 256:
@@ -188,7 +173,6 @@ PATTERNS = [
         _transpose_quad,
     ),
     (r"bar\.sync %0, 128;", _warpgroup_barrier),
-    (r"bar\.red\.or\.pred q, %2, 128, p;", _any_of_warpgroup),
     (r"wgmma\.fence\.sync\.aligned;", _fence),
     (r"wgmma\.commit_group\.sync\.aligned;", _commit),
     (r"wgmma\.wait_group\.sync\.aligned (\d+);", _wait),

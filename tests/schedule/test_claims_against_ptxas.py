@@ -45,8 +45,8 @@ def of_rows(rows, elements, dtype="float32"):
     ]
 
 
-def heads(depth):
-    return tensors("qkv", 2, 3, 100, depth)
+def heads(depth, count=3):
+    return tensors("qkv", 2, count, 100, depth)
 
 
 WIDE = (4096, 4096)
@@ -67,6 +67,10 @@ CASES = {
     "heads_8": (Attention, heads(8), attend),
     "heads_32": (Attention, heads(32), attend),
     "heads_64": (Attention, heads(64), attend),
+    "heads_128": (Attention, heads(128), attend),
+    "many_heads_32": (Attention, heads(32, 100), attend),
+    "many_heads_64": (Attention, heads(64, 100), attend),
+    "many_heads_80": (Attention, heads(80, 100), attend),
     "norm": (Rows, of_rows(4096, 768), norm),
     "norm_of_halves": (Rows, of_rows(8192, 4096, "float16"), norm),
     "norm_of_odd_rows": (Rows, of_rows(300, 1709, "float16"), norm),

@@ -68,7 +68,7 @@ class Claim:
         On-chip memory of one block, registers of one thread; 0 where the template cannot say.
     details : Mapping
         What :meth:`Template.emit` wants to remember, such as tile sizes; ``arithmetic``, a word on
-        it for a reader; ``matrix_dtype``, what matrix units multiply where it is narrower than the
+        it for a reader; ``matrix_dtype``, at whose rate products run where it is not that of the
         operands of the graph, as :attr:`tvm_fusion.device.Device.peak_flops` has it.
     laid_out : Claim, optional
         For the group with its images in the layout that the device prefers, while groups are

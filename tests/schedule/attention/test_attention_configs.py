@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attention_graphs import PLAIN, tensors
+from attention_graphs import PLAIN, op, tensors
 from emulator.launch import launch
-from group_kernels import CUDA, array, arrays, close, extents, group
+from group_kernels import CUDA, array, arrays, close, cuda_kernel, extents, group, tensor
 
+from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.schedule.attention.attention_configs import configs
 from tvm_fusion.schedule.attention.config_gpu import GpuConfig
 from tvm_fusion.schedule.attention.constants import read_group
@@ -79,3 +80,56 @@ def test_every_configuration_computes_attention(name):
         changed = replace(claim, details={"config": found[i]})
         emission = template.emit(changed, CUDA.tvm_target())
         close(run(members, emission, inputs), expected, tolerance)
+
+
+def test_products_on_cuda_cores_run_at_the_rate_of_float32():
+    """Whatever tensor cores could do with some of the operands."""
+
+    def body(emit, q, k, v):
+        scores = emit(op.matmul(q, k, out_dtype="float32"))
+        return op.matmul(emit(op.nn.softmax(scores)), v)
+
+    params = [tensor("q", 8, 128, 64, dtype="float16"), tensor("k", 8, 64, 128, dtype="float16")]
+    members = group([*params, tensor("v", 8, 128, 64)], body, CUDA)
+    claim = Attention(True).claim(members, CUDA.device)
+    assert isinstance(claim.details["config"], GpuConfig)
+    of_cores, cost = claim.flops / CUDA.device.peak_flops["float32"], CostModel(CUDA.device)
+    assert 1e6 * of_cores < cost.estimate(claim) < 50e6 * of_cores + 10
+    faster = replace(claim, details={"config": claim.details["config"]})
+    assert cost.estimate(faster) < cost.estimate(claim)
+
+
+@pytest.mark.parametrize(("heads", "rows"), [(2, 1), (40, 2), (200, 4)])
+def test_rows_of_a_thread_leave_blocks_for_all_multiprocessors(heads, rows):
+    members = group(tensors(1, heads, 128, 128, 64), PLAIN[0], CUDA)
+    config = GpuConfig.of(read_group(members), CUDA.device)
+    assert config.rows_of_thread == rows
+
+
+@pytest.mark.parametrize("size", [8, 24, 33, 64, 80, 128, 256])
+def test_rows_in_shared_memory_begin_in_different_banks(size):
+    members = group(tensors(1, 2, 128, 128, size), PLAIN[0], CUDA)
+    config = GpuConfig.of(read_group(members), CUDA.device)
+    for pitch in (config.q_pitch, config.tile_pitch, config.p_pitch):
+        assert {row * pitch // 4 % 8 for row in range(8)} == set(range(8))
+    assert config.q_pitch >= size
+
+
+def test_keys_that_lie_along_the_other_axis_are_loaded_by_neighbours():
+    """Threads of a warp load keys that lie side by side, not elements that lie far apart."""
+    body = PLAIN[0]
+
+    def turned(emit, q, k, v):
+        return body(emit, q, emit(op.permute_dims(k, [0, 1, 3, 2])), v)
+
+    q, _, v = tensors(1, 2, 45, 70, 24)
+    params = [q, tensor("k", 1, 2, 24, 70), v]
+    members, inputs = group(params, turned, CUDA), arrays(params)
+    claim = Attention(True).claim(members, CUDA.device)
+    emission = Attention(True).emit(claim, CUDA.tvm_target())
+    wide = [x.astype("float64") for x in inputs.values()]
+    wide[1] = wide[1].swapaxes(2, 3)
+    close(run(members, emission, inputs), PLAIN[1](*wide))
+    text = cuda_kernel(emission.kernels[0].func)
+    (loaded,) = [line for line in text.splitlines() if "= k_ptr[" in line]
+    assert loaded.endswith("+ ((int)threadIdx.x))];")

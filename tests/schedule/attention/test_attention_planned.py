@@ -113,6 +113,22 @@ def test_a_rotation_goes_into_the_product_before_it():
     assert not {"c", "s"} & {v.name for v in rest.inputs}
 
 
+def test_wide_heads_are_products_and_a_softmax_with_what_stands_between():
+    """No tensor cores for FlashAttention: scale and mask go into the kernels that are left."""
+    q, k, v = tensors(2, 4, 96, 96, 320, dtype="float16")
+    mask = tensor("mask", 2, 1, 1, 96, dtype="float16")
+
+    def body(emit, q, k, v, mask):
+        def score(emit, s, mask):
+            return emit(op.add(emit(op.multiply(s, number(0.05, "float16"))), mask))
+
+        return attention(score=score)(emit, q, k, v, mask)
+
+    plan = planned([q, k, v, mask], body, CUDA)
+    assert templates(plan) == ["contraction", "rows", "contraction"]
+    assert sum(claim.launches for claim in plan.claims) == 3
+
+
 def test_a_mask_that_others_read_stays_apart():
     def twice(emit, q, k, v, mask):
         wide = emit(op.multiply(emit(op.subtract(mask, number(1.0))), number(1e4)))

@@ -32,6 +32,7 @@ from tvm import ir, s_tir, tirx
 from tvm_fusion.core.loops import find
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.attention import flash_decode
 from tvm_fusion.schedule.attention.constants import read_group
 from tvm_fusion.schedule.attention.flash_decode import flash_decode_config
 from tvm_fusion.schedule.attention.match import FLOATS
@@ -172,6 +173,30 @@ def test_heads_of_a_group_share_a_load(form, batch):
 def test_queries_of_a_group(queries):
     config = compare(grouped_tensors(2, queries, 300, 32), spread(expanded), repeated_arrays)
     assert config.query_group.size == 4 * queries
+
+
+def test_many_queries_of_few_heads(monkeypatch):
+    """Tiles would leave most multiprocessors idle; 24 rows are three blocks of each split."""
+    monkeypatch.setattr(flash_decode, "LEAST_KEYS_OF_MANY", 300)
+    given = grouped_tensors(1, 6, 300, 64, "float16")
+    config = compare(given, spread(expanded), repeated_arrays, 2e-3)
+    assert (config.query_group.size, config.block_m, config.row_blocks) == (24, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("heads", "queries", "keys", "dtype", "is_split"),
+    [
+        (8, 64, 512, "float16", True),
+        (8, 65, 512, "float16", False),
+        (8, 64, 511, "float16", False),
+        (8, 17, 512, "float32", False),
+        (66, 64, 512, "float16", True),
+        (67, 64, 512, "float16", False),
+    ],
+)
+def test_which_of_many_queries_are_split(heads, queries, keys, dtype, is_split):
+    members = group(tensors(1, heads, queries, keys, 64, dtype=dtype), PLAIN[0], CUDA)
+    assert (config_of(members) is not None) == is_split
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tvm_fusion.schedule.attention.flash_tma_config import FlashTmaConfig
 from tvm_fusion.schedule.attention.flash_tma_consumers import Consumers
 from tvm_fusion.schedule.attention.flash_tma_roles import K_FULL, V_EMPTY, Roles
 from tvm_fusion.schedule.gpu import wgmma
+from tvm_fusion.schedule.gpu.exponential import any_of_warp
 
 DEADLOCK = "deadlock: all roles wait"
 EARLY_READ = "before its copy was waited for"
@@ -168,6 +169,17 @@ def no_wait_for_results_that_stay(monkeypatch):
     monkeypatch.setattr(Roles, "_wait_for_results", unless_twin)
 
 
+def a_wait_in_branches_of_warps(monkeypatch):
+    """PTX wants all warps of a warpgroup at one wait."""
+
+    def branches(self):
+        is_rescaled = any_of_warp(self._is_rescaled())
+        first = sequence([self._wait_for_results(), self._rescaled()])
+        return tirx.IfThenElse(is_rescaled, first, self._wait_for_results(is_twin=True))
+
+    monkeypatch.setattr(Consumers, "_wait_and_rescale", branches)
+
+
 def weights_before_the_wait(monkeypatch):
     """The product of the tile before still reads the fragments."""
     exponentials, pack = Consumers._exponentials, Consumers._pack_weights
@@ -200,6 +212,7 @@ OF_TURNS = {
     no_wait_for_scores: "accumulators of products not waited for",
     no_wait_for_results: "accumulators of products not waited for",
     no_wait_for_results_that_stay: "written while products may still read it|not waited for",
+    a_wait_in_branches_of_warps: "not all threads of a warpgroup take part",
     weights_before_the_wait: "p_frag: written while products may still read it",
     values_released_before_the_wait: EARLY_WRITE,
     no_barrier_before_results: EARLY_WRITE,

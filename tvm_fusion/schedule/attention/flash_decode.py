@@ -22,10 +22,11 @@ from .pattern import Pattern
 from .query_group import QueryGroup
 
 MAX_ROWS = 16  # of a query group; more of them fill tiles
-# More rows of a group, and keys, where tiles would leave multiprocessors idle. On an H100, tiles and
-# split keys, 32 query heads of 8 KV heads, of 128: 8 queries, 8,192 keys 41.3 and 19.8 us, eight
-# sequences 407 and 101; 16 queries 40.9 and 30.4, of 1,024 keys 12.7 and 7.9.
-MANY_ROWS, LEAST_KEYS_OF_MANY = 64, 1024
+# More rows of a group, and keys, where tiles would leave half of the multiprocessors idle. On an
+# H100, tiles and split keys, 32 query heads of 8 KV heads, of 128: 8 queries, 8,192 keys 41.3 and
+# 19.8 us, eight sequences 407 and 101; 16 queries 40.9 and 30.4, of 512 keys 10.1 and 6.3; sixteen
+# sequences of 8 queries and 2,048 keys 49.3 and 65.5.
+MANY_ROWS, LEAST_KEYS_OF_MANY = 64, 512
 MIN_KEYS = 256  # below which a second launch costs more than it gives
 MAX_LANES_PER_KEY = 16  # each sum over the threads of a key is a chain of shuffles
 MAX_ROW_REGISTERS = 128  # elements of queries and accumulators of a thread
@@ -237,9 +238,8 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
 def _leaves_idle(group: QueryGroup, keys: int | None, device: Device) -> bool:
     """Whether a block for all rows of each group would leave multiprocessors idle for long."""
     is_long = keys is not None and keys >= LEAST_KEYS_OF_MANY
-    return (
-        is_long and group.size <= MANY_ROWS and at(product(group.extents)) < (device.sm_count or 1)
-    )
+    blocks, units = at(product(group.extents)), device.sm_count or 1
+    return is_long and group.size <= MANY_ROWS and 2 * blocks <= units
 
 
 def _splits(blocks: int, slots: int) -> int:

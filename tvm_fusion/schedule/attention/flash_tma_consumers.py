@@ -23,7 +23,6 @@ from tvm import ir, tirx
 from ...core.loops import index, loop, sequence, simplified, when
 from ..gpu import mbarrier, wgmma
 from ..gpu.cp_async import warp_sync
-from ..gpu.exponential import any_of_warpgroup
 from ..gpu.shared_tiles import touch
 from .flash_tma_config import REGISTERS
 from .flash_tma_roles import K_EMPTY, K_FULL, V_EMPTY, V_FULL, Roles
@@ -90,7 +89,7 @@ class Consumers(Roles):
             return [full, wait_order(n), self._multiply_queries(group)]
 
         def step(m: ir.Expr) -> tirx.Stmt:
-            return sequence(self._step(m + 1, group, scores(m + 1), passed))
+            return sequence(self._step(m + 1, scores(m + 1), passed))
 
         zero = index(0)
         first = [*scores(zero), passed, self._wait_for_scores(), self._release(K_EMPTY, ring.stage)]
@@ -99,9 +98,7 @@ class Consumers(Roles):
         steps = loop("m", simplified(count - 1), step)
         return when(count > 0, sequence([*first, steps, *last]))
 
-    def _step(
-        self, n: ir.Expr, group: ir.Expr, scores: list[tirx.Stmt], passed: tirx.Stmt
-    ) -> list[tirx.Stmt]:
+    def _step(self, n: ir.Expr, scores: list[tirx.Stmt], passed: tirx.Stmt) -> list[tirx.Stmt]:
         """Write what is done for a tile but the first one."""
         ring, wait = self._ring, self._wait_for_scores(1)
         return [
@@ -111,21 +108,21 @@ class Consumers(Roles):
             self._release(K_EMPTY, ring.stage),
             self._maxima(n),
             self._exponentials(),
-            self._wait_and_rescale(group),
+            self._wait_and_rescale(),
             self._release(V_EMPTY, ring.before),
             self._pack_weights(n),
             *ring.advance(1),
         ]
 
-    def _wait_and_rescale(self, group: ir.Expr) -> tirx.Stmt:
+    def _wait_and_rescale(self) -> tirx.Stmt:
         """Wait for the product with values behind the exponentials.
 
-        A wait before the branch is moved by ptxas to where the scores are waited for. Its warps
-        wait at one place: they all take the same branch.
+        All warps of a warpgroup wait at one place, as PTX wants it: the branch is of tiles. A wait
+        before any branch is moved by ptxas to where the scores are waited for.
         """
-        is_rescaled = any_of_warpgroup(self._is_rescaled(), group)
-        first = sequence([self._wait_for_results(), self._rescaled()])
-        return tirx.IfThenElse(is_rescaled, first, self._wait_for_results(is_twin=True))
+        first = [self._wait_for_results(), self._rescale_results()]
+        other = [self._wait_for_results(is_twin=True), self._rescale_results()]
+        return tirx.IfThenElse(self._ring.stage.equal(0), sequence(first), sequence(other))
 
     def _issue_values_before(self) -> list[tirx.Stmt]:
         """Issue the product with the values of the tile before that at hand."""

@@ -36,7 +36,7 @@ from .flash_mma_model import flash_mma_config
 from .flash_problem import flash_problem
 from .gpu import attention_gpu
 from .match import FLOATS
-from .pattern import Pattern
+from .pattern import FLOAT, Pattern
 from .prologue_cost import expensive_prologue
 from .propose import attention_proposals
 
@@ -95,6 +95,9 @@ class Attention(Template):
                     return refusal
             config = config or GpuConfig.of(pattern, device)
         block_m = QUERIES_PER_TASK if isinstance(config, CpuConfig) else config.block_m
+        details: dict[str, object] = {"config": config}
+        if isinstance(config, GpuConfig):  # whatever tensor cores could do
+            details["matrix_dtype"] = FLOAT
         return Claim(
             self,
             group,
@@ -104,7 +107,7 @@ class Attention(Template):
             parallelism=rows * math.ceil(queries / block_m),
             shared_bytes=0 if isinstance(config, CpuConfig) else config.shared_bytes,
             registers=0 if isinstance(config, CpuConfig) else config.registers,
-            details={"config": config},
+            details=details,
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:

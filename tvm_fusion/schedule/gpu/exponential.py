@@ -1,4 +1,4 @@
-"""The exponential of softmax, and votes of a warp or a warpgroup that spare work.
+"""The exponential of softmax, and votes of a warp that spare work.
 
 CUDA's ``exp2f`` scales the arguments whose results are denormal, and these again: three
 instructions more than ``ex2``, which gives 0 for them. Weights of a softmax whose largest is 1 lose
@@ -7,7 +7,7 @@ nothing by that.
 
 from __future__ import annotations
 
-from tvm import ir, tirx
+from tvm import ir
 from tvm.backend.cuda.op import cuda_func_call
 
 _EXP2 = "tvm_fusion_exp2_ftz"
@@ -33,16 +33,6 @@ __device__ __forceinline__ bool {_ANY}(bool x) {{
   return __any_sync(0xffffffffu, x);
 }}
 """
-_ANY_OF_WARPGROUP = "tvm_fusion_any_of_warpgroup"
-_ANY_OF_WARPGROUP_SOURCE = f"""
-__device__ __forceinline__ bool {_ANY_OF_WARPGROUP}(bool x, int number) {{
-  unsigned y;
-  asm volatile("{{ .reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, %2, 128, p; "
-               "selp.u32 %0, 1, 0, q; }}" : "=r"(y) : "r"((unsigned)x), "r"(number));
-  return y;
-}}
-"""
-
 
 def exp2_ftz(x: ir.Expr) -> ir.Expr:
     """Compute ``2 ** x`` in float32; results below ``2 ** -126`` are 0."""
@@ -59,14 +49,3 @@ def exp2_fma_ftz(x: ir.Expr, factor: ir.Expr, summand: ir.Expr) -> ir.Expr:
 def any_of_warp(condition: ir.Expr) -> ir.Expr:
     """Tell all threads of a warp whether a condition holds for any of them."""
     return cuda_func_call(_ANY, condition, source_code=_ANY_SOURCE, return_type="bool")
-
-
-def any_of_warpgroup(condition: ir.Expr, group: ir.Expr) -> ir.Expr:
-    """Tell the same to all threads of a warpgroup, by the barrier of the ``group``-th."""
-    number = tirx.Cast("int32", group) + tirx.const(1, "int32")  # 0 is that of the block
-    return cuda_func_call(
-        _ANY_OF_WARPGROUP,
-        *(condition, number),
-        source_code=_ANY_OF_WARPGROUP_SOURCE,
-        return_type="bool",
-    )
