@@ -14,7 +14,7 @@ def render(record: Mapping[str, Any]) -> str:
         (
             name,
             one["measured"] + one["known"],
-            one["layouts"],
+            one.get("layouts", ""),
             one["failed"],
             one["changed"],
             one["confirmed"],
@@ -82,28 +82,33 @@ def _gpu(found: Mapping[str, Any] | None) -> list[str]:
     """Write what was measured where the device is, by folders of alternatives."""
     if found is None:
         return []
+    code = {True: "the same", False: "another", None: ""}
     rows = [
         (
             name,
+            one.get("device", ""),
             one["known"],
+            one.get("layouts", ""),
             one["failed"],
             one["estimated"],
             one["changed"],
             f"{one['kernels']} -> {one['kernels_profiled']}",
+            code[one.get("same_code")],
+            *one.get("us", ("", "")),
         )
         for name, one in found["models"].items()
     ]
+    head = ("model", "device", "answered", "layouts", "failed", "open", "changed", "kernels")
     return [
-        f"## On one {found['device']}",
+        "## On GPUs",
         "",
         f"Compiled for {found['target']}, float16; alternatives in turns, as CUDA graphs whose "
         "weights come from memory (`benchmarks/profile/gpu.py`). Open: questions of a plan that "
-        "the answers changed, left to the model.",
+        "the answers changed, left to the model. Code: the model's library compiled with the "
+        "answers, beside that without; where it is the same, there is nothing to time. Changed "
+        "answers change no code where a larger group that was accepted contains theirs.",
         "",
-        *table(
-            ("model", "answered", "failed", "open", "changed", "kernels"),
-            [list(map(str, row)) for row in rows],
-        ),
+        *table((*head, "code", "us", "us profiled"), [list(map(str, row)) for row in rows]),
         "",
         *_changes(found["models"]),
         "",
