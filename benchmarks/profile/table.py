@@ -20,9 +20,7 @@ def render(record: Mapping[str, Any]) -> str:
             one["confirmed"],
             f"{one['kernels']} -> {one['kernels_profiled']}",
             one["threads"],
-            one["ms"],
-            one["ms_profiled"],
-            f"{one['ms'] / one['ms_profiled']:.3f}",
+            *_times(one),
         )
         for name, one in record["models"].items()
     ]
@@ -43,7 +41,8 @@ def render(record: Mapping[str, Any]) -> str:
             "choice beside the other, with all that has another layout then and the layout kernels "
             "at the border. Changed: the measurement decided otherwise than the roofline model; "
             "confirmed: so it did when both ways were measured again in another process. Whole "
-            "models: minima in turns in one process, processor time of the one thread.",
+            "models: minima in turns in one process, processor time of the one thread; "
+            "where the answers change no code, there is nothing to time.",
             "",
             f"On {record['environment'].get('cpu', 'this CPU')}.",
             "",
@@ -60,6 +59,12 @@ def render(record: Mapping[str, Any]) -> str:
 
 FUSION = ("model", "operators", "fused us", "unfused us", "modelled fused", "unfused")
 LAYOUT = ("model", "layout", "us", "other's us", "modelled", "other's")
+
+
+def _times(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    if one.get("same_code"):
+        return "the same code", "", ""
+    return one["ms"], one["ms_profiled"], f"{one['ms'] / one['ms_profiled']:.3f}"
 
 
 def _changes(models: Mapping[str, Any]) -> list[str]:
