@@ -85,7 +85,7 @@ def _model(name: str, budget: str) -> dict[str, Any]:
     changed = [answer for answer in found if answer.is_changed]
     return {
         **plan.profile,
-        "threads": THREADS,
+        "load": round(os.getloadavg()[2], 1),
         "layouts": sum(answer.is_layout for answer in found),
         "kernels": plain,
         "kernels_profiled": profiled_kernels,

@@ -19,14 +19,14 @@ def render(record: Mapping[str, Any]) -> str:
             one["changed"],
             one["confirmed"],
             f"{one['kernels']} -> {one['kernels_profiled']}",
-            one["threads"],
+            one.get("load", ""),
             *_times(one),
         )
         for name, one in record["models"].items()
     ]
     head = [
         *("model", "questions", "layouts", "failed", "changed", "confirmed"),
-        *("kernels", "threads", "ms", "ms profiled", "gain"),
+        *("kernels", "load", "ms", "ms profiled", "gain"),
     ]
     return "\n".join(
         [
@@ -42,7 +42,8 @@ def render(record: Mapping[str, Any]) -> str:
             "at the border. Changed: the measurement decided otherwise than the roofline model; "
             "confirmed: so it did when both ways were measured again in another process. Whole "
             "models: minima in turns in one process, processor time of the one thread; "
-            "where the answers change no code, there is nothing to time.",
+            "where the answers change no code, there is nothing to time. Load: of the machine, "
+            "averaged over 15 minutes.",
             "",
             f"On {record['environment'].get('cpu', 'this CPU')}.",
             "",
