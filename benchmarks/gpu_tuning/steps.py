@@ -32,11 +32,11 @@ def compile_models(out: Path, target: str, only: Sequence[str], sides: Sequence[
             if db is not None:
                 import_lines(db, out / CANDIDATES / name / LINES)
             told = compile_model(MODELS[name], out / side / name, target, db)
-            _note(out / side / INDEX, name, told, target)
+            note(out / side / INDEX, name, told, target)
             print(name, side, told, flush=True)
 
 
-def _note(path: Path, name: str, told: Mapping[str, Any], target: str) -> None:
+def note(path: Path, name: str, told: Mapping[str, Any], target: str) -> None:
     """Add a model to the index that :mod:`benchmarks.gpu_models.run` reads."""
     index = json.loads(path.read_text()) if path.exists() else {"models": {}, "failed": {}}
     index["models"][name] = told

@@ -7,13 +7,15 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import relax, tirx
 from tvm.ir.transform import Sequential
 
 from benchmarks import zoo
@@ -79,18 +81,17 @@ def _model(name: str, budget: str) -> dict[str, Any]:
         again = plan_model(model, "cpu", config)
         kernels(again)
         assert again.profile["measured"] == 0 or plan.profile["estimated"]
-        times = _whole(model, spec, (FusionConfig(), FusionConfig(db=config.db)))
+        whole = _whole(model, spec, (FusionConfig(), FusionConfig(db=config.db)))
     changed = [answer for answer in found if answer.is_changed]
     return {
         **plan.profile,
-        "threads": THREADS,
+        "load": round(os.getloadavg()[2], 1),
         "layouts": sum(answer.is_layout for answer in found),
         "kernels": plain,
         "kernels_profiled": profiled_kernels,
         "changed": len(changed),
         "confirmed": sum(_is_confirmed(answer, spec) for answer in changed),
-        "ms": round(times[0] / 1e3, 3),
-        "ms_profiled": round(times[1] / 1e3, 3),
+        **({"ms": whole[0], "ms_profiled": whole[1]} if whole else {"same_code": True}),
         "changes": [answer.row() for answer in changed],
     }
 
@@ -105,7 +106,10 @@ def _is_confirmed(answer: Answer, spec: Any) -> bool:
 
 
 def _whole(model: Any, spec: Any, configs: tuple[FusionConfig, ...]) -> list[float]:
-    """Time the whole model with each config in turns, by the one thread's processor time."""
+    """Time the whole model with each config in turns, by the one thread's processor time.
+
+    Milliseconds; empty where both have the same kernels.
+    """
     imported = import_model(model, FusionConfig())
     has_run_kernels()
 
@@ -118,22 +122,32 @@ def _whole(model: Any, spec: Any, configs: tuple[FusionConfig, ...]) -> list[flo
             is_index = kind.kind in "iub"
             array = np.zeros(shape) if is_index else generator.standard_normal(shape)
             args.append(to_tensor(array.astype(kind), tvm.cpu()))
-        calls = []
+        mods, calls = [], []
         for config in configs:
             with (
                 profiled(config, spec),
                 toolchain(spec),
-                spec.tvm_target() as target,
+                spec.tvm_target(),
                 remembering(),
             ):
-                mod = Sequential([*stages(config), LowerToVM()])(imported.mod)
+                mods.append(Sequential([*stages(config), LowerToVM()])(imported.mod))
+        if _kernels(mods[0]) == _kernels(mods[1]):
+            return []
+        for mod in mods:
+            with toolchain(spec), spec.tvm_target() as target:
                 built = tvm.compile(mod, target, relax_pipeline=None, tir_pipeline=PIPELINE)
             calls.append(bound(relax.VirtualMachine(built, tvm.cpu()), name, args))
         for call in calls:
             call()
-        return in_turns(calls, WHOLE, time.thread_time)
+        return [round(us / 1e3, 3) for us in in_turns(calls, WHOLE, time.thread_time)]
 
     return isolated(measure, WHOLE.timeout)
+
+
+def _kernels(mod: tvm.IRModule) -> Counter[int]:
+    """List a module's kernels, whatever their names."""
+    funcs = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+    return Counter(tvm_ffi.structural_hash(f.without_attr("global_symbol")) for f in funcs)
 
 
 if __name__ == "__main__":

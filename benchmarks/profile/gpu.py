@@ -2,9 +2,13 @@
 
 python -m benchmarks.profile.gpu export --out DIR --only bert_128_batch_1
 python3 DIR/MODEL.NUMBER/measure.py                      where the GPU is
-python -m benchmarks.profile.gpu table --out DIR         with the records.jsonl of each
+python -m benchmarks.profile.gpu compile --out DIR ...   with the records.jsonl of each
+python3 -m benchmarks.gpu_models.run DIR/default --records DIR/records --json DIR/whole.json ...
+python -m benchmarks.profile.gpu table --out DIR ...
 
 Answers may change a plan, which then asks further questions: export again until there are none.
+The third step, where the GPU is, times both ways in turns; it may be left out, as where compiling
+shows that the answers changed no kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_models.build import INDEX, compile_model
 from benchmarks.gpu_models.models import MODELS
+from benchmarks.gpu_tuning.steps import note
 from benchmarks.records import text
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.report.planned import plan_model
@@ -28,7 +34,8 @@ from .table import render
 HERE = Path(__file__).parent
 TARGET = "cuda:sm_90a"
 DEVICE = "NVIDIA H200"
-LINES = "records.jsonl"
+LINES, WHOLE = "records.jsonl", "whole.json"
+SIDES = ("default", "records")
 MOST = "trials=60"  # questions of a model at a time
 
 
@@ -39,9 +46,10 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("step", choices=("export", "table"))
+    parser.add_argument("step", choices=("export", "compile", "table"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=sorted(MODELS), required=True)
+    parser.add_argument("--device", default=DEVICE, help="what measured, for the page")
     options = parser.parse_args()
     path = HERE / "results" / "profile.json"
     record = json.loads(path.read_text())
@@ -49,14 +57,21 @@ def main() -> int:
         db = options.out / f"{name}.db"
         for lines in sorted(options.out.glob(f"{name}.*/{LINES}")):
             import_lines(db, lines)
+        if options.step == "compile":
+            for side, known in zip(SIDES, (None, db), strict=True):
+                told = compile_model(MODELS[name], options.out / side / name, TARGET, known)
+                note(options.out / side / INDEX, name, told, TARGET)
+                print(name, side, told, flush=True)
+            continue
         exported, _ = MODELS[name].exported()
         if options.step == "export":
             number = len(list(options.out.glob(f"{name}.*/")))
             config, folder = FusionConfig(profile=MOST), options.out / f"{name}.{number}"
             print(export_candidates(exported, TARGET, folder, config, db=db, budget="trials=1"))
         else:
-            record.setdefault("gpu", {"device": DEVICE, "target": TARGET, "models": {}})
-            record["gpu"]["models"][name] = decided(exported, db)
+            record.setdefault("gpu", {"target": TARGET, "models": {}})
+            whole = {"device": options.device, **whole_model(options.out, name)}
+            record["gpu"]["models"][name] = decided(exported, db) | whole
             path.write_text(text(record))
             (HERE / "README.md").write_text(render(record))
     return 0
@@ -77,6 +92,20 @@ def decided(model: Any, db: Path) -> dict[str, Any]:
         "changed": len(changed),
         "changes": [answer.row() for answer in changed],
     }
+
+
+def whole_model(out: Path, name: str) -> dict[str, Any]:
+    """Tell what the answers changed of a model that was compiled without and with them."""
+    libraries = [out / side / name / "model.so" for side in SIDES]
+    if not all(library.exists() for library in libraries):
+        return {}
+    first, second = (library.read_bytes() for library in libraries)
+    found: dict[str, Any] = {"same_code": first == second}
+    rows = json.loads((out / WHOLE).read_text())["rows"] if (out / WHOLE).exists() else []
+    for row in rows:
+        if row["name"] == name:
+            found["us"] = [round(row["us"][side], 1) for side in ("ours", "records")]
+    return found
 
 
 if __name__ == "__main__":

@@ -14,21 +14,19 @@ def render(record: Mapping[str, Any]) -> str:
         (
             name,
             one["measured"] + one["known"],
-            one["layouts"],
+            one.get("layouts", ""),
             one["failed"],
             one["changed"],
             one["confirmed"],
             f"{one['kernels']} -> {one['kernels_profiled']}",
-            one["threads"],
-            one["ms"],
-            one["ms_profiled"],
-            f"{one['ms'] / one['ms_profiled']:.3f}",
+            one.get("load", ""),
+            *_times(one),
         )
         for name, one in record["models"].items()
     ]
     head = [
         *("model", "questions", "layouts", "failed", "changed", "confirmed"),
-        *("kernels", "threads", "ms", "ms profiled", "gain"),
+        *("kernels", "load", "ms", "ms profiled", "gain"),
     ]
     return "\n".join(
         [
@@ -43,7 +41,9 @@ def render(record: Mapping[str, Any]) -> str:
             "choice beside the other, with all that has another layout then and the layout kernels "
             "at the border. Changed: the measurement decided otherwise than the roofline model; "
             "confirmed: so it did when both ways were measured again in another process. Whole "
-            "models: minima in turns in one process, processor time of the one thread.",
+            "models: minima in turns in one process, processor time of the one thread; "
+            "where the answers change no code, there is nothing to time. Load: of the machine, "
+            "averaged over 15 minutes.",
             "",
             f"On {record['environment'].get('cpu', 'this CPU')}.",
             "",
@@ -60,6 +60,12 @@ def render(record: Mapping[str, Any]) -> str:
 
 FUSION = ("model", "operators", "fused us", "unfused us", "modelled fused", "unfused")
 LAYOUT = ("model", "layout", "us", "other's us", "modelled", "other's")
+
+
+def _times(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    if one.get("same_code"):
+        return "the same code", "", ""
+    return one["ms"], one["ms_profiled"], f"{one['ms'] / one['ms_profiled']:.3f}"
 
 
 def _changes(models: Mapping[str, Any]) -> list[str]:
@@ -82,28 +88,33 @@ def _gpu(found: Mapping[str, Any] | None) -> list[str]:
     """Write what was measured where the device is, by folders of alternatives."""
     if found is None:
         return []
+    code = {True: "the same", False: "another", None: ""}
     rows = [
         (
             name,
+            one.get("device", ""),
             one["known"],
+            one.get("layouts", ""),
             one["failed"],
             one["estimated"],
             one["changed"],
             f"{one['kernels']} -> {one['kernels_profiled']}",
+            code[one.get("same_code")],
+            *one.get("us", ("", "")),
         )
         for name, one in found["models"].items()
     ]
+    head = ("model", "device", "answered", "layouts", "failed", "open", "changed", "kernels")
     return [
-        f"## On one {found['device']}",
+        "## On GPUs",
         "",
         f"Compiled for {found['target']}, float16; alternatives in turns, as CUDA graphs whose "
         "weights come from memory (`benchmarks/profile/gpu.py`). Open: questions of a plan that "
-        "the answers changed, left to the model.",
+        "the answers changed, left to the model. Code: the model's library compiled with the "
+        "answers, beside that without; where it is the same, there is nothing to time. Changed "
+        "answers change no code where a larger group that was accepted contains theirs.",
         "",
-        *table(
-            ("model", "answered", "failed", "open", "changed", "kernels"),
-            [list(map(str, row)) for row in rows],
-        ),
+        *table((*head, "code", "us", "us profiled"), [list(map(str, row)) for row in rows]),
         "",
         *_changes(found["models"]),
         "",
