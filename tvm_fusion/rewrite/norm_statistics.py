@@ -122,6 +122,7 @@ def _norms(func: relax.Function, multiprocessors: int) -> dict[int, _Norm]:
         products = [x for x in readers if _is_product(x)]
         if not products:
             continue
+        columns = _columns(b.value)
         norm = _read(b.value) if all(_width(x) % VECTOR == 0 for x in products) else None
         if norm is None:
             reason = (
@@ -129,12 +130,12 @@ def _norms(func: relax.Function, multiprocessors: int) -> dict[int, _Norm]:
                 f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or a "
                 f"product behind it has no multiple of {VECTOR} columns."
             )
-        elif not _is_behind_product(b.value.args[0], values, norm.columns):
+        elif not _is_behind(b.value.args[0], values, columns, _is_product):
             reason = "What it reads is not the sum of a product and a residual."
         elif not all(_is_exact(norm, x.args[1]) for x in products):
             reason = "Times its scale, a matrix behind it is too large or too small for float16."
         elif not isinstance(b.var, relax.DataflowVar) or not all(
-            _is_product(x) or _is_residual(x, values, norm.columns) for x in readers
+            _is_product(x) or _is_residual(x, values, columns) for x in readers
         ):
             reason = "Something but a product or a sum behind one reads it, as a kernel of its own."
         else:
@@ -161,10 +162,10 @@ def _readers(func: relax.Function, var: relax.Var) -> Iterator[relax.Expr]:
             yield b.value
 
 
-def _is_residual(value: Any, values: dict[int, Any], columns: int) -> bool:
+def _is_residual(value: Any, values: dict[int, Any], columns: int | None) -> bool:
     """Whether a value is a sum with a product, which computes the norm in its epilogue."""
     return op_name(value) == "relax.add" and any(
-        _is_behind_product(x, values, columns) for x in value.args if isinstance(x, relax.Var)
+        _is_behind(x, values, columns, lambda y: op_name(y) == "relax.matmul") for x in value.args
     )
 
 
@@ -192,17 +193,24 @@ def _is_exact(norm: _Norm, weight: GenericConst) -> bool:
     return bool(typical > LEAST and matrix.max() * scale.max() < MOST)
 
 
-def _is_behind_product(x: Any, values: dict[int, Any], columns: int) -> bool:
-    """Whether the product nearest to a tensor has as many columns, after light operators."""
+def _is_behind(
+    x: Any, values: dict[int, Any], columns: int | None, is_wanted: Callable[[Any], bool]
+) -> bool:
+    """Whether the nearest that is wanted has as many columns as a tensor, after light operators."""
     frontier, seen = [x], 0
     while frontier and seen < 16:
         value = values.get(hash(frontier.pop(0)))
         seen += 1
-        if value is not None and _is_product(value):
-            return _width(value) == columns
+        if value is not None and is_wanted(value):
+            return _columns(value) == columns
         if value is not None and op_name(value) in _LIGHT:
             frontier += [a for a in value.args if isinstance(a, relax.Var)]
     return False
+
+
+def _columns(x: relax.Expr) -> int | None:
+    shape = x.ty.shape
+    return static(shape.values[-1]) if isinstance(shape, relax.ShapeExpr) else None
 
 
 def _is_product(value: Any) -> bool:
