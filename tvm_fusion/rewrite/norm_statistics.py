@@ -22,7 +22,7 @@ BERT takes 337 us instead of 358, GPT-2 348 instead of 375, host included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,11 +114,15 @@ class _Norm:
 def _norms(func: relax.Function, multiprocessors: int) -> dict[int, _Norm]:
     """Find the norms between products with constant matrices that are faster without a kernel."""
     values = {hash(b.var): b.value for b in _bindings(func)}
+    users: dict[int, list[relax.VarBinding]] = {}
+    for b in _bindings(func):
+        for var in relax.analysis.free_vars(b.value):
+            users.setdefault(hash(var), []).append(b)
     found: dict[int, _Norm] = {}
     for b in _bindings(func):
         if op_name(b.value) not in NORMS:
             continue
-        readers = list(_readers(func, b.var))
+        readers = list(_readers(users, b.var))
         products = [x for x in readers if _is_product(x)]
         if not products:
             continue
@@ -151,13 +155,11 @@ def _norms(func: relax.Function, multiprocessors: int) -> dict[int, _Norm]:
     return found
 
 
-def _readers(func: relax.Function, var: relax.Var) -> Iterator[relax.Expr]:
+def _readers(users: Mapping[int, Sequence[relax.VarBinding]], var: relax.Var) -> Iterator[Any]:
     """Yield what reads a variable, through reshapes."""
-    for b in _bindings(func):
-        if not any(x.same_as(var) for x in relax.analysis.free_vars(b.value)):
-            continue
+    for b in users.get(hash(var), ()):
         if op_name(b.value) == "relax.reshape":
-            yield from _readers(func, b.var)
+            yield from _readers(users, b.var)
         else:
             yield b.value
 
