@@ -5,8 +5,9 @@
             each tile of results, and the factors of each result
 
 Fitted on one H100 to a product, a layer norm and a product, of 64 to 8,192 rows of 128 to 2,048
-elements (float16): 21 shapes, of which the model is right about each that gains or loses 0.3 us.
-1024x640 and 1,920 columns behind it gain 1.4 us of 13.7; 4096x768 and 3,072 lose 4.6 of 54.1.
+elements (float16), 18 shapes: the model is right about all but one that gain or lose 0.3 us. The
+one, 512x768 and 3,072 columns behind it, loses 0.3 us of 13.1; 1024x640 and 1,920 gain 1.4 of 13.7,
+4096x768 and 3,072 lose 4.4 of 52.8 (benchmarks/gpu/FUSED_GEMMS.md).
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from collections.abc import Iterable
 
 from .norm_operators import WIDTH
 
-NORM, BYTES_PER_US = 1.3, 3.0e6  # of a norm's kernel; bytes of a half type come from the cache
+NORM, BYTES_PER_US = 1.4, 5.0e6  # of a norm's kernel; bytes of a half type come from the cache
 TILE = 128 * 128  # results of which a multiprocessor reads the statistics of rows once
-STATISTIC = 0.07  # us of each tile of results, for each tile of statistics of a row
-RESULTS_PER_US = 2.16e4  # of a multiprocessor
+STATISTIC = 0.08  # us of each tile of results, for each tile of statistics of a row
+RESULTS_PER_US = 5.0e4  # of a multiprocessor
 HALF_BYTES = 2
 
 

@@ -17,12 +17,13 @@ are of deviations from its own mean: nothing cancels, whatever the mean of the r
 
 On an H200, a layer of BERT at 128 tokens takes 19.6 us instead of 22.0, and 18.4 without any norm.
 With sums of the rows of A taken by idle warps of the second product it takes 25.2. The whole of
-BERT takes 337 us instead of 358, GPT-2 348 instead of 375, host included.
+BERT takes 337 us instead of 358, GPT-2 348 instead of 375, host included. Many rows lose: norm_gain
+tells which. One kernel of a product and its norm never gains (benchmarks/gpu/FUSED_GEMMS.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,25 +34,14 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-from ..core.decisions import Decision, record
 from ..core.untouched import is_rewritable
 from ..core.weight_names import derived
 from ..device import device_of
 from ..frontend.normalize.engine import op_name
-from ..frontend.tensor_types import HALF, dtype_of, static
+from ..frontend.tensor_types import HALF, dtype_of
 from .folded_norm import fold
-from .norm_gain import gain_us
-from .norm_operators import WIDTH, normed_product, row_values, statistics_of
-
-NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
-VECTOR = 8  # columns of a product that are stored together
-LEAST_ROWS = 64  # with fewer, products are of other kernels
-MOST_COLUMNS = 2048  # of x: every thread adds up the statistics of its rows
-# Root of the mean square, and largest element, of a float16 matrix: its least normal numbers are
-# 2^-14, and a column's mean that is taken off may double an element.
-LEAST, MOST = 2.0**-10, 2.0**14
-# What may stand between a product and the norm behind it.
-_LIGHT = tuple(f"relax.{name}" for name in ("add", "astype", "reshape"))
+from .norm_matches import MOST, Norm, is_product, norms_between_products
+from .norm_operators import normed_product, statistics_of
 
 
 @tvm.transform.module_pass(opt_level=0, name="NormStatistics")
@@ -72,7 +62,7 @@ class NormStatistics:
         for gvar, func in list(mod.functions.items()):
             if not is_rewritable(func):
                 continue
-            norms = _norms(func, device.sm_count or 1)
+            norms = norms_between_products(func, device.sm_count or 1)
             if norms:
                 rewriter = _Rewriter(mod, norms)
                 made = relax.analysis.remove_all_unused(rewriter.visit_expr(func))
@@ -82,154 +72,10 @@ class NormStatistics:
 
 
 @dataclass(frozen=True)
-class _Norm:
-    """A norm that products read: its call, its rows and their elements."""
-
-    call: relax.Call
-    rows: int
-    columns: int
-
-    @property
-    def is_centred(self) -> bool:
-        return op_name(self.call) == NORMS[0]
-
-    @property
-    def epsilon(self) -> float:
-        return float(self.call.attrs.epsilon)
-
-    @property
-    def row_values(self) -> Callable[..., Any]:
-        """Make the operator of statistics that gives mean and rstd of rows, or rstd alone."""
-        return row_values(self.rows, self.columns, self.epsilon)
-
-    @property
-    def scale(self) -> GenericConst:
-        return self.call.args[1]
-
-    @property
-    def shift(self) -> GenericConst | None:
-        return self.call.args[2] if self.is_centred else None
-
-
-def _norms(func: relax.Function, multiprocessors: int) -> dict[int, _Norm]:
-    """Find the norms between products with constant matrices that are faster without a kernel."""
-    values = {hash(b.var): b.value for b in _bindings(func)}
-    found: dict[int, _Norm] = {}
-    for b in _bindings(func):
-        if op_name(b.value) not in NORMS:
-            continue
-        readers = list(_readers(func, b.var))
-        products = [x for x in readers if _is_product(x)]
-        if not products:
-            continue
-        norm = _read(b.value) if all(_width(x) % VECTOR == 0 for x in products) else None
-        if norm is None:
-            reason = (
-                f"It is not over rows of a multiple of {WIDTH} elements of a half type, at most "
-                f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or a "
-                f"product behind it has no multiple of {VECTOR} columns."
-            )
-        elif not _is_behind_product(b.value.args[0], values, norm.columns):
-            reason = "What it reads is not the sum of a product and a residual."
-        elif not all(_is_exact(norm, x.args[1]) for x in products):
-            reason = "Times its scale, a matrix behind it is too large or too small for float16."
-        elif not isinstance(b.var, relax.DataflowVar) or not all(
-            _is_product(x) or _is_residual(x, values, norm.columns) for x in readers
-        ):
-            reason = "Something but a product or a sum behind one reads it, as a kernel of its own."
-        else:
-            gain = gain_us(norm.rows, norm.columns, map(_width, products), multiprocessors)
-            if gain > 0:
-                found[hash(b.var)] = norm
-                continue
-            reason = (
-                f"It saves less than what statistics of its {norm.rows} rows take in the products "
-                f"behind it: {-gain:.1f} us by the model."
-            )
-        record(Decision(b.var.name, "", "refused", "no_norm_statistics", reason))
-    return found
-
-
-def _readers(func: relax.Function, var: relax.Var) -> Iterator[relax.Expr]:
-    """Yield what reads a variable, through reshapes."""
-    for b in _bindings(func):
-        if not any(x.same_as(var) for x in relax.analysis.free_vars(b.value)):
-            continue
-        if op_name(b.value) == "relax.reshape":
-            yield from _readers(func, b.var)
-        else:
-            yield b.value
-
-
-def _is_residual(value: Any, values: dict[int, Any], columns: int) -> bool:
-    """Whether a value is a sum with a product, which computes the norm in its epilogue."""
-    return op_name(value) == "relax.add" and any(
-        _is_behind_product(x, values, columns) for x in value.args if isinstance(x, relax.Var)
-    )
-
-
-def _read(call: relax.Call) -> _Norm | None:
-    x, weights = call.args[0], call.args[1:]
-    sizes = [static(d) for d in x.ty.shape.values] if x.ty.shape is not None else [None]
-    if None in sizes or dtype_of(x) not in HALF or dtype_of(call) != dtype_of(x):
-        return None
-    *lead, columns = (s for s in sizes if s is not None)
-    axes = [int(a) % len(sizes) for a in call.attrs.axes]
-    rows = int(np.prod(lead))
-    if axes != [len(sizes) - 1] or not all(isinstance(w, GenericConst) for w in weights):
-        return None
-    if columns % WIDTH or not WIDTH < columns <= MOST_COLUMNS or rows < LEAST_ROWS:
-        return None
-    return _Norm(call, rows, columns)
-
-
-def _is_exact(norm: _Norm, weight: GenericConst) -> bool:
-    """Whether a matrix times the scale stays within the normal numbers of its type."""
-    if dtype_of(weight) != "float16":
-        return True
-    matrix, scale = (np.abs(x.value.numpy().astype("float64")) for x in (weight, norm.scale))
-    typical = np.sqrt((matrix**2).mean() * (scale**2).mean())
-    return bool(typical > LEAST and matrix.max() * scale.max() < MOST)
-
-
-def _is_behind_product(x: Any, values: dict[int, Any], columns: int) -> bool:
-    """Whether the product nearest to a tensor has as many columns, after light operators."""
-    frontier, seen = [x], 0
-    while frontier and seen < 16:
-        value = values.get(hash(frontier.pop(0)))
-        seen += 1
-        if value is not None and _is_product(value):
-            return _width(value) == columns
-        if value is not None and op_name(value) in _LIGHT:
-            frontier += [a for a in value.args if isinstance(a, relax.Var)]
-    return False
-
-
-def _is_product(value: Any) -> bool:
-    return (
-        op_name(value) == "relax.matmul"
-        and isinstance(value.args[1], GenericConst)
-        and value.args[1].ty.ndim == 2
-        and dtype_of(value.args[1]) in HALF
-    )
-
-
-def _width(product: relax.Call) -> int:
-    """Count the columns of a product."""
-    return static(product.args[1].ty.shape.values[-1]) or 1
-
-
-def _bindings(func: relax.Function) -> Iterator[relax.VarBinding]:
-    if isinstance(func.body, relax.SeqExpr):
-        for block in func.body.blocks:
-            yield from (b for b in block.bindings if isinstance(b, relax.VarBinding))
-
-
-@dataclass(frozen=True)
 class _Rewritten:
     """A norm in the new function: its rows as a matrix, and their statistics."""
 
-    norm: _Norm
+    norm: Norm
     x: relax.Var
     statistics: tuple[relax.Expr, ...]
 
@@ -247,7 +93,7 @@ class _Folded:
 class _Rewriter(PyExprMutator):
     """Puts products of raw rows in the place of products of norms."""
 
-    def __init__(self, mod: tvm.IRModule, norms: dict[int, _Norm]) -> None:
+    def __init__(self, mod: tvm.IRModule, norms: dict[int, Norm]) -> None:
         super().__init__(mod)
         self._norms = norms
         self._done: dict[int, _Rewritten] = {}
@@ -262,7 +108,7 @@ class _Rewriter(PyExprMutator):
             return
         if op_name(value) == "relax.reshape" and hash(value.args[0]) in self._done:
             self._done[hash(binding.var)] = self._done[hash(value.args[0])]
-        if _is_product(value) and hash(value.args[0]) in self._done:
+        if is_product(value) and hash(value.args[0]) in self._done:
             self._bind(binding.var, self._product(self._done[hash(value.args[0])], value))
             return
         super().visit_var_binding_(binding)
@@ -275,7 +121,7 @@ class _Rewriter(PyExprMutator):
         name = operator.__name__
         return self.builder_.emit(self.builder_.call_te(operator, *given, primfunc_name_hint=name))
 
-    def _statistics(self, norm: _Norm) -> _Rewritten:
+    def _statistics(self, norm: Norm) -> _Rewritten:
         """Compute the statistics of tiles: of the kernel that writes the rows."""
         emit, x = self.builder_.emit, self.visit_expr(norm.call.args[0])
         if x.ty.ndim != 2:
@@ -324,7 +170,7 @@ class _Rewriter(PyExprMutator):
         mean, rstd = (self.builder_.emit(relax.TupleGetItem(found, i)) for i in range(2))
         return mean, rstd
 
-    def _fold(self, norm: _Norm, weight: GenericConst, dtype: str) -> _Folded:
+    def _fold(self, norm: Norm, weight: GenericConst, dtype: str) -> _Folded:
         key = hash(norm.call), hash(weight)
         if key not in self._folded:
             made = fold(norm.scale.value.numpy(), weight.value.numpy(), norm.is_centred)

@@ -99,12 +99,12 @@ def of_tile(contraction, tile, device=FEW):
     return next(c for c in found if all(getattr(c, k) == v for k, v in tile.items()))
 
 
-def check_written(case, members, contraction, tile, device=FEW):
+def check_written(case, members, contraction, tile, device=FEW, tolerance=2e-3):
     inputs = inputs_of(case)
     result, *found = run(
         wgmma_gemm_gpu(members.program, of_tile(contraction, tile, device)), members, inputs
     )
-    close([result], case[2](*(x.astype("float64") for x in inputs.values())), 2e-3)
+    close([result], case[2](*(x.astype("float64") for x in inputs.values())), tolerance)
     parts = result.astype("float64").reshape(len(result), -1, WIDTH)
     mean = parts.mean(-1)
     expected = [((parts - mean[..., None]) ** 2).sum(-1), mean]  # in the order of the group
@@ -140,6 +140,16 @@ def test_factors_of_rows_behind_split_k():
     config = of_tile(contraction, SPLIT, CUDA.device)
     made = run(wgmma_gemm_gpu(members.program, config), members, inputs)
     close(made, case[2](*(x.astype("float64") for x in inputs.values())), 2e-3)
+
+
+def test_bfloat16():
+    case = written(72, 72, 64, "bfloat16")
+    check_written(case, *analysed(case), TILES[0], tolerance=2.0**-7)
+    case = read(72, 72, 64, dtype="bfloat16")
+    members, contraction = analysed(case)
+    inputs = inputs_of(case)
+    made = run(wgmma_gemm_gpu(members.program, of_tile(contraction, TILES[0])), members, inputs)
+    close(made, case[2](*(x.astype("float64") for x in inputs.values())), 2.0**-7)
 
 
 def test_few_values_are_kept_of_a_row():
