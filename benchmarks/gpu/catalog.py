@@ -11,11 +11,12 @@ from .others import OTHERS
 from .packed import PACKED
 from .packed_products import PACKED_PRODUCTS
 from .products import PRODUCTS, drawn_products
-from .works import NAMED, Work, drawn, drawn_norms
+from .works import NAMED, Work, drawn, drawn_norms, norm_parts
 
 
 def works(seed: int, count: int) -> list[Work]:
     """List the named works, further ones, a whole step of a decoder, products, and drawn ones."""
     products = [*PRODUCTS, *ATTENTION, *PACKED, *PACKED_PRODUCTS, *NARROW_PRODUCTS, *EXPERTS]
     products += [*drawn_products(seed, count), *CONVOLUTIONS]
-    return [*NAMED, *OTHERS, *STEPS, *products, *drawn(seed, count), *drawn_norms(seed)]
+    rows = [*drawn(seed, count), *drawn_norms(seed), *norm_parts(seed)]
+    return [*NAMED, *OTHERS, *STEPS, *products, *rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +20,7 @@ HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu.json"
 OLDER = "older_*.json"  # beside it, one for each architecture
 COUNTERS = HERE / "results" / "counters.json"
+CARDS = "card_*.json"  # of works that ran on another device than the page's own
 OWN = ("ours", "copy", "copy_alike")
 BARE, ADDED = "cublas", "addmm"  # cuBLAS without an epilogue, and with a residual
 PLAIN = "_linear"  # in the name of a product without an epilogue
@@ -32,13 +34,20 @@ PRODUCTS = [
 def keep(record: Mapping[str, Any]) -> None:
     """Write a record, and the page that shows it."""
     RESULT.parent.mkdir(exist_ok=True)
-    path, about = RESULT, record["about"]
-    if "assembled_for" in about:
-        path = RESULT.with_name(OLDER.replace("*", about["target"].removeprefix("cuda:")))
+    path = _place(record["about"])
     if path.exists():
         record = joined(json.loads(path.read_text()), record)
     path.write_text(text(record))
     (HERE / "README.md").write_text(page())
+
+
+def _place(about: Mapping[str, Any]) -> Path:
+    """Give the file of a record: of older code, of another device, or the page's own."""
+    if "assembled_for" in about:
+        return RESULT.with_name(OLDER.replace("*", about["target"].removeprefix("cuda:")))
+    if RESULT.exists() and json.loads(RESULT.read_text())["about"]["device"] != about["device"]:
+        return RESULT.with_name(CARDS.replace("*", re.sub(r"\W+", "_", about["device"].lower())))
+    return RESULT
 
 
 def joined(kept: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -48,23 +57,27 @@ def joined(kept: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, A
     if not is_same or found.keys() >= {row["name"] for row in kept["rows"]}:
         return record
     rows = [found.pop(row["name"], row) for row in kept["rows"]]
-    return {"about": kept["about"], "rows": [*rows, *found.values()]}
+    return {**kept, "rows": [*rows, *found.values()]}
 
 
 def page() -> str:
     """Write the page of all records."""
     record = json.loads(RESULT.read_text())
     counted = json.loads(COUNTERS.read_text()) if COUNTERS.exists() else {}
-    older = [json.loads(path.read_text()) for path in sorted(RESULT.parent.glob(OLDER))]
-    return render(record, counted, older)
+    older, cards = (
+        [json.loads(path.read_text()) for path in sorted(RESULT.parent.glob(names))]
+        for names in (OLDER, CARDS)
+    )
+    return render(record, counted, older, cards)
 
 
 def render(
     record: Mapping[str, Any],
     counted: Mapping[str, Any] = MappingProxyType({}),
     older: Sequence[Mapping[str, Any]] = (),
+    cards: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Write the page, with counters of some rows' kernels, and sections of older code."""
+    """Write the page, with counters of some rows' kernels, older code, and other devices."""
     about, rows = record["about"], record["rows"]
     lines = [
         "# Speed on a GPU",
@@ -84,10 +97,7 @@ def render(
         " the largest.",
         *(["", about["remark"]] if "remark" in about else []),
     ]
-    memory = [row for row in rows if not row.get("flops")]
-    for seed, found in _by_seed(memory):
-        lines += ["", *_of_seed(seed, "Rows"), *_met(found)] if seed is not None else [""]
-        lines += table(MEMORY, map(_cells, found))
+    lines += _memory(rows)
     lines += [
         "",
         "## Products",
@@ -110,7 +120,25 @@ def render(
     lost = [f"* {name}: {reason}" for name, reason in about["failed"].items()]
     lost += [f"* {row['name']}: {row['wrong']}" for row in rows if row["wrong"]]
     lines += ["", "## Not measured", "", *lost] if lost else []
-    return "\n".join([*lines, *(line for one in older for line in section(one))]) + "\n"
+    lines += [line for one in older for line in section(one)]
+    return "\n".join([*lines, *(line for one in cards for line in _card(one))]) + "\n"
+
+
+def _memory(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Show memory-bound works, the named ones first."""
+    lines = []
+    for seed, found in _by_seed([row for row in rows if not row.get("flops")]):
+        lines += ["", *_of_seed(seed, "Rows"), *_met(found)] if seed is not None else [""]
+        lines += table(MEMORY, map(_cells, found))
+    return lines
+
+
+def _card(record: Mapping[str, Any]) -> list[str]:
+    """Show what ran on another device; its record has the counters of kernels there."""
+    about = record["about"]
+    lines = ["", f"## On one {about['device']}", "", "The same artifacts on another card."]
+    lines[-1] += f" {about['remark']}" if "remark" in about else ""
+    return [*lines, *_memory(record["rows"]), *counters_page(record.get("counters", {}))]
 
 
 def _by_seed(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int | None, list[Mapping[str, Any]]]]:
@@ -124,8 +152,8 @@ def _of_seed(seed: int | None, what: str) -> list[str]:
 
 
 def _met(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    met = sum(map(meets, rows))
-    return [f"{met} of {len(rows)} have what is wanted.", ""]
+    wanted = [row for row in rows if row["wrong"] or row["floor"] or row["limit_us"]]
+    return [f"{sum(map(meets, wanted))} of {len(wanted)} have what is wanted.", ""]
 
 
 def _faster(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -156,6 +156,21 @@ def layer_norm_gelu(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return functional.gelu(functional.layer_norm(x, x.shape[-1:], scale, shift, 1e-5))
 
 
+def layer_norm(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Layer norm."""
+    return functional.layer_norm(x, x.shape[-1:], scale, shift, 1e-5)
+
+
+def row_sums(x: Tensor) -> Tensor:
+    """Sum rows in float32."""
+    return x.float().sum(-1)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU."""
+    return functional.gelu(x)
+
+
 def rms_norm_residual(x: Tensor, residual: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Add a residual; the sum, and its RMS norm."""
     total = x + residual
@@ -254,6 +269,9 @@ NAMED = (
 RANDOM_ELEMENTS = 1 << 23, 1 << 26
 NORMS, LONG_NORMS = 8, 4  # drawn layer norms of rows up to LONG elements, and of longer ones
 SHORT, LONG, LONGEST = 64, 4096, 16384
+NORM, ALIGNED = "layer_norm_gelu_", 8  # elements of half types of a row
+# Loads alone; all but GELU; all but the statistics and what rows share.
+NORM_PARTS = {"row_sums": (row_sums, 1), "layer_norm": (layer_norm, 3), "gelu": (gelu, 1)}
 
 
 def drawn(seed: int, count: int) -> list[Work]:
@@ -269,10 +287,26 @@ def drawn_norms(seed: int) -> list[Work]:
     return [_drawn(source, "layer_norm_gelu", low, high, seed) for low, high in ranges]
 
 
+def norm_parts(seed: int) -> list[Work]:
+    """Leave stages out of drawn norms of unaligned rows: each rest is a kernel of its own."""
+    norms = [work for work in drawn_norms(seed) if work.shapes[1][0] % ALIGNED]
+    return [
+        Work(
+            f"{name}_{work.name.removeprefix(NORM)}",
+            function,
+            work.shapes[:count],
+            work.dtype,
+            seed=seed,
+        )
+        for work in norms
+        for name, (function, count) in NORM_PARTS.items()
+    ]
+
+
 def _drawn(source: random.Random, kind: str, low: int, high: int, seed: int) -> Work:
     elements = source.uniform(*RANDOM_ELEMENTS)
     columns = source.randint(low, high)
-    columns -= columns % 8 if source.random() < 2 / 3 else 0
+    columns -= columns % ALIGNED if source.random() < 2 / 3 else 0
     rows = max(1, int(elements / columns))
     function, shapes = ROWS[kind]
     dtype = source.choice([*ALLOWED_ERRORS])

@@ -53,6 +53,22 @@ def test_rows_of_some_works_take_the_place_of_those_kept():
     assert table.joined(kept, other) == other
 
 
+def test_other_devices_have_sections_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "HERE", tmp_path)
+    monkeypatch.setattr(table, "RESULT", tmp_path / "results" / "gpu.json")
+    table.keep({"about": ABOUT, "rows": [ROW]})
+    other = {**ABOUT, "device": "Another GPU", "remark": "It is slow."}
+    part = {**ROW, "name": "part", "floor": None}
+    table.keep({"about": other, "rows": [{**ROW, "seed": 7}, {**part, "seed": 7}]})
+    found = {path.name for path in (tmp_path / "results").iterdir()}
+    assert found == {"gpu.json", "card_another_gpu.json"}
+    page = (tmp_path / "README.md").read_text()
+    own, section = page.split("## On one Another GPU\n\nThe same artifacts on another card. It is")
+    assert "On one a GPU, compiled for" in own
+    assert "1 of 1 have what is wanted." in section
+    assert "| part |" in section
+
+
 def test_code_of_older_architectures_has_a_section_of_its_own():
     about = {**ABOUT, "target": "cuda:sm_80", "assembled_for": "sm_90"}
     rows = [
@@ -180,6 +196,9 @@ def test_drawn_works_are_the_same_again_and_large():
     norms = [w.shapes[1][0] for w in works.drawn_norms(6)]
     assert max(norms[: works.NORMS]) <= works.LONG < min(norms[works.NORMS :])
     assert {w.seed for w in every} == {None, 6}
+    parts = works.norm_parts(1126)
+    assert len({w.name for w in parts}) == len(parts) == 3 * 5  # five norms of unaligned rows
+    assert {len(w.shapes) for w in parts} == {1, 3}
 
 
 @pytest.mark.torch
