@@ -22,23 +22,20 @@ from torch.utils import mkldnn as mkldnn_utils
 from tvm import relax, te, tirx
 
 from tvm_fusion import transform
-from tvm_fusion.core.expressions import load
-from tvm_fusion.core.loops import block, index, local, loop
 from tvm_fusion.core.template import Refusal
-from tvm_fusion.core.untouched import SCHEDULED
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.cpu import schedule_cpu
-from tvm_fusion.schedule.register_tile import VectorUnit, each
+from tvm_fusion.schedule.register_tile import VectorUnit
 
 from .layers import NETWORKS, Layer
+from .peak import peak
 
 SECONDS, CALLS = 0.8, (10, 2000)
 TURN, PAUSE = 20, 0.01  # calls of a turn; seconds before it
 TOLERANCE = 1e-4
-PEAK_STEPS = 1 << 15
 STEP = relax.const(np.float32(2.0**-12))  # of sums of bytes, for each result of eight bits
 
 
@@ -208,38 +205,6 @@ def empty_call(clock: Callable[[], float]) -> list[float]:
     layer = Layer(32, 16, 2)
     found = compare(layer, clock)
     return [found["ours_us"], found["theirs_us"]]
-
-
-def peak(clock: Callable[[], float]) -> float:
-    """Measure fused multiply-adds of independent registers, in GFLOP/s of one thread."""
-    unit = VectorUnit.of(parse("cpu").device)
-    rows = unit.registers - 4
-    x = tirx.decl_buffer([unit.lanes], "float32", "x")
-    y = tirx.decl_buffer([rows, unit.lanes], "float32", "y")
-    acc = local("acc", [rows, unit.lanes], "float32")
-
-    def step(_: Any) -> tirx.Stmt:
-        def add(i: Any, lane: Any) -> tirx.Stmt:
-            value = load(acc, [i, lane]) * load(x, [lane]) + load(x, [lane])
-            return tirx.BufferStore(acc, value, [i, lane])
-
-        return each(acc, add)
-
-    begin = each(acc, lambda i, lane: tirx.BufferStore(acc, load(x, [lane]), [i, lane]))
-    end = each(acc, lambda i, lane: tirx.BufferStore(y, load(acc, [i, lane]), [i, lane]))
-    body = tirx.SeqStmt([begin, loop("k", index(PEAK_STEPS), step), end])
-    func = tirx.PrimFunc([x, y], block("root", block("tile", body, [acc])))
-    func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
-    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    built = tvm.compile(module, parse("cpu").tvm_target(), tir_pipeline="tvm_fusion")
-    tensors = [np.full(unit.lanes, 0.5, "float32"), np.zeros((rows, unit.lanes), "float32")]
-    arguments = [tvm.runtime.tensor(a) for a in tensors]
-    best = float("inf")
-    for _ in range(200):
-        start = clock()
-        built["main"](*arguments)
-        best = min(best, clock() - start)
-    return 2 * PEAK_STEPS * rows * unit.lanes / best / 1e9
 
 
 def blocked_shape(shape, lanes: int) -> tuple[int, ...]:

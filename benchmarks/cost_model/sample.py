@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import tvm
 from tvm.ir.transform import Sequential
 
 from benchmarks import zoo
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.core.template import TEMPLATE, Refusal
+from tvm_fusion.core.template import TEMPLATE, Claim, Refusal
 from tvm_fusion.core.templates import template
-from tvm_fusion.device import parse
+from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.fusion.claims import remembering
 from tvm_fusion.fusion.cost import CostModel
@@ -28,6 +30,26 @@ from tvm_fusion.tuning.tasks import alone, calls_of, title_of
 EFFORT = Effort(seconds=0.02, fewest=3, most=12, hopeless=float("inf"), timeout=120.0)
 
 
+def distinct(
+    planned: tvm.IRModule, spec: TargetSpec
+) -> Iterator[tuple[Claim, Key, int, tvm.IRModule]]:
+    """Yield each distinct group of a planned model, its key, its calls and a module of it alone."""
+    target, device = spec.tvm_target(), spec.device
+    found: dict[Key, tuple[Claim, Key, int, tvm.IRModule]] = {}
+    for gvar, call, calls in calls_of(planned):
+        func = planned[gvar]
+        with target:
+            group = group_of(planned, func)
+            claim = template(str(func.attrs[TEMPLATE]), target).claim(group, device)
+        if isinstance(claim, Refusal):
+            continue
+        key = Key.of(group, claim.template.name, device)
+        if key in found:
+            calls += found[key][2]
+        found[key] = claim, key, calls, alone(planned, gvar, call)
+    yield from found.values()
+
+
 def samples(name: str, known: set[Key]) -> Iterator[dict[str, Any]]:
     """Time the groups of a model of the zoo that are not known yet.
 
@@ -39,24 +61,16 @@ def samples(name: str, known: set[Key]) -> Iterator[dict[str, Any]]:
         ``model``, ``title``, ``template``, ``calls``, ``us``, ``roofline_us``, and the features.
     """
     spec = parse("cpu")
-    target, device = spec.tvm_target(), spec.device
-    with target, remembering():
+    with spec.tvm_target(), remembering():
         mod = Sequential(stages(FusionConfig())[:-1])(import_model(zoo.load(name, 0)).mod)
-    cost = CostModel(device)
-    for gvar, call, calls in calls_of(mod):
-        func = mod[gvar]
-        group = group_of(mod, func)
-        claim = template(str(func.attrs[TEMPLATE]), target).claim(group, device)
-        if isinstance(claim, Refusal):
-            continue
-        key = Key.of(group, claim.template.name, device)
+    cost = CostModel(spec.device)
+    for claim, key, calls, module in distinct(mod, spec):
         if key in known:
             continue
         known.add(key)
-        module = alone(mod, gvar, call)
         try:
             (us,) = isolated(
-                lambda module=module: timed([module], spec, effort=EFFORT, clock=time.thread_time),
+                partial(timed, [module], spec, effort=EFFORT, clock=time.thread_time),
                 EFFORT.timeout,
             )
         except Failed as reason:

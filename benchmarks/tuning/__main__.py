@@ -23,10 +23,10 @@ from benchmarks.harness.engines import ENGINES, OURS
 from benchmarks.harness.measure import Settings
 
 from . import labels
-from .page import HERE, load, render
+from .bounds_page import bounds
+from .page import HERE, MODELS, load, render
 from .steps import DATABASE, RECORDS, Plan
 
-MODELS = ("mobilenet_v2", "bert_base", "unet2d")
 ENGINE = "benchmarks.tuning.engines:"
 
 
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         said = plan.run()
         file = f"{name}.{options.machine}.json" if options.machine else f"{name}.json"
         write(HERE / "results" / file, _measure(plan, said, options.rounds))
-    (HERE / "README.md").write_text(render(load(HERE / "results")))
+    (HERE / "README.md").write_text(render(load(HERE / "results"), bounds()))
     return 0
 
 

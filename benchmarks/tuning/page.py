@@ -12,9 +12,10 @@ from benchmarks.harness.engines import OURS
 from benchmarks.harness.measure import spread
 from benchmarks.markdown import table
 
-from . import labels
+from . import bounds_page, labels
 
 HERE = Path(__file__).parent
+MODELS = ("mobilenet_v2", "bert_base", "unet2d")
 MINUTES = (5.0, 15.0, 60.0)  # columns that are there, measured or not
 COMMAND = "python -m benchmarks.tuning"
 FLOORS = {"metaschedule": 3.0, "default": 1.1}
@@ -27,8 +28,8 @@ def load(folder: Path) -> dict[str, Record]:
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
-def render(records: Mapping[str, Record]) -> str:
-    """Write the page."""
+def render(records: Mapping[str, Record], limits: Record) -> str:
+    """Write the page from the results, and from what any tuning can gain."""
     lines = [
         "# Tuned models",
         "",
@@ -42,6 +43,7 @@ def render(records: Mapping[str, Record]) -> str:
         "",
         *_latencies(records),
         *_floors(records),
+        *bounds_page.section(limits),
         *_steps(records),
         *_sources(records),
     ]

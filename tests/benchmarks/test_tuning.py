@@ -7,6 +7,7 @@ import json
 import pytest
 
 from benchmarks.tuning import steps
+from benchmarks.tuning.bounds_page import bounds, section
 from benchmarks.tuning.page import HERE, load, ratio, render
 from benchmarks.tuning.steps import Plan
 
@@ -45,7 +46,7 @@ def rows(page, start):
 
 
 def test_the_page_is_that_of_its_records():
-    assert (HERE / "README.md").read_text() == render(load(HERE / "results"))
+    assert (HERE / "README.md").read_text() == render(load(HERE / "results"), bounds())
 
 
 def test_what_was_not_measured_is_empty():
@@ -53,7 +54,7 @@ def test_what_was_not_measured_is_empty():
         "ours": peer(10.0, 12.0, 11.0), "tuned-1-min": peer(10.0, 10.0, 10.0),
         "tuned-96-trials": peer(5.0, 20.0, 10.0), "metaschedule-96-trials": peer(40.0, 40.0, 40.0),
     }  # fmt: skip
-    page = render({"m": record(**peers)})
+    page = render({"m": record(**peers)}, {})
     times, ratios, *_ = rows(page, "| m |")
     assert times == ["m", "11 (10)", "10 (10)", "", "", "", "96", "10 (5)", "40 (40)"]
     assert ratios == ["m", "4.00", "1.10", "1 min", "1.10"]
@@ -63,7 +64,7 @@ def test_what_was_not_measured_is_empty():
 
 def test_a_peer_that_is_wrong_has_no_ratio():
     peers = {"ours": peer(10.0), "metaschedule-96-trials": {"status": "wrong"}}
-    page = render({"m": record(**peers)})
+    page = render({"m": record(**peers)}, {})
     times, ratios, *_ = rows(page, "| m |")
     assert times[-1] == "wrong"
     assert ratios == ["m", "", "", "", ""]
@@ -72,6 +73,35 @@ def test_a_peer_that_is_wrong_has_no_ratio():
 def test_ratios_are_of_the_same_rounds():
     fast, slow = peer(1.0, 2.0, 4.0), peer(3.0, 6.0, 12.0)
     assert ratio(record(a=fast, b=slow), "b", "a") == 3.0
+
+
+def kernel(title, us, mflop, kib, calls=1, configs=2):
+    return [title, "contraction", calls, configs, us, 200.0, mflop, kib]
+
+
+def test_what_tuning_can_gain_is_up_to_the_best_rates():
+    """Of multiply-adds at 200 GFLOP/s the best kernel reaches a half; the best bandwidth is 100."""
+    products = kernel("matmul", 100.0, 10.0, 1.0)
+    slow = kernel("conv2d", 40.0, 1.0, 1.0, calls=5)
+    copies = kernel("add", 1.024, 0.0, 100.0, configs=1)
+    record = {
+        "environment": {"date": "2026-01-01", "cpu": "a CPU"},
+        "m": {"load": 0.5, "whole_ms": {"1": 0.31, "4": 0.09}, "kernels": [products, slow, copies]},
+    }
+    page = "\n".join(section(record))
+    assert "50%, the bandwidth 100 GB/s" in page
+    models, *gaps = rows(page, "| m |")
+    assert models == [
+        "m", "7", "0.30", "99.7%", "0.15", "0.15", "50%", "1.99", "0.31", "0.09 by 4", "2.38",
+        "0.5",
+    ]  # fmt: skip
+    assert gaps[0] == ["m", "conv2d", "contraction", "5", "2", "40.0", "10.0", "49.8%"]
+    assert [row[-1] for row in gaps[1:]] == ["0.0%", "0.0%"]
+    assert rows(page, "| **geo")[-1][-5:] == ["**1.99**", "", "", "**2.38**", ""]
+
+
+def test_nothing_is_said_where_nothing_is_bounded():
+    assert section({}) == []
 
 
 @pytest.fixture

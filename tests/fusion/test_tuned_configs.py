@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import Device
 from tvm_fusion.errors import UserError
 from tvm_fusion.fusion import tuned_configs as module
@@ -82,7 +83,25 @@ def test_a_soft_mismatch_is_told(lookup):
 
 
 def test_nothing_of_a_hard_mismatch(lookup):
-    assert lookup((device(cores=4), {"mr": 8}, 10.0, 15.0)) is None
+    refusal = lookup((device(cores=4), {"mr": 8}, 10.0, 15.0))
+    assert isinstance(refusal, Refusal)
+    assert (
+        "r.db has measured these kernels on llvm zen9 (Some CPU) 4 cores and not on llvm zen9 "
+        "(Some CPU) 2 cores: defaults are used"
+    ) in refusal.sentence
+
+
+def test_nothing_of_another_template(lookup):
+    assert lookup((versions(template="rows"), {"mr": 8}, 10.0, 15.0)) is None
+
+
+def test_other_devices_are_told_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(module.Key, "of", staticmethod(lambda *_: KEY))
+    with Records.open(tmp_path / "r.db") as records:
+        TuningRecords(records).put_best(device(arch="zen8"), "a title", {"mr": 6}, 10.0, 15.0)
+    lookup = tuned_configs(tmp_path / "r.db")
+    assert isinstance(lookup(CLAIM, CPU), Refusal)
+    assert lookup(CLAIM, CPU) is None
 
 
 def test_nothing_where_the_default_is_the_best(lookup):

@@ -192,3 +192,14 @@ def test_a_configuration_that_is_unfit_is_told_and_the_default_taken():
     (decision,) = [d for d in decisions if d.code == "tuned_config_unfit"]
     assert decision.verdict == "fallback"
     assert decision.sentence.startswith("The configuration of record 7 is not used: contraction")
+
+
+def test_records_that_do_not_fit_are_told_and_the_default_taken():
+    mod = planned("contraction")
+    told = iter([Refusal("records_of_other_devices", "They are of another CPU.")])
+    with CPU.tvm_target(), recording() as decisions:
+        default = ScheduleKernels(FuseOperators)(mod)
+        other = ScheduleKernels(FuseOperators, lambda *_: next(told, None))(mod)
+    tvm.ir.assert_structural_equal(other, default)
+    found = [(d.verdict, d.sentence) for d in decisions if d.code == "records_of_other_devices"]
+    assert found == [("fallback", "They are of another CPU.")]

@@ -256,6 +256,27 @@ def test_a_second_run_goes_on(tmp_path, bench):
     assert bench.measured == []
 
 
+@pytest.mark.parametrize("config", [{"mr": 6, "nr": 32}, {"mr": 6, "nr": 32, "stages": 3}])
+def test_records_of_another_design_space_are_passed_over(tmp_path, bench, config):
+    """Such as of before a field was added: they are no winners, and trials go on without them."""
+    defaults = FusionConfig()
+    tasks = survey(import_model(two_products(), defaults), parse("cpu"), defaults).tasks
+    with Records.open(tmp_path / "t.db") as records:
+        for task in tasks:
+            TuningRecords(records).put_trial(task.key, task.title, Trial(config, 1.0, 30.0))
+            TuningRecords(records).put_best(task.key, task.title, config, 1.0, 30.0)
+    options = {"config": FusionConfig(db=tmp_path / "t.db"), "stock": False}
+    told = tvm_fusion.explain(two_products(), **options).fallbacks
+    assert [d.code for d in told] == ["tuned_config_unfit"] * 2
+    words = "is not used: contraction has no configuration of mr 6, nr 32"
+    assert all(words in d.sentence for d in told)
+    found = tune(tmp_path, "trials=6")
+    assert found.trials == 6
+    assert config not in bench.measured
+    assert all(config not in configs for configs in bench.raced)
+    assert all(best.config.keys() == task.configs[0].keys() for best in bests(tmp_path))
+
+
 def test_small_spaces_end_before_the_budget(tmp_path, bench, monkeypatch):
     from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 

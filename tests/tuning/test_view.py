@@ -27,15 +27,6 @@ def test_headline():
     assert duration(12.34) == "12.3 us"
 
 
-def test_trials_go_where_the_time_is_until_they_find_nothing():
-    matmul, conv = state().tasks
-    assert matmul.weight == 900
-    matmul.idle = 20
-    assert matmul.weight < conv.weight
-    matmul.search = SimpleNamespace(is_over=True)
-    assert matmul.weight == 0
-
-
 def test_lines_are_few():
     text = io.StringIO()
     with view(Console(file=text, width=200)) as progress:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..device import Device
-    from .template import Claim, Config
+    from .template import Claim, Config, Refusal
 
 TUNED = "tuned"  # code of the decision that a group's kernels have a measured configuration
 
@@ -41,7 +41,8 @@ class Tuned:
         return self.default_us / self.us
 
 
-Lookup = Callable[["Claim", "Device"], "Tuned | None"]
+#: What was measured for a claim; why a record of it does not fit; ``None`` where there is none.
+Lookup = Callable[["Claim", "Device"], "Tuned | Refusal | None"]
 
 
 def untuned(claim: Claim, device: Device) -> Tuned | None:

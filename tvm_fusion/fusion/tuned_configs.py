@@ -3,15 +3,17 @@
 A *hard* mismatch makes a record useless: another group, shapes, dtypes or template, another kind or
 architecture of the device, other cores, another rounding of products. A *soft* one lets it be used
 and is told: another board or CPU of the same architecture, other versions of the packages. The
-template refuses configurations that are no longer in its design space.
+template refuses configurations that are no longer in its design space. A file whose records are all
+of other devices is told once.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 
-from ..core.template import Claim
+from ..core.template import Claim, Refusal
 from ..core.tuned import Lookup, Tuned, untuned
 from ..device import Device
 from .record_key import Key
@@ -38,13 +40,24 @@ def tuned_configs(db: str | os.PathLike[str] | None = None) -> Lookup:
     if records is None:
         return untuned
     known = TuningRecords(records)
+    is_told = False
 
-    def lookup(claim: Claim, device: Device) -> Tuned | None:
+    def lookup(claim: Claim, device: Device) -> Tuned | Refusal | None:
+        nonlocal is_told
         key = Key.of(claim.group, claim.template.name, device)
         found = [(best, differences(best.key, key)) for best in known.alike(key)]
         usable = [(len(d), best, d) for best, d in found if d is not None]
         if not usable:
-            return None
+            others = sorted({best.key.device for best, _ in found} - {key.device})
+            if is_told or not others:
+                return None
+            is_told = True
+            return Refusal(
+                "records_of_other_devices",
+                f"{records.path.name} has measured these kernels on {_named(others)} and not on "
+                f"{_named([key.device])}: defaults are used here, and for other such groups; tune "
+                "on this device.",
+            )
         _, best, different = min(usable, key=lambda entry: entry[0])
         if best.us >= best.default_us:
             return None
@@ -71,6 +84,15 @@ def differences(record: Key, wanted: Key) -> list[str] | None:
             return None
         found.append(f"with {package} {other}")
     return found
+
+
+def _named(devices: Sequence[str]) -> str:
+    """Name devices as keys have them: kind, architecture, name, a CPU's cores, flags."""
+    found = []
+    for device in devices:
+        kind, arch, name, cores, *flags = json.loads(device)
+        found.append(" ".join([kind, arch, f"({name})", f"{cores} cores" if cores else "", *flags]))
+    return " and ".join(" ".join(text.split()) for text in found)
 
 
 def _source(records: Records, best: Best) -> str:

@@ -84,6 +84,9 @@ def _emit_tuned(
     found = tuned(claim, device)
     if found is None:
         return None
+    if isinstance(found, Refusal):
+        record(Decision(name, "", "fallback", found.code, found.sentence))
+        return None
     template = claim.template
     try:
         configured = template.configure(claim, found.config, device)

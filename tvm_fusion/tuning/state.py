@@ -11,6 +11,7 @@ from .search import Search
 from .tasks import Task
 
 PATIENCE = 0.8  # of a task's weight, for every batch without a gain
+LEAST = 0.05  # of a task's time, that may be gained where its kernel is the fastest of all
 
 
 @dataclass(eq=False)
@@ -56,9 +57,9 @@ class TaskState:
         return self.task.calls * self.default_us * self.ratio
 
     @property
-    def weight(self) -> float:
-        """What trials are given by: its time, less as they find nothing."""
-        return 0.0 if self.search.is_over else self.share_us * PATIENCE**self.idle
+    def flops(self) -> int:
+        """Operations of a call, without recomputation."""
+        return sum(op.flops for op in self.task.claim.group.members)
 
 
 @dataclass(eq=False)
@@ -73,6 +74,28 @@ class State:
     def trials(self) -> int:
         """Configurations measured, of earlier runs included."""
         return sum(task.trials for task in self.tasks)
+
+    def weights(self) -> list[float]:
+        """Give what trials of each task are worth: what may be gained, less as they find nothing.
+
+        A roofline says what may be gained. Its two rates are the highest that any task's kernel has
+        here, so that no figure of the device is needed: kernels that multiply as fast as the best
+        have little to gain, whatever their share of the time.
+        """
+        found = [(one, one.default_us * one.ratio) for one in self.tasks]
+        flops = max((one.flops / us for one, us in found if us), default=0.0)
+        traffic = max((one.task.claim.bytes / us for one, us in found if us), default=0.0)
+
+        def weight(one: TaskState, us: float) -> float:
+            if one.search.is_over or not us:
+                return 0.0
+            bound = max(
+                one.flops / flops if flops else 0.0,
+                one.task.claim.bytes / traffic if traffic else 0.0,
+            )
+            return one.share_us * max(LEAST, 1 - bound / us) * PATIENCE**one.idle
+
+        return [weight(one, us) for one, us in found]
 
     @property
     def default_us(self) -> float:

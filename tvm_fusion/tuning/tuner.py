@@ -1,8 +1,8 @@
 """Tune tasks: measure their configurations, and record those that beat the defaults.
 
-  measure the default of each: tasks are ordered by their share of the time
+  measure the default of each: what it may gain is its time over a roofline of all of them
   until the budget is spent:
-    task = the one with the most time, less as trials find nothing
+    task = the one with the most to gain, less as trials find nothing
     for a batch of configurations:  measure in a process of its own;  record the trial
     what beats the winner so far:  race it against the default and the winner;  keep the winner
   choose among the winners by what the whole model gains (:mod:`.selection`);  record all of them
@@ -96,11 +96,11 @@ class Tuner:
             self.show("measuring defaults", budget)
         self._check_defaults()
         while not budget.is_spent(self.state.trials):
-            left = [task for task in self.state.tasks if task.weight > 0]
-            if not left:
+            weights = self.state.weights()
+            most = max(weights, default=0.0)
+            if not most:
                 break
-            one = max(left, key=lambda task: task.weight)
-            self._batch(one, budget)
+            self._batch(self.state.tasks[weights.index(most)], budget)
         self.show("done", budget)
 
     def _check_defaults(self) -> None:
@@ -153,13 +153,16 @@ class Tuner:
                     self._records.put_best(one.task.key, one.task.title, config, us, one.default_us)
 
     def _resumed(self, task: Task) -> TaskState:
+        """Go on with what is recorded; configurations of another design space say nothing."""
         one = TaskState(task, self._search(task.configs, self._seed))
+        space = set(map(text, task.configs))
         for trial in self._records.trials(task.key):
-            self._learn(one, trial)
+            if text(trial.config) in space:
+                self._learn(one, trial)
         best = self._records.best(task.key)
         if best is not None:
             one.default_us = best.default_us
-            if best.us < best.default_us:
+            if best.us < best.default_us and text(best.config) in space:
                 one.winner, one.ratio = best.config, best.us / best.default_us
         return one
 
