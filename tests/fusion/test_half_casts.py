@@ -62,6 +62,19 @@ def test_a_residual_is_widened_where_it_is_added(body):
     assert crossing(planned(body)) == {"float16"}
 
 
+def test_what_is_rounded_and_widened_again_is_an_epilogue():
+    """An activation joins the product in front of it, not the mean behind it, which reads it."""
+
+    def body(x):
+        rounded = op.astype(linear(x), "float16")
+        active = op.astype(op.nn.silu(op.astype(rounded, "float32")), "float16")
+        return op.multiply(active, op.mean(active, [0], keepdims=True))
+
+    titles = [claim.group.title for claim in planned(body).claims]
+    assert ["silu" in title for title in titles] == ["matmul" in title for title in titles]
+    assert not any("mean" in title for title in titles if "silu" in title)
+
+
 @pytest.mark.parametrize("is_scaled", [False, True])
 def test_operands_of_attention_are_rounded_where_they_are_written(is_scaled):
     """Also where the cast is behind movements and a factor."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from tvm.target import Target
 
@@ -75,7 +74,7 @@ class ColumnReductions(Template):
         )
 
     def _window(
-        self, group: Group, reduction: Stage, stages: Sequence[Stage], view: ColumnReduction
+        self, group: Group, reduction: Stage, stages: tuple[Stage, ...], view: ColumnReduction
     ) -> Claim | Refusal:
         """Claim a reduction of few terms, which one thread combines."""
         if view.elements or window_reads(view) is None:

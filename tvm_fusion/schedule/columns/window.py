@@ -6,7 +6,7 @@
           C[batch, lanes of k] = results                              in vectors, where they are
 
 All loads of a window are in flight together, 16 bytes each: 3x3 of 8x112x112x64 with a thread for
-each element took 12.6 us on an H200, a third of it by 2 bytes a load.
+each element, 2 bytes a load, took 11.7 us on an H100, in vectors 4.7; of one image 6.2 and 1.8.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _window(view: ColumnReduction, place: Mapping[ir.Var, ir.Expr], first: ir.Ex
             return tirx.BufferStore(acc, view.combine(load(acc, [lane]), value), [lane])
 
         stmts.append(unrolled("lane", lanes, add))
-    stores, registers = _stores(view, {**place}, first, acc)
+    stores, registers = _stores(view, place, first, acc)
     return block("window", sequence([*stmts, *stores]), [acc, *held, *registers])
 
 
@@ -156,9 +156,6 @@ def _stores(
 
         whole = is_vector(load(result.buffer, result.indices), view.k, view.lanes)
         stmts.append(unrolled("lane", view.lanes, compute))
-        stmts.append((vectorized if whole else _one_by_one)(view.lanes, write))
+        stores = vectorized(view.lanes, write) if whole else unrolled("lane", view.lanes, write)
+        stmts.append(stores)
     return stmts, registers
-
-
-def _one_by_one(lanes: int, body) -> tirx.Stmt:
-    return unrolled("lane", lanes, body)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import DataType, ir, tirx
 
@@ -121,8 +122,8 @@ def partial_im2col_gpu(image: ir.Var, copy: ir.Var, columns: ImageColumns) -> ti
     def of_block(number: ir.Expr) -> tirx.Stmt:
         first = number * THREADS
         phases = [
-            threads("threadIdx.x", THREADS, lambda thread, phase=phase: phase(first, thread))
-            for phase in (make, store)
+            threads("threadIdx.x", THREADS, partial(make, first)),
+            threads("threadIdx.x", THREADS, partial(store, first)),
         ]
         return block("columns", sequence(phases), [shared])
 
