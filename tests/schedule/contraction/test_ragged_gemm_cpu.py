@@ -30,6 +30,16 @@ def test_each_row_is_multiplied_by_its_groups_matrix(dtype):
         close(run(func, members, inputs, CPU), expected(None, **inputs))
 
 
+def test_a_single_group():
+    """An ordinary product, of which some rows are zeros."""
+    params, body = experts(37, 1, 40, 48, dtype="float32")
+    members = group(params, body, CPU)
+    _, func = kernel(TEMPLATE, members, CPU)
+    for ends in ([20], [0], [37]):
+        inputs = drawn(params, ends)
+        close(run(func, members, inputs, CPU), expected(None, **inputs))
+
+
 def test_any_number_of_rows():
     _, members, func = made(tirx.Var("rows", "int64"), 51, 83, None, "float32")
     static, _ = experts(5, 4, 51, 83, dtype="float32")

@@ -61,6 +61,23 @@ def test_each_row_is_multiplied_by_its_groups_matrix(make, finish):
 
 
 @pytest.mark.parametrize("make", [mma, hopper])
+def test_a_bias_of_each_expert_is_looked_up(make):
+    given, multiply = experts(133, 4, 64, 64)
+    given += [tensor("bias", 4, 64, dtype="float16"), tensor("ids", 133, dtype="int64")]
+
+    def body(emit, x, w, ends, b, bias, ids):
+        (total,) = multiply(emit, x, w, ends, b)
+        return op.add(total, emit(op.astype(emit(op.take(bias, ids, axis=0)), "float32")))
+
+    members, contraction = contraction_of(given, body)
+    ends = [11, 40, 40, 133]
+    inputs = drawn(given, ends) | {"ids": np.searchsorted(ends, np.arange(133), side="right")}
+    right = expected(None, *(inputs[name] for name in ("x", "w", "ends", "b")))[0]
+    right += inputs["bias"].astype("float64")[inputs["ids"]]
+    close(run(make(members, contraction), members, inputs, kernels=1), [right])
+
+
+@pytest.mark.parametrize("make", [mma, hopper])
 def test_more_groups_than_lanes(make, monkeypatch):
     """Groups of a few rows, in rounds of a warp; one of many, so that wgmma is of use."""
     monkeypatch.setattr(wgmma_configs_module, "FEW_ROWS", 0)

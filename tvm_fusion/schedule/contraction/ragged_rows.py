@@ -11,10 +11,12 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from ...core.expressions import choice, load, loads, variables
-from ...core.loops import index
+from ...core.loops import constant, index
 from ...core.ragged import is_of_group
 from ...program.stage import Axis
 from .operands import SumOfProducts
+
+LEAST_GROUPS = 2  # an axis of extent 1 is none to GEMMs
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,8 @@ def _of_groups(contraction: SumOfProducts, operand: ir.Expr) -> tuple[RaggedRows
     for offset in loads(condition):
         for groups in contraction.stage.reduce:
             if len(offset.indices) != 1 or not offset.indices[0].same_as(groups.var):
+                continue
+            if (constant(groups.extent) or 0) < LEAST_GROUPS:
                 continue
             for rows in contraction.stage.axes:
                 expected = is_of_group(_Offsets(offset.source), groups.var, rows.var)

@@ -58,9 +58,11 @@ TILES = (
     (64, 192, 2, True),
     (64, 128, 2, True),
 )
-# Of ragged rows, with two consumers on a multiprocessor. On an H100 512 tokens of 2 of 8 experts,
-# 4096x14336, took 534 us with tiles of 64x192, 377 of 64x128 in two blocks.
+# Of ragged rows: two consumers on a multiprocessor, and 64 rows where groups have few. On an H100,
+# 8,192 rows of 64 experts, 2048x1024, took 117 us with two blocks of 64x128 on a multiprocessor;
+# 122 to 130 of 128x128 and 123 to 138 of 128x256, by how even experts are; of 64x192 once 162.
 RAGGED_COLUMNS = (64, 128, 256)
+RAGGED_ROWS = 2 * M
 SIMPLE_COLUMNS = (160, 224)  # with cheap epilogues only
 FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has fewer
 STAGED_WIDTH = 2  # elements of vectors that are rather stored through shared memory
@@ -108,6 +110,8 @@ def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | No
     if problem.ragged is not None:
         found = (c for c in found if c.block_n in RAGGED_COLUMNS)
         found = (c for c in found if c.consumers * c.blocks_per_sm == 2)
+        if gemm_sizes(problem).m <= RAGGED_ROWS:
+            found = (c for c in found if c.block_m == M)
     best = min(found, key=lambda config: wgmma_clocks(config, device), default=None)
     return None if best is None else in_order(best)
 
