@@ -42,9 +42,16 @@ def keep(record: Mapping[str, Any]) -> None:
 
 
 def joined(kept: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Let the rows of a run of some works, on the same device, take the place of those kept."""
-    found = {row["name"]: row for row in record["rows"]}
-    is_same = all(kept["about"][key] == record["about"][key] for key in ("device", "target"))
+    """Let the rows of a run of some works take the place of those kept.
+
+    Of drawn works only, where it was on another device.
+    """
+    device, rows = record["about"]["device"], record["rows"]
+    is_same = kept["about"]["device"] == device
+    if not is_same and all(row.get("seed") is not None for row in rows):
+        rows, is_same = [{**row, "device": device} for row in rows], True
+    found = {row["name"]: row for row in rows}
+    is_same &= kept["about"]["target"] == record["about"]["target"]
     if not is_same or found.keys() >= {row["name"] for row in kept["rows"]}:
         return record
     rows = [found.pop(row["name"], row) for row in kept["rows"]]
@@ -86,7 +93,7 @@ def render(
     ]
     memory = [row for row in rows if not row.get("flops")]
     for seed, found in _by_seed(memory):
-        lines += ["", *_of_seed(seed, "Rows"), *_met(found)] if seed is not None else [""]
+        lines += ["", *_of_seed(seed, "Rows", found), *_met(found)] if seed is not None else [""]
         lines += table(MEMORY, map(_cells, found))
     lines += [
         "",
@@ -101,7 +108,9 @@ def render(
     ]
     products = [row for row in rows if row.get("flops")]
     for seed, found in _by_seed(products):
-        lines += ["", *_of_seed(seed, "Products"), *_faster(found)] if seed is not None else [""]
+        lines += (
+            ["", *_of_seed(seed, "Products", found), *_faster(found)] if seed is not None else [""]
+        )
         lines += table(PRODUCTS, map(_product_cells, found))
     lines += _attention(
         [row for row in products if "flash" in (*row.get("us", ()), *row.get("refused", ()))]
@@ -119,8 +128,10 @@ def _by_seed(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int | None, list[M
     return [(seed, [row for row in rows if row.get("seed") == seed]) for seed in seeds]
 
 
-def _of_seed(seed: int | None, what: str) -> list[str]:
-    return [f"### {what} drawn from seed {seed}", ""]
+def _of_seed(seed: int | None, what: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    others = sorted({row["device"] for row in rows if "device" in row})
+    lines = [f"### {what} drawn from seed {seed}", ""]
+    return [*lines, f"On one {' and one '.join(others)}.", ""] if others else lines
 
 
 def _met(rows: Sequence[Mapping[str, Any]]) -> list[str]:

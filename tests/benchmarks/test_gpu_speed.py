@@ -51,6 +51,11 @@ def test_rows_of_some_works_take_the_place_of_those_kept():
     assert table.joined(kept, whole) == whole
     other = {"about": {**ABOUT, "device": "another"}, "rows": [faster]}
     assert table.joined(kept, other) == other
+    drawn = {"about": other["about"], "rows": [{**PRODUCT, "name": "drawn", "seed": 7}]}
+    found = table.joined(kept, drawn)
+    assert found["about"] == kept["about"]
+    assert found["rows"] == [*kept["rows"], {**drawn["rows"][0], "device": "another"}]
+    assert "drawn from seed 7\n\nOn one another." in table.render(found)
 
 
 def test_code_of_older_architectures_has_a_section_of_its_own():
