@@ -139,7 +139,7 @@ def _best_shape(
 
     def clocks(shape: TileShape) -> float:
         pieces = unaligned_clocks(shape, sizes, device, unaligned)
-        reduction = reduction_clocks(shape, sizes, device)
+        reduction = reduction_clocks(shape, sizes, device, rates)
         whole = estimated_clocks(shape, sizes, device, rates) - reduction + pieces
         return slowdown * whole + reduction
 

@@ -19,7 +19,7 @@ from .tile_shape import TileShape
 
 # Clocks of an element, by a thread alone, and where eight warps or more of a multiprocessor take
 # turns.
-UNALIGNED_ALONE, UNALIGNED_BUSY = 28.0, 8.5
+UNALIGNED_ALONE, UNALIGNED_BUSY = 50.0, 12.0
 UNALIGNED_TILES = (
     (64, 128, 2, 2, 2),
     (64, 64, 1, 2, 2),
