@@ -110,9 +110,7 @@ def render(
         " ours with it, whose residual is as many bytes again as the result.",
     ]
     products = [row for row in rows if row.get("flops")]
-    for seed, found in _by_seed(products):
-        lines += ["", *_of_seed(seed, "Products"), *_faster(found)] if seed is not None else [""]
-        lines += table(PRODUCTS, map(_product_cells, found))
+    lines += _products(products)
     lines += _attention(
         [row for row in products if "flash" in (*row.get("us", ()), *row.get("refused", ()))]
     )
@@ -133,12 +131,23 @@ def _memory(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def _products(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Show products, the named ones first."""
+    lines = []
+    for seed, found in _by_seed(rows):
+        lines += ["", *_of_seed(seed, "Products"), *_faster(found)] if seed is not None else [""]
+        lines += table(PRODUCTS, map(_product_cells, found))
+    return lines
+
+
 def _card(record: Mapping[str, Any]) -> list[str]:
     """Show what ran on another device; its record has the counters of kernels there."""
     about = record["about"]
     lines = ["", f"## On one {about['device']}", "", "The same artifacts on another card."]
     lines[-1] += f" {about['remark']}" if "remark" in about else ""
-    return [*lines, *_memory(record["rows"]), *counters_page(record.get("counters", {}))]
+    lines += _memory(record["rows"])
+    lines += _products([row for row in record["rows"] if row.get("flops")])
+    return [*lines, *counters_page(record.get("counters", {}))]
 
 
 def _by_seed(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int | None, list[Mapping[str, Any]]]]:

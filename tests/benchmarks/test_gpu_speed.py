@@ -53,22 +53,6 @@ def test_rows_of_some_works_take_the_place_of_those_kept():
     assert table.joined(kept, other) == other
 
 
-def test_other_devices_have_sections_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "HERE", tmp_path)
-    monkeypatch.setattr(table, "RESULT", tmp_path / "results" / "gpu.json")
-    table.keep({"about": ABOUT, "rows": [ROW]})
-    other = {**ABOUT, "device": "Another GPU", "remark": "It is slow."}
-    part = {**ROW, "name": "part", "floor": None}
-    table.keep({"about": other, "rows": [{**ROW, "seed": 7}, {**part, "seed": 7}]})
-    found = {path.name for path in (tmp_path / "results").iterdir()}
-    assert found == {"gpu.json", "card_another_gpu.json"}
-    page = (tmp_path / "README.md").read_text()
-    own, section = page.split("## On one Another GPU\n\nThe same artifacts on another card. It is")
-    assert "On one a GPU, compiled for" in own
-    assert "1 of 1 have what is wanted." in section
-    assert "| part |" in section
-
-
 def test_code_of_older_architectures_has_a_section_of_its_own():
     about = {**ABOUT, "target": "cuda:sm_80", "assembled_for": "sm_90"}
     rows = [

@@ -24,7 +24,7 @@ from .skinny_mma_config import SkinnyMmaConfig, skinny_gemm_config
 from .tile_gemm_choice import best_tile
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_configs import tile_gemm_configs
-from .tile_gemm_model import estimated_clocks
+from .tile_gemm_model import estimated_clocks, rates_of
 from .tile_gemm_problem import LEAST_ROWS, assumed_rows, gemm_problem, gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
 from .wgmma_configs import best_wgmma_tile, wgmma_configs
@@ -91,7 +91,8 @@ class GpuGemmProblem:
         small = best_tile(problem, self.device, rows)
         if small is None or large is None:
             return small or large
-        small_clocks = estimated_clocks(small, gemm_sizes(small, rows), self.device)
+        sizes = gemm_sizes(small, rows)
+        small_clocks = estimated_clocks(small, sizes, self.device, rates_of(small))
         return large if wgmma_clocks(large, self.device) < small_clocks else small
 
 
@@ -143,4 +144,4 @@ def clocks(config: TileGemmConfig, device: Device) -> float:
     """Estimate the time of a tiled GEMM, in clocks of a multiprocessor."""
     if isinstance(config, WgmmaConfig):
         return wgmma_clocks(config, device)
-    return estimated_clocks(config, gemm_sizes(config), device)
+    return estimated_clocks(config, gemm_sizes(config), device, rates_of(config))

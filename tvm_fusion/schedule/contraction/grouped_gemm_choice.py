@@ -19,7 +19,14 @@ from ...device import Device
 from ...program.stage import Stage
 from ..estimate import points
 from ..gpu.mma import WARP
-from .tile_gemm_choice import BLOCK_K_BYTES, SPLIT_K, STAGES, TILES, tile_shapes
+from .tile_gemm_choice import (
+    BLOCK_K_BYTES,
+    SHORT_BLOCK_K_BYTES,
+    SPLIT_K,
+    STAGES,
+    TILES,
+    tile_shapes,
+)
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_model import (
     RATES,
@@ -31,12 +38,7 @@ from .tile_gemm_model import (
 )
 from .tile_gemm_problem import Sizes, gemm_sizes
 from .tile_shape import TileShape
-from .unaligned_tiles import (
-    UNALIGNED_BLOCK_K_BYTES,
-    UNALIGNED_TILES,
-    unaligned_block_clocks,
-    unaligned_operands,
-)
+from .unaligned_tiles import UNALIGNED_TILES, unaligned_block_clocks, unaligned_operands
 
 THREADS = (128, 256)
 ROUNDS = 3  # in which products choose again
@@ -83,7 +85,7 @@ class GroupedProduct:
         tiles, depths = [*TILES], [*BLOCK_K_BYTES]
         if any(self.unaligned):
             tiles += UNALIGNED_TILES
-            depths.append(UNALIGNED_BLOCK_K_BYTES)
+            depths.append(SHORT_BLOCK_K_BYTES)
         tiles = [t for t in tiles if t[2] * t[3] * t[4] * WARP == threads]
         block_k = [size // self.start.item_bytes for size in depths]
         found = tile_shapes(self.sizes, self.start, device, tiles, block_k, STAGES, (split_k,))

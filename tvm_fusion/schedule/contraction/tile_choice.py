@@ -34,7 +34,7 @@ GATHERED = 8
 # The same of tiles of mma.sync whose words threads shift, as odd row lengths want it; others are
 # copied in 8 or 4 bytes. On an H200 in half types, with copies to aligned rows: 77 by 7207 by 4210
 # 65 us against 130, 53 by 667 by 8108 10.4 against 15.4; 164 by 47 by 4789 9.1 against 6.6.
-SHIFTED = 2.6
+SHIFTED = 3.5
 LEAST_ALIGNED_K = 128  # of a product that is worth copies of its operands
 LEAST_CHANNELS = 2  # of a convolution's output: those of a decoder's last are 3, a pixel's colours
 

@@ -19,14 +19,14 @@ from .tile_shape import TileShape
 
 # Clocks of an element, by a thread alone, and where eight warps or more of a multiprocessor take
 # turns.
-UNALIGNED_ALONE, UNALIGNED_BUSY = 50.0, 25.0
+UNALIGNED_ALONE, UNALIGNED_BUSY = 50.0, 12.0
 UNALIGNED_TILES = (
     (64, 128, 2, 2, 2),
     (64, 64, 1, 2, 2),
     (32, 128, 1, 2, 2),
     (32, 32, 1, 2, 2),
 )
-UNALIGNED_BLOCK_K_BYTES, UNALIGNED_SPLIT_K = 64, 8
+UNALIGNED_SPLIT_K = 8
 # Few rows, or few terms; of more, the estimate chose 32.4 us where 27.8 can be had (276x1476x6602).
 UNALIGNED_ROWS, UNALIGNED_TERMS = 32, 128
 # How many times as long as their estimate blocks take whose words threads shift, whatever split-K

@@ -21,7 +21,8 @@ from ...device import Device
 from ...ecg.work import at
 from ..gpu.wgmma import THREADS, K, M
 from .computed_operand import STAGE, ComputedOperand
-from .tile_gemm_model import RATES
+from .result_vectors import result_vectors
+from .tile_gemm_model import RATES, rates_of
 from .tile_gemm_problem import assumed_rows, gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
 
@@ -37,6 +38,9 @@ CLUSTER_BLOCK = 26.0  # of split-K, of each block of the grid: four take as long
 # Clocks of an element that is stored alone, by one consumer: 3241x24x2273 with GELU took 24.4 us,
 # 12.5 by mma.sync; 2964x100x1905 with it 21.1, 16.5; 3307x68x995 9.5, 6.9.
 STAGED_ELEMENT, STAGED_EXPENSIVE = 0.8, 1.1
+# Clocks of a multiprocessor's element that is stored in vectors of less than 16 bytes, two of which
+# write a sector in parts: 5546x24x3108 took 44 to 55 us with any tile, 18 by mma.sync (H100).
+PIECE, VECTOR_ELEMENTS = 0.62, 8
 # A block of two consumers of which one has a tile is faster than one of a single consumer, of 64
 # columns alone: 128x768x2304 3.72 and 3.94 us, 784x768x192 3.83 and 4.23, 128x768x3072 4.21 and
 # 4.36; but 64x96: 197x768x2304 4.80 and 4.54.
@@ -134,5 +138,8 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
         total = max(trips * main + epilogue, -(-trips // 2) * (main + epilogue))
     else:
         total = trips * (main + epilogue)
-    dram = batch * (config.item_bytes * read + 4 * m * n) / (RATES.dram * sms)
+    if not config.is_staged and result_vectors(config).width < VECTOR_ELEMENTS:
+        total = max(total, trips * resident * elements * PIECE)
+    result = rates_of(config).result
+    dram = batch * (config.item_bytes * read + result * m * n) / (RATES.dram * sms)
     return max(total, dram) + RATES.launch + min(total, dram) / 8
