@@ -101,7 +101,7 @@ def row_config(program: RowProgram, device: Device) -> RowConfig:
             whole = vectors.count(size) // each // warp_size * warp_size
             threads = whole if LEAST_WHOLE * warp_size <= whole < threads else threads
         is_narrow = is_single and vectors.accesses >= 4 and shares_vectors(program)
-        if is_narrow and threads >= warp_size:
+        if is_narrow and device.kind == "cuda" and threads >= warp_size:
             more = -(-vectors.count(size) // NARROW_VECTORS)
             threads = max(threads, _whole_warps(more, warp_size))
         enough = max(MAX_SERIAL_WARPS * warp_size, -(-size // MAX_ROW_ELEMENTS))
