@@ -11,7 +11,10 @@ from test_rows_gpu import DEVICE, buffers, scheduled, threads_and_blocks
 from tvm import ir, te, tirx
 
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.rows.config_gpu import row_config
+from tvm_fusion.schedule.rows.default_config import default_config
 from tvm_fusion.schedule.rows.gpu import estimate_rows_gpu
+from tvm_fusion.schedule.rows.row_program import row_program
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 5e-6}
 WIDTH = {"float16": 8, "bfloat16": 8, "float32": 4}
@@ -224,11 +227,28 @@ def test_two_blocks_for_rows_that_are_read_again():
 
 
 def test_threads_for_unaligned_rows_that_share_a_scale():
-    """Rounded down to whole warps: 1025 vectors of four elements, 8 or 9 for each thread."""
+    """1025 vectors of four elements, 8 or 9 for each thread; of two elements 11 at most."""
     example = programs.layer_norm(8192, 4095, "float16")
     assert threads_and_blocks(scheduled(example)) == (8192, 32, 4)
-    short = programs.layer_norm(8192, 2183, "float16")  # vectors of two elements
-    assert threads_and_blocks(scheduled(short))[1:] == (32, 3)
+    for n, warps in ((2183, 4), (2841, 5), (1709, 3), (2454, 4), (677, 1)):
+        program = row_program(programs.layer_norm(1 << 15, n, "float16").program())
+        assert row_config(program, DEVICE).threads == 32 * warps
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_one_pass"),
+    [
+        ((4016, 3184), True),
+        ((9381, 1008), True),
+        ((18978, 3072), False),  # many
+        ((1314, 11776), False),  # long
+        ((128, 768), False),  # less than a wave
+    ],
+)
+def test_variances_of_few_waves_take_one_pass(shape, is_one_pass):
+    norm, softmax = programs.layer_norm(*shape, "float16"), programs.softmax(*shape, "float16")
+    chosen = [default_config(row_program(x.program()), DEVICE) for x in (norm, softmax)]
+    assert [c.one_pass_variance for c in chosen] == [is_one_pass, False]
 
 
 def test_blocks_of_a_row_write_their_parts():
