@@ -102,10 +102,10 @@ def _models(
         most.append(us / least)
         whole = dict(record[name]["whole_ms"])
         one = whole.pop("1")
-        cells = ["", "", ""]
+        cells = ["", ""]
         for threads, ms in whole.items():
             over.append(1e3 * ms * int(threads) / least)
-            cells = [f"{ms:.2f} by {threads}", f"{over[-1]:.2f}", str(record[name]["load"])]
+            cells = [f"{ms:.2f} by {threads}", f"{over[-1]:.2f}"]
         yield [
             name,
             str(sum(k["calls"] for k in kernels)),
@@ -117,6 +117,7 @@ def _models(
             f"{most[-1]:.2f}",
             f"{one:.2f}",
             *cells,
+            str(record[name]["load"]),
         ]
     means = [f"**{_mean(found):.2f}**" if found else "" for found in (most, over)]
     yield ["**geometric mean**", *[""] * 6, means[0], "", "", means[1], ""]

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import sqlite3
 
 import onnx
 import pytest
@@ -72,6 +74,18 @@ def test_compile_takes_records(cli, model, tuned, tmp_path):
     )
     assert result.code == 0
     assert f"--db {tuned}" in json.loads(result.out)["explain"]
+
+
+def test_compile_tells_once_of_records_of_another_device(cli, model, tuned, tmp_path):
+    path = tmp_path / "other.db"
+    shutil.copy(tuned, path)
+    with sqlite3.connect(path) as file:
+        file.execute("""UPDATE task SET device = '["llvm", "zen9", "Some CPU", 96]'""")
+        file.execute("UPDATE tuned SET us = default_us / 2")
+    result = cli("compile", model, "-o", tmp_path / "a", "--dim", "batch=24", "--db", path)
+    assert result.code == 0
+    words = "other.db has measured these kernels on llvm zen9 (Some CPU) 96 cores and not on llvm"
+    assert " ".join((result.out + result.err).split()).count(words) == 1
 
 
 def test_nothing_is_lost_of_a_database_of_something_else(cli, model, tmp_path):
