@@ -142,17 +142,17 @@ def test_numbers(norm, dtype):
         return op.nn.rms_norm(x, const(scale), axes=[-1], epsilon=EPSILON)
 
     def body(builder, a, b):
-        both = chain(of_type, True, eye, w2)(builder, a, b)
-        normed = builder.emit(
-            of_type(builder.emit(op.add(builder.emit(op.matmul(a, const(eye))), b)))
-        )
-        return [*both, builder.emit(op.matmul(normed, const(w2)))]
+        emit = builder.emit
+        same = emit(op.matmul(a, const(eye)))
+        normed = emit(of_type(emit(op.add(same, b))))
+        products = [emit(op.matmul(normed, const(w2), kind)) for kind in ("float32", dtype)]
+        return [*products, emit(op.add(same, normed))]
 
     call = compiled(rewritten(module(body, *[tensor(ROWS, K, dtype=dtype)] * 2)))
     rounding = 2.0 ** (-8 if dtype == "bfloat16" else -11)
     for mean_of_deviation in (1.0, 30.0, 1000.0):
         rows = (mean_of_deviation + RNG.standard_normal((ROWS, K))).astype(dtype)
-        product, residual, rounded = (x.astype("float64") for x in call(np.zeros_like(rows), rows))
+        product, rounded, residual = (x.astype("float64") for x in call(np.zeros_like(rows), rows))
         normed, w = exact(norm, rows, scale, shift), w2.astype("float64")
         own = error(normed.astype(dtype).astype("float64") @ w, normed @ w)
         # float32 holds a product of raw rows until their mean is taken off.
