@@ -247,6 +247,19 @@ def test_kernels(spec, kernels):
     assert sum(c.launches for plan in found.plans.values() for c in plan.claims) == kernels
 
 
+def projections(builder, a, b):
+    """Query, key and value of a norm, each with its bias."""
+    emit = builder.emit
+    normed = emit(layer_norm(emit(op.add(emit(op.matmul(a, const(W1))), b))))
+    parts = emit(op.split(emit(op.matmul(normed, const(half(K, 3 * K)))), 3, -1))
+    return [op.add(emit(relax.TupleGetItem(parts, i)), const(half(K))) for i in range(3)]
+
+
+def test_a_split_behind_a_norm_is_of_the_product():
+    found = plan_model(module(projections, *GIVEN), "cuda:sm_90a", FusionConfig())
+    assert sum(c.launches for plan in found.plans.values() for c in plan.claims) == 2
+
+
 def test_a_switch():
     config = FusionConfig(without=["norm_statistics"])
     found = plan_model(module(layers, *GIVEN), "cuda:sm_90a", config)
