@@ -142,17 +142,17 @@ def test_numbers(norm, dtype):
         return op.nn.rms_norm(x, const(scale), axes=[-1], epsilon=EPSILON)
 
     def body(builder, a, b):
-        both = chain(of_type, True, eye, w2)(builder, a, b)
-        normed = builder.emit(
-            of_type(builder.emit(op.add(builder.emit(op.matmul(a, const(eye))), b)))
-        )
-        return [*both, builder.emit(op.matmul(normed, const(w2)))]
+        emit = builder.emit
+        same = emit(op.matmul(a, const(eye)))
+        normed = emit(of_type(emit(op.add(same, b))))
+        products = [emit(op.matmul(normed, const(w2), kind)) for kind in ("float32", dtype)]
+        return [*products, emit(op.add(same, normed))]
 
     call = compiled(rewritten(module(body, *[tensor(ROWS, K, dtype=dtype)] * 2)))
     rounding = 2.0 ** (-8 if dtype == "bfloat16" else -11)
     for mean_of_deviation in (1.0, 30.0, 1000.0):
         rows = (mean_of_deviation + RNG.standard_normal((ROWS, K))).astype(dtype)
-        product, residual, rounded = (x.astype("float64") for x in call(np.zeros_like(rows), rows))
+        product, rounded, residual = (x.astype("float64") for x in call(np.zeros_like(rows), rows))
         normed, w = exact(norm, rows, scale, shift), w2.astype("float64")
         own = error(normed.astype(dtype).astype("float64") @ w, normed @ w)
         # float32 holds a product of raw rows until their mean is taken off.
@@ -245,6 +245,19 @@ def layers(builder, a, b):
 def test_kernels(spec, kernels):
     found = plan_model(module(layers, *GIVEN), spec, FusionConfig())
     assert sum(c.launches for plan in found.plans.values() for c in plan.claims) == kernels
+
+
+def projections(builder, a, b):
+    """Query, key and value of a norm, each with its bias."""
+    emit = builder.emit
+    normed = emit(layer_norm(emit(op.add(emit(op.matmul(a, const(W1))), b))))
+    parts = emit(op.split(emit(op.matmul(normed, const(half(K, 3 * K)))), 3, -1))
+    return [op.add(emit(relax.TupleGetItem(parts, i)), const(half(K))) for i in range(3)]
+
+
+def test_a_split_behind_a_norm_is_of_the_product():
+    found = plan_model(module(projections, *GIVEN), "cuda:sm_90a", FusionConfig())
+    assert sum(c.launches for plan in found.plans.values() for c in plan.claims) == 2
 
 
 def test_a_switch():

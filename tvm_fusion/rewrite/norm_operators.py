@@ -78,14 +78,19 @@ def row_values(rows: int, columns: int, epsilon: float) -> Callable[..., Any]:
     return norm_rows
 
 
-def normed_product(product: te.Tensor, mean: te.Tensor, rstd: te.Tensor, sums: te.Tensor) -> Any:
-    """Take off a product of raw rows what their mean adds to it, and scale its rows.
+def normed_product(
+    product: te.Tensor, mean: te.Tensor, rstd: te.Tensor, sums: te.Tensor, *shift: te.Tensor
+) -> Any:
+    """Take off a product of raw rows what their mean adds to it, scale its rows, and shift it.
 
     ``product`` is ``[M, N]``, ``mean`` and ``rstd`` are ``[M, 1]``, ``sums`` of the columns of the
-    other matrix ``[N]``; float32, sums of any type.
+    other matrix ``[N]``, as is the shift, if there is one; float32, vectors of any type.
     """
-    return te.compute(
-        product.shape,
-        lambda m, n: (product[m, n] - mean[m, 0] * sums[n].astype("float32")) * rstd[m, 0],
-        name="normed_product",
-    )
+
+    def at(m: ir.Expr, n: ir.Expr) -> ir.Expr:
+        scaled = (product[m, n] - mean[m, 0] * sums[n].astype("float32")) * rstd[m, 0]
+        for vector in shift:
+            scaled = scaled + vector[n].astype("float32")
+        return scaled
+
+    return te.compute(product.shape, at, name="normed_product")

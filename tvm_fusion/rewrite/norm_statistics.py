@@ -156,9 +156,8 @@ class _Rewriter(PyExprMutator):
         if mean is None:
             value = emit(op.multiply(value, rstd))
         else:  # one operator: proposals join a product with the nearest reader of its rows
-            value = self._call(normed_product, value, mean, rstd, folded.sums)
-        if folded.shift is not None:
-            value = emit(op.add(value, emit(op.astype(folded.shift, "float32"))))
+            shift = [] if folded.shift is None else [folded.shift]
+            value = self._call(normed_product, value, mean, rstd, folded.sums, *shift)
         value = emit(op.astype(value, dtype_of(call))) if dtype_of(call) in HALF else value
         return op.reshape(value, call.ty.shape)
 
