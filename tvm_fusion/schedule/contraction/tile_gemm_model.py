@@ -232,6 +232,8 @@ def block_clocks(
     if shape.split_k > 1:
         epilogue += rates.cluster * math.log2(shape.split_k)
         epilogue += rates.cluster_element * resident * elements
+    elif not shape.is_async:  # not fitted again
+        epilogue += RATES.cluster_element * resident * elements
     else:
         others = shape.warps_k - 1
         of_thread = (rates.thread + rates.thread_slice * others) * elements / shape.threads
