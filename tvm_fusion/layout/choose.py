@@ -1,7 +1,8 @@
 """The choice of a layout for every tensor between groups, by the smallest cost of all kernels.
 
 Of claims (:mod:`.network`); where a profile database is there, it is asked convolution by
-convolution whether the other layout takes less (:mod:`.measured`).
+convolution whether the other layout takes less (:mod:`.measured`). Not in densely connected
+networks, where a choice takes seconds (:mod:`.minimize`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,6 @@ def choose(calls: Calls, book: ClaimBook) -> Choice | None:
     if values is None or network.total(values) > network.total(network.plain) * (1 - GAIN):
         values = network.plain
     profile = current_profile()
-    if profile is not None:
+    if profile is not None and network.is_exact:  # a minimum for each convolution
         values = measured(network, values, profile, book)
     return None if values == network.plain else network.choice(values)

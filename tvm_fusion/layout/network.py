@@ -55,6 +55,8 @@ class Network:
     ----------
     calls : list of (GroupCall, GroupCosts, list of Tensor)
         Those that read or write images, in order, with these.
+    is_exact : bool
+        Whether the last minimum is proved, which takes little time.
     """
 
     def __init__(self, calls: Calls, images: Mapping[Tensor, Layout], book: ClaimBook) -> None:
@@ -63,6 +65,7 @@ class Network:
         self._number = {t: k for k, t in enumerate(images)}
         self._states = [states_of(t, layout) for t, layout in images.items()]
         self.calls: list[tuple[GroupCall, GroupCosts, list[Tensor]]] = []
+        self.is_exact = True
         self._made: dict[int, tuple[int, list[Table]]] = {}
         known: dict[tuple, GroupCosts] = {}
         for call in calls.calls:
@@ -105,7 +108,9 @@ class Network:
         """
         first = [self._uniform(s) for s in self._states]
         for _ in range(ROUNDS):
-            values, _ = minimize([len(s) for s in self._states], self._all(), [self.plain, first])
+            values, self.is_exact = minimize(
+                [len(s) for s in self._states], self._all(), [self.plain, first]
+            )
             if not self._settle(values):
                 return values
         return None

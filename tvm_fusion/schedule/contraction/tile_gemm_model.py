@@ -136,7 +136,7 @@ def _read_bytes(problem: TileGemmConfig) -> int:
     return sum(
         DataType(str(x.ty.dtype)).itemsize
         for x in found.values()
-        if all(variables(tirx.all(*(i >= 0 for i in x.indices))) & side for side in sides)
+        if all(side & {v for i in x.indices for v in variables(i)} for side in sides)
     )
 
 
