@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from tvm import DataType, tirx
+from tvm import DataType
 
 from ...core.expressions import is_expensive, loads, variables
 from ...device import Device

@@ -34,6 +34,7 @@ __device__ __forceinline__ bool {_ANY}(bool x) {{
 }}
 """
 
+
 def exp2_ftz(x: ir.Expr) -> ir.Expr:
     """Compute ``2 ** x`` in float32; results below ``2 ** -126`` are 0."""
     return cuda_func_call(_EXP2, x, source_code=_EXP2_SOURCE, return_type="float32")
