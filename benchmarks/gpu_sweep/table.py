@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,18 @@ BEHIND = 1.05  # a default that is named
 
 
 def keep(record: Mapping[str, Any]) -> None:
-    """Write a record, and the page that shows it."""
+    """Write a record, less what configurations leave at 0, and the page that shows it."""
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(text(record))
+    shapes = [
+        {**shape, "candidates": [{**c, "config": _set(c["config"])} for c in shape["candidates"]]}
+        for shape in record["shapes"]
+    ]
+    RESULT.write_text(text({**record, "shapes": shapes}))
     (HERE / "README.md").write_text(render(record))
+
+
+def _set(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if value}
 
 
 def render(record: Mapping[str, Any]) -> str:
@@ -71,18 +80,19 @@ def _of_held_out(measured: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def describe(config: Mapping[str, Any]) -> str:
     """Name a configuration in a few words."""
-    kernel, c = str(config["kernel"]), config
+    kernel, c = str(config["kernel"]), defaultdict(int, config)
     if kernel == "flash mma":
         kernel = "wgmma" if c["uses_wgmma"] else "mma.sync"
         words = [f"{kernel} {c['warps']}x{c['rows_of_warp']} queries, {c['block_n']} keys"]
         words += [f"{c['stages']} stages"] + ["q in registers"] * bool(c["q_in_registers"])
-        words += ["ping-pong"] * bool(c.get("is_ping_pong"))
+        words += ["ping-pong"] * bool(c["is_ping_pong"])
         return ", ".join(words)
     if kernel == "flash tma":
         words = [f"TMA {c['warps'] // 4}x64 queries, {c['block_n']} keys", f"{c['stages']} stages"]
         return ", ".join(words + ["ping-pong"] * bool(c["is_ping_pong"]))
     if "block_m" not in c:
-        return ", ".join([kernel, *(f"{name} {n}" for name, n in c.items() if n and n != kernel)])
+        settings = [f"{name} {n}" for name, n in config.items() if n and n != kernel]
+        return ", ".join([kernel, *settings])
     words = [f"{kernel} {c['block_m']}x{c['block_n']}x{c['block_k']}", f"{c['stages']} stages"]
     if kernel == "mma.sync":
         words.append(f"{c['warps_m']}x{c['warps_n']}x{c['warps_k']} warps")
