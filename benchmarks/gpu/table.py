@@ -265,5 +265,5 @@ def _product_cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['flops'] / us['ours'] / 1e6:.0f}",
         f"{peers[fastest] / us['ours']:.2f}" if fastest else "",
         *(_times(row, peer) for peer in (_same, _bare)),
-        f"{row['error']:.2f}",
+        "" if row["error"] is None else f"{row['error']:.2f}",
     ]
