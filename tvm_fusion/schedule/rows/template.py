@@ -40,8 +40,9 @@ from .propose import row_proposals
 # an image (squeeze and excitation), if there are few rows: each reads the operand again.
 SMALL_CONTRACTION = 1 << 21  # operations
 # Of one block of a GPU: on an H200, both products of 32 and 8 channels take 1.7 us in one block, of
-# 96 and 4 3.1, of 144 and 6 3.8, of 240 and 10 6.3; those of 480 and 20 2.6 in two launches.
-SMALL_CONTRACTION_GPU = 1 << 9
+# 96 and 4 3.1, of 144 and 6 3.8, of 240 and 10 6.3; those of 480 and 20 2.6 in two launches. Up to
+# 144 and 6, a launch less is preferred: EfficientNet would have more launches than stock TVM.
+SMALL_CONTRACTION_GPU = 1 << 11
 FEW_ROWS = 4
 # Terms of a scalar that each row of a GPU reduces again: some 32 loads of each of 64 threads, in
 # flight together. On one H200 T5's flags of 128 and of 1,024 rows have a kernel of 1.6 and 2.2 us.
