@@ -20,7 +20,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
 from .claims import ClaimedGroup, Survey, graphs
-from .machine_code import machine_code
+from .machine_code import MachineCode, machine_code
 from .table import render, summary
 
 HERE = Path(__file__).parent
@@ -73,7 +73,7 @@ def _rows(groups: Sequence[ClaimedGroup], spec: Any) -> Iterator[dict[str, Any]]
     while batch := dict(islice(items, BATCH)):
         for name, codes in machine_code(batch, spec).items():
             number = int(name[1:].partition("k")[0])
-            found.setdefault(number, []).extend(map(asdict, codes))
+            found.setdefault(number, []).extend(map(_used, codes))
         print(f"compiled {len(found)} of {len(groups)} groups", file=sys.stderr, flush=True)
     for number, group in enumerate(groups):
         claim = group.claim
@@ -84,6 +84,10 @@ def _rows(groups: Sequence[ClaimedGroup], spec: Any) -> Iterator[dict[str, Any]]
             "claimed": {"registers": claim.registers, "shared": claim.shared_bytes},
             "kernels": found[number],
         }
+
+
+def _used(code: MachineCode) -> dict[str, int]:
+    return {name: value for name, value in asdict(code).items() if value}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -26,8 +27,8 @@ Row = Mapping[str, Any]
 
 
 def largest(row: Row) -> dict[str, int]:
-    """Return what the largest of a group's kernels takes, of each resource."""
-    kernels = row["kernels"]
+    """Return what the largest of a group's kernels takes, of each resource; none is not kept."""
+    kernels = [Counter(k) for k in row["kernels"]]
     return {
         "registers": max(k["registers"] for k in kernels),
         "shared": max(k["static_shared"] + k["dynamic_shared"] for k in kernels),
