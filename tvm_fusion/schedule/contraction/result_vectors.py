@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
@@ -23,6 +24,7 @@ from ..address import conditional_loads, is_aligned, offset
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ..gpu.mma import BYTE_TYPES, FLOAT8_TYPES
 from .epilogue import Result
+from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig
 
 WIDTHS = (8, 4, 2)  # elements of a vector of results
@@ -51,7 +53,12 @@ class ResultVectors:
 
 def result_vectors(config: TileGemmConfig) -> ResultVectors:
     """Choose the widest vectors that all results can be stored in."""
-    results = config.contraction.results
+    return _vectors(config.contraction, config.m_axes[-1], config.n_axes[-1])
+
+
+@lru_cache(maxsize=256)  # models ask for each candidate of a product
+def _vectors(contraction: SumOfProducts, m_axis: Axis, n_axis: Axis) -> ResultVectors:
+    results = contraction.results
     values = [r.value for r in results]
     reads = [x for v in values for x in loads(v)]
     if any(map(conditional_loads, values)):
@@ -60,23 +67,23 @@ def result_vectors(config: TileGemmConfig) -> ResultVectors:
         return ResultVectors(1, False, False)
     for width in WIDTHS:
         for is_along_m in (False, True):
-            axis = (config.m_axes if is_along_m else config.n_axes)[-1]
+            axis = m_axis if is_along_m else n_axis
             extent = constant(axis.extent)
             if extent is None or extent % width:
                 continue
-            if all(_is_contiguous(config, r, axis, width) for r in results):
+            if all(_is_contiguous(contraction, r, axis, width) for r in results):
                 return ResultVectors(width, is_along_m)
-    is_contiguous = all(_is_contiguous(config, r, config.n_axes[-1], 1) for r in results)
+    is_contiguous = all(_is_contiguous(contraction, r, n_axis, 1) for r in results)
     return ResultVectors(1, False, is_contiguous)
 
 
-def _is_contiguous(config: TileGemmConfig, result: Result, axis: Axis, width: int) -> bool:
+def _is_contiguous(contraction: SumOfProducts, result: Result, axis: Axis, width: int) -> bool:
     """Whether elements along an axis are aligned vectors of an output, which has all or none."""
     size = store_size(str(result.buffer.ty.dtype), width)
     if size is None:
         return False
     vector, lane = tirx.Var("vector", "int64"), tirx.Var("lane", "int64")
-    analyzer = result_analyzer(config, axis, vector, width)
+    analyzer = result_analyzer(contraction, axis, vector, width)
     ends = [{axis.var: vector * width + i} for i in (0, width - 1)]
     if result.condition is not None and not _is_uniform(result.condition, ends, analyzer):
         return False
@@ -117,10 +124,12 @@ def _is_uniform(
     )
 
 
-def result_analyzer(config: TileGemmConfig, axis: Axis, vector: ir.Var, width: int) -> sym.Analyzer:
+def result_analyzer(
+    contraction: SumOfProducts, axis: Axis, vector: ir.Var, width: int
+) -> sym.Analyzer:
     """Bind the axes of results, one of them in vectors."""
     analyzer = sym.Analyzer()
-    for one in config.contraction.stage.axes:
+    for one in contraction.stage.axes:
         extent = constant(one.extent)
         if extent is not None and one is not axis:
             analyzer.bind(one.var, ir.Range.from_min_extent(index(0), index(extent)))

@@ -118,15 +118,20 @@ def rates_of(problem: TileGemmConfig) -> Rates:
         The product, of any tile.
     """
     results = problem.contraction.results
-    read = _read_bytes(problem)
-    written = sum(DataType(str(r.buffer.ty.dtype)).itemsize for r in results)
     return replace(
         RATES,
         element=RATES.element + EXPENSIVE * any(is_expensive(r.value) for r in results),
-        thread=RATES.thread + READ * (read > 0),
+        thread=RATES.thread + READ * (_read_bytes(problem) > 0),
         cluster_element=SCALARS if result_vectors(problem).width == 1 else RATES.cluster_element,
-        result=WRITTEN * written + read,
+        result=result_bytes(problem),
     )
+
+
+def result_bytes(problem: TileGemmConfig) -> float:
+    """Count the bytes of a result from and to memory, as :class:`Rates` has them."""
+    results = problem.contraction.results
+    written = sum(DataType(str(r.buffer.ty.dtype)).itemsize for r in results)
+    return WRITTEN * written + _read_bytes(problem)
 
 
 def _read_bytes(problem: TileGemmConfig) -> int:

@@ -119,7 +119,9 @@ class _Vectors:
         self._config, self._width, self.results = config, vectors.width, results
         self._axis = (config.m_axes if vectors.is_along_m else config.n_axes)[-1]
         self._vector = tirx.Var("vector", "int64")
-        elements = ElementLoads(result_analyzer(config, self._axis, self._vector, self._width))
+        elements = ElementLoads(
+            result_analyzer(config.contraction, self._axis, self._vector, self._width)
+        )
         self._values = [
             [
                 elements.read(

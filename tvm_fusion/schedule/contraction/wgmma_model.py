@@ -22,7 +22,7 @@ from ...ecg.work import at
 from ..gpu.wgmma import THREADS, K, M
 from .computed_operand import STAGE, ComputedOperand
 from .result_vectors import result_vectors
-from .tile_gemm_model import RATES, rates_of
+from .tile_gemm_model import RATES, result_bytes
 from .tile_gemm_problem import assumed_rows, gemm_sizes
 from .wgmma_config import WgmmaConfig, WgmmaWindowConfig
 
@@ -98,7 +98,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     blocks = tiles * config.split_k
     resident = min(config.blocks_per_sm, -(-blocks // sms))
     trips: float = -(-blocks // (sms * resident))
-    if config.ragged is not None:  # how full the last round is nobody knows
+    if config.ragged is not None:  # how full the last wave is, offsets tell
         trips = max(1.0, blocks / (sms * resident) + 0.5)
     elements = config.block_m * config.block_n
     rate = rates.wide if config.block_n >= 2 * M else rates.narrow
@@ -140,6 +140,6 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
         total = trips * (main + epilogue)
     if not config.is_staged and result_vectors(config).width < VECTOR_ELEMENTS:
         total = max(total, trips * resident * elements * PIECE)
-    result = rates_of(config).result
+    result = result_bytes(config)
     dram = batch * (config.item_bytes * read + result * m * n) / (RATES.dram * sms)
     return max(total, dram) + RATES.launch + min(total, dram) / 8
