@@ -16,8 +16,8 @@ from .choice import Choice, layout_of
 from .costs import copy_cost
 
 # Times that a copy takes what its claim says, against the same of a kernel that stores both: 40 us
-# against 17 where lines are a power of two apart, 14 as claimed elsewhere, on two Zen 5 cores, and
-# threads wait for each other once more. The UNet of the zoo has none left.
+# against 17 where the stride of lines is a power of two, 14 as claimed elsewhere, on two Zen 5
+# cores, and threads wait for each other once more. The UNet of the zoo has none left.
 COPY = 2.0
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ...layout.record import KERNEL
 from ...words import counted
 from .parts import Edge, Group, Member
 from .rewriting_text import show_rewriting
@@ -166,7 +167,7 @@ def _layouts(decisions: tuple[Decision, ...], console: Console) -> None:
         console.print(text, markup=False, soft_wrap=True)
     for decision in decisions:
         if not decision.consumer:
-            style = "yellow" if decision.code == "layout_kernel" else None
+            style = "yellow" if decision.code == KERNEL else None
             console.print(decision.sentence, style=style, markup=False, soft_wrap=True)
 
 

@@ -21,7 +21,7 @@ from .gpu import column_reduction_gpu
 from .reduction import LEAST_TERMS, ColumnReduction, column_reduction
 from .split import split_columns
 from .window import THREADS as WINDOW_THREADS
-from .window import window_reads, window_reduction_gpu
+from .window import window_reduction_gpu, window_term
 
 
 class ColumnReductions(Template):
@@ -77,7 +77,8 @@ class ColumnReductions(Template):
         self, group: Group, reduction: Stage, stages: tuple[Stage, ...], view: ColumnReduction
     ) -> Claim | Refusal:
         """Claim a reduction of few terms, which one thread combines."""
-        if view.elements or window_reads(view) is None:
+        term = window_term(view)
+        if view.elements or term is None:
             return Refusal(
                 "not_mine",
                 f"{reduction.title} reduces fewer than {LEAST_TERMS} elements to one, and not in"
@@ -91,17 +92,17 @@ class ColumnReductions(Template):
             bytes=traffic(group, stages),
             flops=flops(stages),
             parallelism=-(-vectors // (view.lanes * WINDOW_THREADS)),
-            details={"view": view, "config": None, "split": None},
+            details={"view": view, "window": term},
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration, or both where terms are split."""
+        program, view = claim.group.program, claim.details["view"]
+        if "window" in claim.details:
+            func = window_reduction_gpu(program, view, claim.details["window"])
+            return Emission.one(func, claim.group)
         split = claim.details["split"]
         if split is not None:
             return split.emission(claim.group, device_of(target))
-        view, config = claim.details["view"], claim.details["config"]
-        program = claim.group.program
-        if config is None:
-            return Emission.one(window_reduction_gpu(program, view), claim.group)
-        func = column_reduction_gpu(program, view, config)
+        func = column_reduction_gpu(program, view, claim.details["config"])
         return Emission.one(func, claim.group)

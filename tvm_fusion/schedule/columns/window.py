@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -40,15 +41,25 @@ from .reduction import ColumnReduction, is_vector
 THREADS = 128  # of a block
 
 
-def window_reads(view: ColumnReduction) -> tuple[ir.Expr, list[tuple[ir.Var, ir.Expr]]] | None:
-    """Split a term into vectors that are loaded, and what is computed of them.
+@dataclass(frozen=True)
+class WindowTerm:
+    """A term of a reduction over vectors that are loaded.
 
-    Returns
-    -------
-    (Expr, list of (Var, Expr)) or None
-        The term over variables, and of each a load, or one under a condition that is the same for
-        all columns of a vector. ``None`` where columns are loaded one by one.
+    Attributes
+    ----------
+    value : Expr
+        The term, over variables.
+    reads : list of (Var, Expr)
+        Of each variable a load, or one under a condition that is the same for all columns of a
+        vector.
     """
+
+    value: ir.Expr
+    reads: list[tuple[ir.Var, ir.Expr]]
+
+
+def window_term(view: ColumnReduction) -> WindowTerm | None:
+    """Split a term into vectors and what is computed of them; ``None`` where there are none."""
     found: list[tuple[ir.Var, ir.Expr]] = []
 
     def hold(value: ir.Expr, read: ir.Expr) -> ir.Expr:
@@ -66,10 +77,12 @@ def window_reads(view: ColumnReduction) -> tuple[ir.Expr, list[tuple[ir.Var, ir.
     term = tvm_ffi.structural_map(view.term, (ir.Call, chosen), order="post")
     term = tvm_ffi.structural_map(term, (ir.TensorLoad, lambda x: hold(x, x)), order="post")
     left = [x for x in loads(term) if view.k.var in variables(x)]
-    return None if left or not found else (term, found)
+    return None if left or not found else WindowTerm(term, found)
 
 
-def window_reduction_gpu(program: Program, view: ColumnReduction) -> tirx.PrimFunc:
+def window_reduction_gpu(
+    program: Program, view: ColumnReduction, term: WindowTerm
+) -> tirx.PrimFunc:
     """Make the kernel.
 
     Parameters
@@ -77,7 +90,9 @@ def window_reduction_gpu(program: Program, view: ColumnReduction) -> tirx.PrimFu
     program : Program
         Its program.
     view : ColumnReduction
-        The reduction, of few terms, of which :func:`window_reads` finds vectors.
+        The reduction, of few terms.
+    term : WindowTerm
+        Its term.
     """
     extents = [*(a.extent for a in view.batch), index((constant(view.k.extent) or 1) // view.lanes)]
     count = product(extents)
@@ -88,21 +103,20 @@ def window_reduction_gpu(program: Program, view: ColumnReduction) -> tirx.PrimFu
             *batch, vector = coordinates(task, extents)
             place = dict(zip((a.var for a in view.batch), batch, strict=True))
             place |= {a.var: index(0) for a in view.stage.axes if constant(a.extent) == 1}
-            return when(task < count, _window(view, place, vector * view.lanes))
+            return when(task < count, _window(view, term, place, vector * view.lanes))
 
         return threads("threadIdx.x", THREADS, of_thread)
 
     return kernel(program, threads("blockIdx.x", ceildiv(count, THREADS), of_block))
 
 
-def _window(view: ColumnReduction, place: Mapping[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
+def _window(
+    view: ColumnReduction, term: WindowTerm, place: Mapping[ir.Var, ir.Expr], first: ir.Expr
+) -> tirx.Stmt:
     """Reduce a vector of columns, and store what that gives."""
-    made = window_reads(view)
-    assert made is not None
-    term, reads = made
     lanes, axes = view.lanes, view.stage.reduce
     terms = list(itertools.product(*(range(constant(a.extent) or 1) for a in axes)))
-    held = [local(v.name, [len(terms) * lanes], str(v.ty.dtype)) for v, _ in reads]
+    held = [local(v.name, [len(terms) * lanes], str(v.ty.dtype)) for v, _ in term.reads]
     acc = local("acc", [lanes], view.dtype)
     (neutral,) = view.stage.init or ()
 
@@ -112,7 +126,7 @@ def _window(view: ColumnReduction, place: Mapping[ir.Var, ir.Expr], first: ir.Ex
 
     stmts: list[tirx.Stmt] = []
     for number in range(len(terms)):
-        for (_, value), register in zip(reads, held, strict=True):
+        for (_, value), register in zip(term.reads, held, strict=True):
 
             def read(lane: ir.Expr, value=value, register=register, number=number) -> tirx.Stmt:
                 # What the condition says does not depend on the lane.
@@ -127,9 +141,9 @@ def _window(view: ColumnReduction, place: Mapping[ir.Var, ir.Expr], first: ir.Ex
         def add(lane: ir.Expr, number: int = number) -> tirx.Stmt:
             own = {
                 v: load(register, [number * lanes + lane])
-                for (v, _), register in zip(reads, held, strict=True)
+                for (v, _), register in zip(term.reads, held, strict=True)
             }
-            value = substitute(term, {**at(number, lane), **own})
+            value = substitute(term.value, {**at(number, lane), **own})
             return tirx.BufferStore(acc, view.combine(load(acc, [lane]), value), [lane])
 
         stmts.append(unrolled("lane", lanes, add))

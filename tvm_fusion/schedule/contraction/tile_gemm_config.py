@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from tvm import ir, tirx
 
@@ -42,6 +43,7 @@ class TileGemmConfig(TileShape, GemmView):
 
     contraction: SumOfProducts = field(kw_only=True)
     ragged: RaggedTiles | None = field(default=None, kw_only=True)
+    steps_of_no_group: ClassVar[int] = 0  # along K, of a tile of rows of no group
 
     @property
     def m(self) -> ir.Expr:
@@ -177,10 +179,11 @@ class TileGemmConfig(TileShape, GemmView):
         return TilePlace((rows.group,), rows.first, rows.column, own.rank), [find, keep]
 
     def steps(self, count: int) -> ir.Expr:
-        """Give the steps along K, of so many, of a tile that was found: none of no group's."""
+        """Give the steps along K, of so many, of a tile that was found."""
         if self.ragged is None:
             return index(count)
-        return tirx.Select(self.ragged.has_products, index(count), index(0))
+        rest = index(self.steps_of_no_group)
+        return tirx.Select(self.ragged.has_products, index(count), rest)
 
     def first_row(self, m_tile: ir.Expr) -> ir.Expr:
         """Give the first row of a tile."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tvm import ir, tirx
 
@@ -69,6 +70,8 @@ class WgmmaConfig(TileGemmConfig):
     blocks_per_sm: int = 1
     multiprocessors: int = 1
     is_staged: bool = False
+    # One, of zeros: consumers that cleared their sums instead would spill 836 bytes of 128 by 256.
+    steps_of_no_group: ClassVar[int] = 1
 
     @property
     def resident(self) -> int:
@@ -133,15 +136,6 @@ class WgmmaConfig(TileGemmConfig):
         if count is not None:
             return index(min(count, self.resident))
         return tirx.min(self.tiles, index(self.resident))
-
-    def steps(self, count: int) -> ir.Expr:
-        """Give the steps along K of a tile: one, of zeros, for rows of no group.
-
-        Consumers that cleared their sums instead would spill 836 bytes of 128 by 256 ones.
-        """
-        if self.ragged is None:
-            return index(count)
-        return tirx.Select(self.ragged.has_products, index(count), index(1))
 
     @property
     def accumulators(self) -> int:
