@@ -113,6 +113,21 @@ def test_a_rotation_goes_into_the_product_before_it():
     assert not {"c", "s"} & {v.name for v in rest.inputs}
 
 
+def test_heads_of_joined_rows_are_read_where_they_lie():
+    """64 blocks of eight warps are no half of a GPU: no product transposes heads for attention."""
+
+    def body(emit, x, w):
+        parts = emit(op.split(emit(op.matmul(x, w)), 3, -1))
+        q, k, v = (heads(emit, emit(parts[i]), 8) for i in range(3))
+        return attention(finish=to_rows)(emit, q, k, v)
+
+    shapes = {"x": (1, 1024, 640), "w": (640, 1920)}
+    params = [tensor(name, *shape, dtype="float16") for name, shape in shapes.items()]
+    product, rest = planned(params, body, CUDA).claims
+    assert len(product.group) == 1
+    assert rest.parallelism == 8 * 1024 // 64  # of two consumers a block
+
+
 def test_wide_heads_are_products_and_a_softmax_with_what_stands_between():
     """No tensor cores for FlashAttention: scale and mask go into the kernels that are left."""
     q, k, v = tensors(2, 4, 96, 96, 320, dtype="float16")

@@ -107,6 +107,25 @@ def check_elsewhere(params, body):
     assert refusal.code == "epilogue_elsewhere"
 
 
+def test_parts_that_lie_across_each_other_are_refused():
+    """Neither rows nor columns are vectors of all results; of one or the other they are."""
+
+    def rows_and(turned):
+        def body(emit, x, w):
+            parts = emit(op.split(emit(op.matmul(x, w)), 2, -1))
+            halves = [emit(parts[0]), emit(op.permute_dims(emit(parts[1]), [1, 0]))]
+            if turned:
+                halves[0] = emit(op.permute_dims(halves[0], [1, 0]))
+            return relax.Tuple(halves)
+
+        return claimed([typed("x", 256, 64), typed("w", 64, 256)], body)
+
+    refusal = rows_and(False)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "results_across"
+    assert isinstance(rows_and(True), Claim)
+
+
 def test_overlapping_columns_are_no_split():
     """Every column is one of the left and one of the right of somebody."""
 

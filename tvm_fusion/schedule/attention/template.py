@@ -34,6 +34,7 @@ from .flash_mma import flash_mma_kernel
 from .flash_mma_config import FlashMmaConfig
 from .flash_mma_model import flash_mma_config
 from .flash_problem import flash_problem
+from .flash_tma_config import FlashTmaConfig
 from .gpu import attention_gpu
 from .match import FLOATS
 from .pattern import FLOAT, Pattern
@@ -104,7 +105,7 @@ class Attention(Template):
             launches=1,
             bytes=_traffic(group, pattern),
             flops=_flops(pattern, rows, queries),
-            parallelism=rows * math.ceil(queries / block_m),
+            parallelism=rows * math.ceil(queries / block_m) * _products(config),
             shared_bytes=0 if isinstance(config, CpuConfig) else config.shared_bytes,
             registers=0 if isinstance(config, CpuConfig) else config.registers,
             details=details,
@@ -182,6 +183,15 @@ def _claim_flash_decode(
         registers=config.registers,
         details={"config": config},
     )
+
+
+def _products(config: GpuConfig | FlashMmaConfig | CpuConfig) -> int:
+    """Count the products of a block that run side by side: tiles of rows of its consumers.
+
+    On a multiprocessor of its own, each of two consumers takes as long as one in a block: as the
+    other has the tensor cores, it computes weights.
+    """
+    return config.consumers if isinstance(config, FlashTmaConfig) else 1
 
 
 def _traffic(group: Group, pattern: Pattern) -> int:

@@ -77,6 +77,21 @@ def _vectors(contraction: SumOfProducts, m_axis: Axis, n_axis: Axis) -> ResultVe
     return ResultVectors(1, False, is_contiguous)
 
 
+def lie_across(config: TileGemmConfig) -> bool:
+    """Whether some results lie along N and others along M: no vector is of all of them.
+
+    1,024 rows of Q, K and V, 640 columns each, K transposed: 73 us on an H200, without that 7.
+    """
+    if result_vectors(config).width > 1:
+        return False
+    contraction, axes = config.contraction, (config.n_axes[-1], config.m_axes[-1])
+    across = [
+        [_is_contiguous(contraction, r, axis, WIDTHS[-1]) for r in contraction.results]
+        for axis in axes
+    ]
+    return all(map(any, across)) and all(map(any, zip(*across, strict=True)))
+
+
 def _is_contiguous(contraction: SumOfProducts, result: Result, axis: Axis, width: int) -> bool:
     """Whether elements along an axis are aligned vectors of an output, which has all or none."""
     size = store_size(str(result.buffer.ty.dtype), width)

@@ -33,6 +33,7 @@ from .norm_scale_gpu import NormScale, with_norm_scale
 from .operand_copies import packing_bytes
 from .operands import SumOfProducts, analyse, reads_windows, reuses_operands
 from .ragged_choice import ragged_tile
+from .result_vectors import lie_across
 from .row_statistics import statistics_proposals, with_statistics
 from .split_k_workspace import split_k_kernels
 from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_convolution, has_prologue
@@ -132,6 +133,8 @@ class GpuContraction(Contraction):
             program, contraction = convolution.program(program), convolution.contraction
         tile = gemm if isinstance(gemm, TileGemmConfig) else None
         if tile is not None:
+            if lie_across(tile):
+                return _across(contraction)
             work *= GATHERED if is_gathered(tile) else 1
         elif gemm is None:
             if refusal := _refuse_split(contraction, device):
@@ -263,6 +266,14 @@ def _analysed(
     if reductions == 2 and isinstance(contraction, Refusal):
         return with_norm_scale(program, stages)
     return contraction if isinstance(contraction, Refusal) else (contraction, None)
+
+
+def _across(contraction: SumOfProducts) -> Refusal:
+    return Refusal(
+        "results_across",
+        f"Some results of {contraction.stage.title} lie along its rows, others along its columns: "
+        "no tile is stored in vectors then.",
+    )
 
 
 def _no_statistics(contraction: SumOfProducts) -> Refusal:
