@@ -1,7 +1,5 @@
 """The fit of the cost model: planted coefficients are found, and the table is of the samples."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -49,7 +47,7 @@ def test_unknown_templates_have_the_coefficients_of_all():
 
 
 def test_what_ships_is_of_the_samples():
-    data = json.loads(command.SAMPLES.read_text())
+    data = command.load()
     counts = [len(device["rows"]) for device in data.values()]
     assert [one.provenance["kernels"] for one in fitted.fits().values()] == counts
     templates = {row["template"] for device in data.values() for row in device["rows"]}
