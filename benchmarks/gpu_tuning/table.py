@@ -62,11 +62,11 @@ def _task(task: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[s
         "calls": task["calls"],
         "trials": len(trials) - 1,
         "failed": sum(us is None for _, us, _, _ in trials),
-        "default": default,
+        "default": _words(default),
         "default_us": own,
         "gain": tuned[2] / tuned[1] if tuned else 1.0,
-        "config": tuned[0] if tuned else default,
-        "best_trial": [round(1 / best[0], 4), best[1]],
+        "config": _words(tuned[0] if tuned else default),
+        "best_trial": [round(1 / best[0], 4), _words(best[1])],
     }
 
 
@@ -167,9 +167,9 @@ def _faster(one: Mapping[str, Any]) -> Iterable[list[str]]:
                 task["title"][:70],
                 str(task["calls"]),
                 f"{task['default_us']:.2f}",
-                _words(task["default"]),
+                task["default"],
                 f"{task['gain']:.3f}",
-                _words(task["config"]),
+                task["config"],
             ]
 
 

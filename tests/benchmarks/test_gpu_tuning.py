@@ -43,7 +43,7 @@ def test_page(tmp_path, monkeypatch):
     change = f"wgmma 128x128x64, {usual}, groups of 8 | 1.250 | wgmma 128x256x64, {usual}"
     assert f"| bert | matmul [8x8] | 12 | 10.00 | {change}" in page
     kept = json.loads((tmp_path / "results" / "gpu_tuning.json").read_text())
-    assert kept["models"][1]["tasks"][0]["best_trial"] == [pytest.approx(1.25), WIDE]
+    assert kept["models"][1]["tasks"][0]["best_trial"] == [pytest.approx(1.25), table._words(WIDE)]
 
 
 def test_kernels_that_were_measured_since(tmp_path):
