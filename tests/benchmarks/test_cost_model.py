@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.cost_model import __main__ as command
 from benchmarks.cost_model.fit import fit, predicted, rank_correlation
+from benchmarks.records import columns, rows_of
 from tvm_fusion.fusion import fitted
 from tvm_fusion.fusion.features import NAMES
 
@@ -52,3 +53,8 @@ def test_what_ships_is_of_the_samples():
     assert [one.provenance["kernels"] for one in fitted.fits().values()] == counts
     templates = {row["template"] for device in data.values() for row in device["rows"]}
     assert all(f"| {name} |" in (command.HERE / "README.md").read_text() for name in templates)
+
+
+def test_rows_of_a_table_come_back():
+    rows = [{"us": 1.5, "names": ["a"]}, {"us": 2.0}, {"failed": "a crash"}]
+    assert rows_of(columns(rows)) == rows
