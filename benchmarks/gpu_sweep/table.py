@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_sweep.json"
 FLOOR = 1.08  # how much longer than the best defaults may take, in geometric mean
 BEHIND = 1.05  # a default that is named
+DESCRIBED = ("flash mma", "flash tma", "mma.sync", "wgmma", "wgmma of windows")
 
 
 def keep(record: Mapping[str, Any]) -> None:
@@ -84,8 +85,17 @@ def _of_held_out(measured: Iterable[Mapping[str, Any]]) -> list[str]:
     return [f"Of shapes that no fit saw: {_mean(ratios):.3f} (of {len(ratios)}).", ""]
 
 
+def describe_any(config: Mapping[str, Any] | None) -> str:
+    """Name a configuration of any template."""
+    if config is None:
+        return "default"
+    if config.get("kernel") in DESCRIBED:
+        return describe(config)
+    return ", ".join(f"{name} {value}" for name, value in config.items() if value)
+
+
 def describe(config: Mapping[str, Any]) -> str:
-    """Name a configuration in a few words."""
+    """Name a configuration of attention or a GEMM in a few words."""
     kernel, c = str(config["kernel"]), defaultdict(int, config)
     if kernel == "flash mma":
         kernel = "wgmma" if c["uses_wgmma"] else "mma.sync"
