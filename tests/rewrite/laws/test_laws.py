@@ -21,7 +21,7 @@ from law_numerics import Program, compare, compare_nan, inputs
 import tvm_fusion
 from tvm_fusion.rewrite.egraph import EGraph
 from tvm_fusion.rewrite.extract import extract
-from tvm_fusion.rewrite.law import Law, Match
+from tvm_fusion.rewrite.law import Equation, Law, Match
 from tvm_fusion.rewrite.laws import LAWS
 from tvm_fusion.rewrite.laws.products import FactorMultiply
 from tvm_fusion.rewrite.pattern import tensors
@@ -171,7 +171,9 @@ def test_names_are_unique_and_stable():
     assert all(name.replace("_", "").isalnum() and name == name.lower() for name in counts)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+@pytest.mark.parametrize(
+    "law", [law for law in LAWS if not isinstance(law, Equation)], ids=lambda law: law.name
+)
 def test_the_docstring_is_the_equation(law):
     check_docstring(law)
 

@@ -7,7 +7,7 @@ from tvm import relax
 from ...core.template import Refusal
 from ..axes import ORDERS, renamed
 from ..extents import is_float, is_integer
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import function, one_of, tensors
 from .reductions import PullOut, differ
 
@@ -127,30 +127,6 @@ class MinOfNegative(MaxOfNegative):
     other = "relax.max"
 
 
-class MaximumOfMax(Law):
-    """maximum(max(a, axes), max(b, axes)) = max(maximum(a, b), axes)."""
-
-    name = "maximum_of_max"
-    before = maximum(largest(a), largest(b))
-    after = largest(maximum(a, b))
-    both = True
-
-    def check(self, match: Match) -> Refusal | None:
-        return differ(match)
-
-
-class MinimumOfMin(Law):
-    """minimum(min(a, axes), min(b, axes)) = min(minimum(a, b), axes)."""
-
-    name = "minimum_of_min"
-    before = minimum(smallest(a), smallest(b))
-    after = smallest(minimum(a, b))
-    both = True
-
-    def check(self, match: Match) -> Refusal | None:
-        return differ(match)
-
-
 def _is_nonnegative(match: Match, name: str) -> bool:
     """Whether no element is negative: by its value, or by the operator that computes it."""
     value = match.value(name)
@@ -168,6 +144,18 @@ LAWS: tuple[Law, ...] = (
     ExtremumOfIncreasing(),
     MaxOfNegative(),
     MinOfNegative(),
-    MaximumOfMax(),
-    MinimumOfMin(),
+    Equation(
+        "maximum_of_max",
+        maximum(largest(a), largest(b)),
+        largest(maximum(a, b)),
+        lambda match: differ(match),
+        both=True,
+    ),
+    Equation(
+        "minimum_of_min",
+        minimum(smallest(a), smallest(b)),
+        smallest(minimum(a, b)),
+        lambda match: differ(match),
+        both=True,
+    ),
 )

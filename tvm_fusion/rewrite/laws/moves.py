@@ -7,7 +7,7 @@ from tvm import relax
 from ...core.template import Refusal
 from ..axes import permutation
 from ..extents import all_same, extents, reshaped
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import function, one_of, tensors
 
 (a,) = tensors("a")
@@ -80,18 +80,10 @@ class PermuteToItself(Law):
         return Refusal("moves_axes", "Axes change places.")
 
 
-class BroadcastTwice(Law):
-    """broadcast_to(broadcast_to(a, first), second) = broadcast_to(a, second)."""
-
-    name = "broadcast_twice"
-    before = broadcast(first_broadcast(a))
-    after = broadcast(a)
-
-
 LAWS: tuple[Law, ...] = (
     ReshapeTwice(),
     ReshapeToItself(),
     PermuteTwice(),
     PermuteToItself(),
-    BroadcastTwice(),
+    Equation("broadcast_twice", broadcast(first_broadcast(a)), broadcast(a)),
 )

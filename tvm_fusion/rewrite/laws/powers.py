@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ...core.template import Refusal
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import constants, function, tensors
 from .conditions import all_of, floating, nonnegative, representable
 
@@ -73,30 +73,6 @@ _POWERS: dict[float, tuple[Any, ...]] = {
 }
 
 
-class MultiplyPowers(Law):
-    """power(a, k) * power(a, l) = power(a, k + l)."""
-
-    name = "multiply_powers"
-    before = power(a, k) * power(a, l)
-    after = power(a, k + l)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse a sum of exponents that is rounded."""
-        return all_of(floating(match), _exact(match, "k", "l"))
-
-
-class MultiplyByPower(Law):
-    """a * power(a, k) = power(a, k + 1)."""
-
-    name = "multiply_by_power"
-    before = a * power(a, k)
-    after = power(a, k + 1)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse a sum of exponents that is rounded."""
-        return all_of(floating(match), _exact(match, "k"))
-
-
 class PowerOfPower(Law):
     """power(power(a, k), l) = power(a, k * l)."""
 
@@ -117,15 +93,6 @@ class PowerOfPower(Law):
         )
 
 
-class PowerOfProduct(Law):
-    """power(a, k) * power(b, k) = power(a * b, k)."""
-
-    name = "power_of_product"
-    before = power(a, k) * power(b, k)
-    after = power(a * b, k)
-    needs = "reassociate"
-
-
 def _exact(match: Match, *names: str) -> Refusal | None:
     """Refuse exponents whose sum is rounded, which may turn an even one into an odd one."""
     values = [match.value(name) for name in names]
@@ -136,8 +103,18 @@ def _exact(match: Match, *names: str) -> Refusal | None:
 
 LAWS: tuple[Law, ...] = (
     PowerAsProducts(),
-    MultiplyPowers(),
-    MultiplyByPower(),
+    Equation(
+        "multiply_powers",
+        power(a, k) * power(a, l),
+        power(a, k + l),
+        lambda match: all_of(floating(match), _exact(match, "k", "l")),
+    ),
+    Equation(
+        "multiply_by_power",
+        a * power(a, k),
+        power(a, k + 1),
+        lambda match: all_of(floating(match), _exact(match, "k")),
+    ),
     PowerOfPower(),
-    PowerOfProduct(),
+    Equation("power_of_product", power(a, k) * power(b, k), power(a * b, k), needs="reassociate"),
 )

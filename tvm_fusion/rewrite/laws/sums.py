@@ -9,78 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.template import Refusal
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import constants, number, tensors
 from .conditions import representable, without_rounding
 
 a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741
-
-
-class NeutralAdd(Law):
-    """a + 0 = a."""
-
-    name = "neutral_add"
-    before = a + 0
-    after = a
-
-
-class NeutralSubtract(Law):
-    """a - 0 = a."""
-
-    name = "neutral_subtract"
-    before = a - 0
-    after = a
-
-
-class SubtractItself(Law):
-    """a - a = 0."""
-
-    name = "subtract_itself"
-    before = a - a
-    after = number(0)
-
-
-class SubtractAsAdd(Law):
-    """a - b = a + -b."""
-
-    name = "subtract_as_add"
-    before = a - b
-    after = a + -b
-    both = True
-
-
-class DoubleNegative(Law):
-    """--a = a."""
-
-    name = "double_negative"
-    before = -(-a)  # noqa: B002
-    after = a
-
-
-class NegateDifference(Law):
-    """-(a - b) = b - a."""
-
-    name = "negate_difference"
-    before = -(a - b)
-    after = b - a
-
-
-class NegateSum(Law):
-    """-a + -b = -(a + b)."""
-
-    name = "negate_sum"
-    before = -a + -b
-    after = -(a + b)
-    both = True
-
-
-class AddTwice(Law):
-    """a + a = a * 2."""
-
-    name = "add_twice"
-    before = a + a
-    after = a * 2
 
 
 class _Cancel(Law):
@@ -127,17 +61,6 @@ class CancelSum(_Cancel):
     cancelled = "a"
 
 
-class AssociateAdd(Law):
-    """a + (b + c) = a + b + c."""
-
-    # From one direction the others follow, since operands match in either order.
-    name = "associate_add"
-    before = a + (b + c)
-    after = (a + b) + c
-    needs = "reassociate"  # a + b may overflow where b + c does not
-    is_modular = True
-
-
 class GatherAdded(Law):
     """a + k + l = a + (k + l)."""
 
@@ -160,18 +83,20 @@ class GatherAdded(Law):
 
 
 LAWS: tuple[Law, ...] = (
-    NeutralAdd(),
-    NeutralSubtract(),
-    SubtractItself(),
-    DoubleNegative(),
-    NegateDifference(),
+    Equation("neutral_add", a + 0, a),
+    Equation("neutral_subtract", a - 0, a),
+    Equation("subtract_itself", a - a, number(0)),
+    Equation("double_negative", -(-a), a),  # noqa: B002
+    Equation("negate_difference", -(a - b), b - a),
     CancelAdded(),
     CancelSubtracted(),
     CancelDifference(),
     CancelSum(),
     GatherAdded(),
-    AddTwice(),
-    SubtractAsAdd(),
-    NegateSum(),
-    AssociateAdd(),
+    Equation("add_twice", a + a, a * 2),
+    Equation("subtract_as_add", a - b, a + -b, both=True),
+    Equation("negate_sum", -a + -b, -(a + b), both=True),
+    # From one direction the others follow, since operands match in either order.
+    # a + b may overflow where b + c does not
+    Equation("associate_add", a + (b + c), (a + b) + c, needs="reassociate", is_modular=True),
 )
