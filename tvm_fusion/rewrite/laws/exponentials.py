@@ -39,46 +39,23 @@ class SplitExponential(OnFloats):
         return all(-largest <= b.low and b.high <= largest for b in bounds)
 
 
-class PowerOfExponential(Law):
-    """power(exp(a), k) = exp(a * k)."""
-
-    name = "power_of_exponential"
-    before = power(exp(a), k)
-    after = exp(a * k)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse exponents that bring back what has underflowed."""
-        exponent = match.value("k")
-        if exponent is None or np.any(np.abs(exponent.astype(np.float64)) < 0.5):
-            return Refusal("small_exponent", "An exponent may be less than a half.")
-        return floating(match)
+def _power_of_exponential(match: Match) -> Refusal | None:
+    """Refuse exponents that bring back what has underflowed."""
+    exponent = match.value("k")
+    if exponent is None or np.any(np.abs(exponent.astype(np.float64)) < 0.5):
+        return Refusal("small_exponent", "An exponent may be less than a half.")
+    return floating(match)
 
 
-class LogarithmOfProduct(OnFloats):
-    """log(a * b) = log(a) + log(b)."""
-
-    name = "logarithm_of_product"
-    before = log(a * b)
-    after = log(a) + log(b)
-    needs = "reassociate"  # two large logarithms may cancel
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse factors of unknown sign: two negative ones have a product with a logarithm."""
-        return all_of(floating(match), nonnegative(match, "a"))
+def _logarithm_of_product(match: Match) -> Refusal | None:
+    """Refuse factors of unknown sign: two negative ones have a product with a logarithm."""
+    return all_of(floating(match), nonnegative(match, "a"))
 
 
-class LogarithmOfQuotient(OnFloats):
-    """log(a / b) = log(a) - log(b)."""
-
-    name = "logarithm_of_quotient"
-    before = log(a / b)
-    after = log(a) - log(b)
-    needs = "reassociate"
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse operands of unknown sign, as above."""
-        unknown = nonnegative(match, "a") and nonnegative(match, "b")
-        return all_of(floating(match), unknown)
+def _logarithm_of_quotient(match: Match) -> Refusal | None:
+    """Refuse operands of unknown sign, as above."""
+    unknown = nonnegative(match, "a") and nonnegative(match, "b")
+    return all_of(floating(match), unknown)
 
 
 LAWS: tuple[Law, ...] = (
@@ -89,7 +66,7 @@ LAWS: tuple[Law, ...] = (
     Equation("divide_exponentials", exp(a) / exp(b), exp(a - b), floating),
     Equation("invert_exponential", 1 / exp(a), exp(-a), floating),
     Equation("root_of_exponential", sqrt(exp(a)), exp(a * 0.5), floating),
-    PowerOfExponential(),
+    Equation("power_of_exponential", power(exp(a), k), exp(a * k), _power_of_exponential),
     Equation("logarithm_of_root", log(sqrt(a)), log(a) * 0.5, floating),
     Equation("logarithm_of_reciprocal", log(1 / a), -log(a), floating),
     # Refuses negative bases: an even power has a logarithm, its base has none.
@@ -102,7 +79,20 @@ LAWS: tuple[Law, ...] = (
     # a * b may overflow
     Equation("add_logarithms", log(a) + log(b), log(a * b), floating, needs="reassociate"),
     Equation("subtract_logarithms", log(a) - log(b), log(a / b), floating, needs="reassociate"),
-    LogarithmOfProduct(),
-    LogarithmOfQuotient(),
+    # two large logarithms may cancel
+    Equation(
+        "logarithm_of_product",
+        log(a * b),
+        log(a) + log(b),
+        _logarithm_of_product,
+        needs="reassociate",
+    ),
+    Equation(
+        "logarithm_of_quotient",
+        log(a / b),
+        log(a) - log(b),
+        _logarithm_of_quotient,
+        needs="reassociate",
+    ),
     SplitExponential(),
 )

@@ -84,19 +84,12 @@ class ExtremumOfDivided(_Ordered):
         return super().check(match)
 
 
-class ExtremumOfIncreasing(Law):
-    """reduce(f(a)) = f(reduce(a))."""
-
-    name = "extremum_of_increasing"
-    before = reduce(increasing(a))
-    after = increasing(reduce(a))
-
-    def check(self, match: Match) -> Refusal | None:
-        if match.head("f").name == "relax.astype":
-            wide = match.graph[match.root].type
-            if not is_float(wide) or not (is_float(match.type("a")) or is_integer(match.type("a"))):
-                return Refusal("not_monotone", "The cast is not monotone.")
-        return None
+def _extremum_of_increasing(match: Match) -> Refusal | None:
+    if match.head("f").name == "relax.astype":
+        wide = match.graph[match.root].type
+        if not is_float(wide) or not (is_float(match.type("a")) or is_integer(match.type("a"))):
+            return Refusal("not_monotone", "The cast is not monotone.")
+    return None
 
 
 class MaxOfNegative(Law):
@@ -141,21 +134,26 @@ LAWS: tuple[Law, ...] = (
     ExtremumOfDifference(),
     ExtremumOfScaled(),
     ExtremumOfDivided(),
-    ExtremumOfIncreasing(),
+    Equation(
+        "extremum_of_increasing",
+        reduce(increasing(a)),
+        increasing(reduce(a)),
+        _extremum_of_increasing,
+    ),
     MaxOfNegative(),
     MinOfNegative(),
     Equation(
         "maximum_of_max",
         maximum(largest(a), largest(b)),
         largest(maximum(a, b)),
-        lambda match: differ(match),
+        differ,
         both=True,
     ),
     Equation(
         "minimum_of_min",
         minimum(smallest(a), smallest(b)),
         smallest(minimum(a, b)),
-        lambda match: differ(match),
+        differ,
         both=True,
     ),
 )

@@ -73,24 +73,17 @@ _POWERS: dict[float, tuple[Any, ...]] = {
 }
 
 
-class PowerOfPower(Law):
-    """power(power(a, k), l) = power(a, k * l)."""
-
-    name = "power_of_power"
-    before = power(power(a, k), l)
-    after = power(a, k * l)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse ``(a ** 2) ** 0.5`` of a negative number, and powers far out of range."""
-        first, second = match.value("k"), match.value("l")
-        if first is None or second is None or np.any(np.abs(first.astype(np.float64)) > 8):
-            return Refusal("exponent", "The exponents are not known, or above 8.")
-        whole = all((v == np.round(v)).all() for v in (first, second))
-        return all_of(
-            floating(match),
-            representable(match, np.multiply, "k", "l"),
-            None if whole else nonnegative(match, "a"),
-        )
+def _power_of_power(match: Match) -> Refusal | None:
+    """Refuse ``(a ** 2) ** 0.5`` of a negative number, and powers far out of range."""
+    first, second = match.value("k"), match.value("l")
+    if first is None or second is None or np.any(np.abs(first.astype(np.float64)) > 8):
+        return Refusal("exponent", "The exponents are not known, or above 8.")
+    whole = all((v == np.round(v)).all() for v in (first, second))
+    return all_of(
+        floating(match),
+        representable(match, np.multiply, "k", "l"),
+        None if whole else nonnegative(match, "a"),
+    )
 
 
 def _exact(match: Match, *names: str) -> Refusal | None:
@@ -115,6 +108,6 @@ LAWS: tuple[Law, ...] = (
         power(a, k + 1),
         lambda match: all_of(floating(match), _exact(match, "k")),
     ),
-    PowerOfPower(),
+    Equation("power_of_power", power(power(a, k), l), power(a, k * l), _power_of_power),
     Equation("power_of_product", power(a, k) * power(b, k), power(a * b, k), needs="reassociate"),
 )

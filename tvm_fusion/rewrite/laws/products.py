@@ -13,35 +13,12 @@ a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741
 
 
-class FactorMultiply(Law):
-    """a * c + b * c = (a + b) * c."""
-
-    name = "factor_multiply"
-    before = a * c + b * c
-    after = (a + b) * c
-    both = True
-    needs = "reassociate"  # a + b may overflow; and so may a * c, in the other direction
-    is_modular = True
-
-
-# One of the factors is a number: nothing new can overflow, since |b + 1| <= 2 max(|b|, 1), and
-# where b + 1 cancels so does the original.
-
-
-class DistributeConstants(Law):
-    """(a + k) * l = a * l + k * l."""
-
-    # As many operators, but the constant at the end can be gathered with what follows.
-    name = "distribute_constants"
-    before = (a + k) * l
-    after = a * l + k * l
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse factors with which ``a * l`` may overflow where ``a + k`` does not."""
-        refusal = all_of(floating(match), representable(match, np.multiply, "k", "l"))
-        if refusal is None and np.any(np.abs(match.graph[match.number("l")].value) > 1):  # type: ignore[arg-type]
-            refusal = Refusal("factor_above_one", "A factor above 1 may overflow.")
-        return refusal
+def _distribute_constants(match: Match) -> Refusal | None:
+    """Refuse factors with which ``a * l`` may overflow where ``a + k`` does not."""
+    refusal = all_of(floating(match), representable(match, np.multiply, "k", "l"))
+    if refusal is None and np.any(np.abs(match.graph[match.number("l")].value) > 1):  # type: ignore[arg-type]
+        refusal = Refusal("factor_above_one", "A factor above 1 may overflow.")
+    return refusal
 
 
 LAWS: tuple[Law, ...] = (
@@ -55,6 +32,8 @@ LAWS: tuple[Law, ...] = (
         a * (k * l),
         lambda match: representable(match, np.multiply, "k", "l"),
     ),
+    # One of the factors is a number: nothing new can overflow, since |b + 1| <= 2 max(|b|, 1), and
+    # where b + 1 cancels so does the original.
     Equation("factor_one", a + a * b, a * (b + 1)),
     Equation("factor_one_minus", a - a * b, a * (1 - b)),
     Equation("factor_minus_one", a * b - a, a * (b - 1)),
@@ -67,8 +46,17 @@ LAWS: tuple[Law, ...] = (
     ),
     # -(a * k) = a * -k is one operator less
     Equation("negate_product", -a * b, -(a * b), both=True),
-    DistributeConstants(),
-    FactorMultiply(),
+    # As many operators, but the constant at the end can be gathered with what follows.
+    Equation("distribute_constants", (a + k) * l, a * l + k * l, _distribute_constants),
+    # a + b may overflow; and so may a * c, in the other direction
+    Equation(
+        "factor_multiply",
+        a * c + b * c,
+        (a + b) * c,
+        both=True,
+        needs="reassociate",
+        is_modular=True,
+    ),
     Equation(
         "factor_multiply_difference",
         a * c - b * c,

@@ -18,18 +18,11 @@ unary = one_of("f", *INCREASING, "negative", "abs", "square", "rsqrt", "sin", "c
 binary = one_of("f", "add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
 
 
-class ChooseConstants(Law):
-    """f(where(p, k, l)) = where(p, f(k), f(l))."""
-
-    name = "choose_constants"
-    before = unary(where(p, k, l))
-    after = where(p, unary(k), unary(l))
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse constants that would have to be computed at run time."""
-        if match.value("k") is None or match.value("l") is None:
-            return Refusal("unknown_value", "The constants are too large to be computed now.")
-        return None
+def _choose_constants(match: Match) -> Refusal | None:
+    """Refuse constants that would have to be computed at run time."""
+    if match.value("k") is None or match.value("l") is None:
+        return Refusal("unknown_value", "The constants are too large to be computed now.")
+    return None
 
 
 LAWS: tuple[Law, ...] = (
@@ -73,7 +66,9 @@ LAWS: tuple[Law, ...] = (
     Equation(
         "choose_second_operand", where(p, binary(c, a), binary(c, b)), binary(c, where(p, a, b))
     ),
-    ChooseConstants(),
+    Equation(
+        "choose_constants", unary(where(p, k, l)), where(p, unary(k), unary(l)), _choose_constants
+    ),
     # What is not chosen may overflow, unseen.
     Equation(
         "choose_together",

@@ -18,23 +18,16 @@ rounds = one_of("f", "floor", "ceil", "trunc")
 rounds_again = one_of("g", "floor", "ceil", "trunc")
 
 
-class AbsoluteOfNonpositive(Law):
-    """abs(a) = -a."""
-
-    name = "absolute_of_nonpositive"
-    before = absolute(a)
-    after = -a
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse what may be positive."""
-        if match.graph[match.number("a")].bounds.high > 0:
-            return Refusal("may_be_positive", "The tensor a may be positive.")
-        return floating(match)
+def _absolute_of_nonpositive(match: Match) -> Refusal | None:
+    """Refuse what may be positive."""
+    if match.graph[match.number("a")].bounds.high > 0:
+        return Refusal("may_be_positive", "The tensor a may be positive.")
+    return floating(match)
 
 
 LAWS: tuple[Law, ...] = (
     Equation("absolute_of_nonnegative", absolute(a), a, lambda match: nonnegative(match, "a")),
-    AbsoluteOfNonpositive(),
+    Equation("absolute_of_nonpositive", absolute(a), -a, _absolute_of_nonpositive),
     Equation("absolute_twice", absolute(absolute(a)), absolute(a)),
     Equation("multiply_absolutes", absolute(a) * absolute(b), absolute(a * b), floating),
     Equation("divide_absolutes", absolute(a) / absolute(b), absolute(a / b), floating),
