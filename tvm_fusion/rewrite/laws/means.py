@@ -118,7 +118,7 @@ LAWS: tuple[Law, ...] = (
         "multiply_products",
         product(a) * product(b),
         product(a * b),
-        lambda match: differ(match),
+        differ,
         both=True,
         needs="reassociate",
         is_modular=True,
