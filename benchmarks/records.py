@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+_DIGITS = 8  # of a figure: more than a clock is good for, and than a page shows
 
 
 def text(record: Mapping[str, Any]) -> str:
@@ -12,8 +14,24 @@ def text(record: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(f" {_text(k)}: {_items(v)}" for k, v in record.items()) + "\n}\n"
 
 
+def columns(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
+    """Store rows as the names of their keys, then the values of each row; null: it has no such."""
+    rows = list(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [names, *([row.get(name) for name in names] for row in rows)]
+
+
+def rows_of(stored: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the rows that ``columns`` has stored."""
+    names, *rows = stored
+    return [
+        {name: value for name, value in zip(names, row, strict=True) if value is not None}
+        for row in rows
+    ]
+
+
 def _items(value: Any) -> str:
-    if isinstance(value, list) and value:
+    if isinstance(value, list | tuple) and value:
         return "[\n  " + ",\n  ".join(map(_text, value)) + "\n ]"
     if isinstance(value, Mapping) and value:
         lines = [f"{_text(k)}: {_text(v)}" for k, v in value.items()]
@@ -22,4 +40,12 @@ def _items(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return json.dumps(_rounded(value), separators=(",", ":"))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {k: _rounded(v) for k, v in value.items()}
+    return [_rounded(v) for v in value] if isinstance(value, list | tuple) else value

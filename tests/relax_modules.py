@@ -11,6 +11,11 @@ def main_module(params, result):
     return module_of({"main": (params, result)})
 
 
+def typed_module(result, *types):
+    """Write such a function with a parameter of each type."""
+    return main_module([relax.Var(f"x{i}", t) for i, t in enumerate(types)], result)
+
+
 def module_of(functions):
     """Write several such functions, as ``(params, result)`` by their names."""
     builder = relax.BlockBuilder()
@@ -22,7 +27,7 @@ def module_of(functions):
                     if isinstance(result, list | relax.Expr)
                     else result(builder.emit, *params)
                 )
-                found = found if isinstance(found, list) else [found]
+                found = found if isinstance(found, list | tuple) else [found]
                 outputs = [builder.emit_output(builder.normalize(one)) for one in found]
             builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     return builder.get()

@@ -20,6 +20,12 @@ RECORD = HERE / "results" / "amd_emulator.json"
 VARIABLE = "TINYGRAD"
 
 
+def load(path: Path = RECORD) -> dict[str, Any]:
+    """Return the order and the runs of a record."""
+    record = json.loads(path.read_text())
+    return {**record, "runs": records.rows_of(record["runs"])}
+
+
 def main() -> int:
     """Run and render; returns 1 if a result is wrong or missing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.amd_emulator", description=__doc__)
@@ -33,7 +39,7 @@ def main() -> int:
     options = parser.parse_args()
     path = options.out or RECORD
     if options.render:
-        (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())))
+        (HERE / "README.md").write_text(render(load()))
         return 0
     if options.tinygrad is None:
         parser.error(f"name a checkout of tinygrad by --tinygrad or {VARIABLE}")
@@ -49,11 +55,10 @@ def main() -> int:
     ):
         print(one, file=sys.stderr, flush=True)
         runs.append(one)
-    path.write_text(
-        records.text({"order": "reverse" if options.reverse else "forward", "runs": runs})
-    )
+    order = "reverse" if options.reverse else "forward"
+    path.write_text(records.text({"order": order, "runs": records.columns(runs)}))
     if options.out is None:
-        (HERE / "README.md").write_text(render(json.loads(path.read_text())))
+        (HERE / "README.md").write_text(render(load()))
     return 0 if all(one.get("right") for one in runs) else 1
 
 

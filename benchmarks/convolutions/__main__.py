@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import environment
-from benchmarks.harness.client import ROOT, THREAD_VARIABLES
+from benchmarks.harness.client import ROOT
 from benchmarks.records import text
 
+from .child import rows_of
 from .layers import NETWORKS
 from .table import render
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "convolutions.json"
+MEASURE = "benchmarks.convolutions.measure"
 
 
 def main() -> int:
@@ -36,7 +35,8 @@ def main() -> int:
         record["environment"] = environment.describe(ROOT)
         for threads in args.threads:
             for network in args.network:
-                head, *found = _measure(network, threads)
+                arguments = "--threads", str(threads), "--network", network
+                head, *found = rows_of(MEASURE, *arguments, threads=threads)
                 record["machine"][f"{threads}/{network}"] = head
                 for one in found:
                     record["layers"][f"{threads}/{network}/{one.pop('layer')}"] = one
@@ -44,16 +44,6 @@ def main() -> int:
     if args.record == RECORD:
         (HERE / "README.md").write_text(render(record))
     return 0
-
-
-def _measure(network: str, threads: int) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "benchmarks.convolutions.measure"]
-    command += ["--threads", str(threads), "--network", network]
-    settings = dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"TVM_BIND_THREADS": "0"}
-    run = subprocess.run(
-        command, env={**os.environ, **settings}, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ import argparse
 import json
 import math
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import environment
-from benchmarks.harness.client import ROOT, THREAD_VARIABLES
+from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
 from benchmarks.records import text
 
+from .child import rows_of
 from .layers import NETWORKS, Layer
 
 HERE = Path(__file__).parent
@@ -47,19 +46,10 @@ def main() -> int:
     record: dict[str, Any] = json.loads(RECORD.read_text()) if args.render else {"layers": {}}
     if not args.render:
         record["environment"] = environment.describe(ROOT)
-        record["layers"] = {one.pop("layer"): one for one in _measured()}
+        record["layers"] = {one.pop("layer"): one for one in rows_of(__spec__.name, "--here")}
     RECORD.write_text(text(record))
     (HERE / "LOW_PRECISION.md").write_text(_render(record))
     return 0
-
-
-def _measured() -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", __spec__.name, "--here"]
-    settings = dict.fromkeys(THREAD_VARIABLES, "1") | {"TVM_BIND_THREADS": "0"}
-    run = subprocess.run(
-        command, env={**os.environ, **settings}, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 def _compare(layer: Layer) -> dict[str, Any]:

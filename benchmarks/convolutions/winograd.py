@@ -9,8 +9,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import environment
-from benchmarks.harness.client import ROOT, THREAD_VARIABLES
+from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
 from benchmarks.records import text
 
+from .child import rows_of
 from .layers import WINOGRAD, Layer
 
 HERE = Path(__file__).parent
@@ -46,20 +45,11 @@ def main() -> int:
     for threads in () if args.render else args.threads:
         record["environment"] = environment.describe(ROOT)
         record.setdefault("load", {})[str(threads)] = round(os.getloadavg()[0], 1)
-        for one in _measured(threads):
+        for one in rows_of(__spec__.name, "--here", "--threads", str(threads), threads=threads):
             record["layers"][f"{threads}/{one.pop('network')}/{one.pop('layer')}"] = one
     RECORD.write_text(text(record))
     (HERE / "WINOGRAD.md").write_text(_render(record))
     return 0
-
-
-def _measured(threads: int) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", __spec__.name, "--here", "--threads", str(threads)]
-    settings = dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"TVM_BIND_THREADS": "0"}
-    run = subprocess.run(
-        command, env={**os.environ, **settings}, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 def _compare(layer: Layer, threads: int) -> dict[str, Any]:

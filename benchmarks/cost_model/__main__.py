@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.markdown import table
+from benchmarks.records import columns, rows_of, text
 
 HERE = Path(__file__).parent
 SAMPLES = HERE / "results" / "samples.json"
@@ -28,7 +29,7 @@ def main() -> int:
     parser.add_argument("--h200", action="store_true", help="take the kernels of benchmarks.gpu")
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = "1"
-    data: dict[str, Any] = json.loads(SAMPLES.read_text()) if SAMPLES.exists() else {}
+    data = load()
     if options.models:
         _measure(data, options.models)
     if options.h200:
@@ -36,7 +37,7 @@ def main() -> int:
     devices = [_fitted(device) for device in data.values()]
     from tvm_fusion.fusion.features import NAMES
 
-    COEFFICIENTS.write_text(_lines({"features": NAMES, "devices": devices}))
+    COEFFICIENTS.write_text(text({"features": NAMES, "devices": devices}))
     (HERE / "README.md").write_text(render(data))
     return 0
 
@@ -162,24 +163,20 @@ def _models(rows: Sequence[Mapping[str, Any]], others: Sequence[float]) -> list[
     return table(("kernels of", "measured ms", "roofline ms", "fitted ms"), body)
 
 
+def load() -> dict[str, Any]:
+    """Return how each device was measured, and its rows."""
+    stored = json.loads(SAMPLES.read_text()) if SAMPLES.exists() else {}
+    return {name: {**about, "rows": rows_of(rows)} for name, (about, *rows) in stored.items()}
+
+
 def _write(data: Mapping[str, Any]) -> None:
+    """Store each device as a list, of which the first item tells how its rows were measured."""
     SAMPLES.parent.mkdir(exist_ok=True)
-    SAMPLES.write_text(_lines(data))
-
-
-def _lines(data: Any, depth: int = 0) -> str:
-    """Write JSON with a line for each row and each template's coefficients."""
-    if isinstance(data, Mapping) and depth < 4:
-        inner = ",\n".join(
-            f"{' ' * depth}{json.dumps(k)}: {_lines(v, depth + 1)}" for k, v in data.items()
-        )
-        text = "{\n" + inner + "}"
-    elif isinstance(data, list | tuple) and data and isinstance(data[0], Mapping):
-        step = depth + 1 if "coefficients" in data[0] else 9
-        text = "[\n" + ",\n".join(_lines(v, step) for v in data) + "]"
-    else:
-        text = json.dumps(data)
-    return text + ("\n" if depth == 0 else "")
+    stored = {
+        name: [{k: v for k, v in device.items() if k != "rows"}, *columns(device["rows"])]
+        for name, device in data.items()
+    }
+    SAMPLES.write_text(text(stored))
 
 
 if __name__ == "__main__":

@@ -45,10 +45,11 @@ def main() -> int:
     options = parser.parse_args()
     path = options.json or Path(os.environ.get("OUT", "."), "gpu.json")
     index = json.loads((options.folder / INDEX).read_text())
+    names = index.pop("names")
     record: dict[str, Any] = {"about": {**index, **about()}, "rows": []}
     known = {work.name: work for work in works(index["seed"], index["count"])}
     with loading(index):
-        for name in index["names"]:
+        for name in names:
             if name in index["failed"] or options.only not in name:
                 continue
             row = _measured(known[name], options.folder / name, options.rival)

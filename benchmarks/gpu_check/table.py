@@ -23,7 +23,6 @@ def keep(path: Path) -> None:
     """
     record = json.loads(path.read_text())
     results = record.pop("results")
-    record["names"] = [result["name"] for result in results if result["status"] == "right"]
     record["wrong"] = [result for result in results if result["status"] != "right"]
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(text(record))

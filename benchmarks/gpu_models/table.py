@@ -18,9 +18,10 @@ LONGEST = 12  # kernels of a list
 
 
 def keep(record: Mapping[str, Any]) -> None:
-    """Write a record, its lists of kernels summed up by name, and the page that shows it."""
+    """Write a record with as much of the lists of kernels as is shown, and its page."""
+    about = {name: value for name, value in record["about"].items() if name != "models"}
     rows = [row | {"profile": _summed(row.get("profile", {}))} for row in record["rows"]]
-    record = {"about": record["about"], "rows": rows}
+    record = {"about": about, "rows": rows}
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(text(record))
     (HERE / "README.md").write_text(render(record))
@@ -104,21 +105,30 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _summed(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Add up kernels of one name: how many there are, and their microseconds.
+    """Add up our kernels of one name: how many there are, and their microseconds.
 
     Kernels that are launched early wait for those before: only what they take longer counts.
+    Of PyTorch's the number is kept.
     """
     summed = {}
     for side, found in profile.items():
-        count: Counter[str] = Counter(name for name, *_ in found["kernels"])
-        us: Counter[str] = Counter()
-        end = 0.0  # of the first, the start is 0; they are in order of starts
-        for name, start, duration in found["kernels"]:
-            us[name] += max(0.0, start + duration - max(start, end))
-            end = max(end, start + duration)
-        kernels = [[name[:80], count[name], round(t, 1)] for name, t in us.most_common()]
-        summed[side] = {**found, "kernels": kernels}
+        if side not in ("ours", "inductor"):
+            continue
+        kept = {"launches": len(found["kernels"]), "busy_us": found["busy_us"]}
+        if side == "ours":
+            kept |= {"driver": found["driver"], "kernels": _by_name(found["kernels"])[:LONGEST]}
+        summed[side] = kept
     return summed
+
+
+def _by_name(kernels: Sequence[tuple[str, float, float]]) -> list[tuple[str, int, float]]:
+    count = Counter(name for name, *_ in kernels)
+    us: Counter[str] = Counter()
+    end = 0.0  # of the first, the start is 0; they are in order of starts
+    for name, start, duration in kernels:
+        us[name] += max(0.0, start + duration - max(start, end))
+        end = max(end, start + duration)
+    return [(name[:80], count[name], round(t, 1)) for name, t in us.most_common()]
 
 
 def _kernels(row: Mapping[str, Any]) -> list[str]:
@@ -129,13 +139,12 @@ def _kernels(row: Mapping[str, Any]) -> list[str]:
     lines = ["", f"## Kernels of {row['name']}", ""]
     lines += table(
         ["kernel", "launches", "us"],
-        [[f"`{name}`", str(n), f"{us:.1f}"] for name, n, us in found["kernels"][:LONGEST]],
+        [[f"`{name}`", str(n), f"{us:.1f}"] for name, n, us in found["kernels"]],
     )
     asked = ", ".join(f"{name} {n:g} ({us:.0f} us)" for name, (n, us) in found["driver"].items())
     lines += ["", f"Busy for {found['busy_us']:.0f} us."]
     lines += [f"The host asks for: {asked}."] if asked else []
     if "inductor" in row["profile"]:
         rival = row["profile"]["inductor"]
-        count = sum(n for _, n, _ in rival["kernels"])
-        lines += [f"PyTorch's {count} kernels are busy for {rival['busy_us']:.0f} us."]
+        lines += [f"PyTorch's {rival['launches']} kernels are busy for {rival['busy_us']:.0f} us."]
     return lines

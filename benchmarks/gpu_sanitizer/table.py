@@ -6,17 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_sweep.table import describe
+from benchmarks.gpu_sweep.table import describe_any
 from benchmarks.markdown import table
 from benchmarks.records import text
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_sanitizer.json"
-DESCRIBED = ("flash mma", "flash tma", "mma.sync", "wgmma", "wgmma of windows")
 
 
 def keep(record: Mapping[str, Any]) -> None:
-    """Write a record, and the page that shows it."""
+    """Write a record, its configurations in words, and the page that shows it."""
+    cases = {
+        name: {**case, "config": describe_any(case["config"])}
+        for name, case in record["cases"].items()
+    }
+    record = {**record, "cases": cases}
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(text(record))
     (HERE / "README.md").write_text(render(record))
@@ -65,12 +69,4 @@ def _order(tool: str) -> int:
 
 def _cells(name: str, case: Mapping[str, Any], tools: list[str]) -> list[str]:
     verdicts = [case["tools"].get(tool, {"verdict": "not run"})["verdict"] for tool in tools]
-    return [case["family"], name, _words(case["config"]), *verdicts]
-
-
-def _words(config: Mapping[str, Any] | None) -> str:
-    if config is None:
-        return "default"
-    if config.get("kernel") in DESCRIBED:
-        return describe(config)
-    return ", ".join(f"{name} {value}" for name, value in config.items() if value)
+    return [case["family"], name, case["config"], *verdicts]

@@ -15,33 +15,40 @@ HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_sweep.json"
 FLOOR = 1.08  # how much longer than the best defaults may take, in geometric mean
 BEHIND = 1.05  # a default that is named
+DESCRIBED = ("flash mma", "flash tma", "mma.sync", "wgmma", "wgmma of windows")
 
 
 def keep(record: Mapping[str, Any]) -> None:
-    """Write a record, less what configurations leave at 0, and the page that shows it."""
+    """Write a record, its configurations in words, and the page that shows it."""
     RESULT.parent.mkdir(exist_ok=True)
-    shapes = [
-        {**shape, "candidates": [{**c, "config": _set(c["config"])} for c in shape["candidates"]]}
-        for shape in record["shapes"]
-    ]
-    RESULT.write_text(text({**record, "shapes": shapes}))
+    record = {**record, "shapes": [in_words(shape) for shape in record["shapes"]]}
+    RESULT.write_text(text(record))
     (HERE / "README.md").write_text(render(record))
 
 
-def _set(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if value}
+def in_words(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep of a shape's candidates the times, the default first, and why some have none."""
+    us, wrong = {}, {}
+    for candidate in shape["candidates"]:
+        name = describe(candidate["config"])
+        if candidate["wrong"]:
+            wrong[name] = candidate["wrong"]
+        else:
+            us[name] = candidate["us"]
+    kept = {"name": shape["name"], "held_out": shape.get("held_out"), "us": us, "wrong": wrong}
+    kept["is_default_wrong"] = bool(shape["candidates"][0]["wrong"])
+    return {name: value for name, value in kept.items() if value}
 
 
 def render(record: Mapping[str, Any]) -> str:
-    """Write the page."""
+    """Write the page of a record whose configurations are in words."""
     about, shapes = record["about"], record["shapes"]
-    measured = [shape for shape in shapes if not shape["candidates"][0]["wrong"]]
+    measured = [shape for shape in shapes if not shape.get("is_default_wrong")]
     ratios = [_ratio(shape) for shape in measured]
     wrong = [
-        f"* {shape['name']}, {describe(c['config'])}: {c['wrong']}"
+        f"* {shape['name']}, {config}: {reason}"
         for shape in shapes
-        for c in shape["candidates"]
-        if c["wrong"]
+        for config, reason in shape.get("wrong", {}).items()
     ]
     behind = sum(ratio > BEHIND for ratio in ratios)
     mean = _mean(ratios)
@@ -78,8 +85,17 @@ def _of_held_out(measured: Iterable[Mapping[str, Any]]) -> list[str]:
     return [f"Of shapes that no fit saw: {_mean(ratios):.3f} (of {len(ratios)}).", ""]
 
 
+def describe_any(config: Mapping[str, Any] | None) -> str:
+    """Name a configuration of any template."""
+    if config is None:
+        return "default"
+    if config.get("kernel") in DESCRIBED:
+        return describe(config)
+    return ", ".join(f"{name} {value}" for name, value in config.items() if value)
+
+
 def describe(config: Mapping[str, Any]) -> str:
-    """Name a configuration in a few words."""
+    """Name a configuration of attention or a GEMM in a few words."""
     kernel, c = str(config["kernel"]), defaultdict(int, config)
     if kernel == "flash mma":
         kernel = "wgmma" if c["uses_wgmma"] else "mma.sync"
@@ -104,15 +120,9 @@ def describe(config: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _best(shape: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = min(
-        (c for c in shape["candidates"] if not c["wrong"]), key=lambda c: c["us"]
-    )
-    return found
-
-
 def _ratio(shape: Mapping[str, Any]) -> float:
-    return float(shape["candidates"][0]["us"] / _best(shape)["us"])
+    default, *_ = us = [*shape["us"].values()]
+    return float(default / min(us))
 
 
 def _mean(ratios: Iterable[float]) -> float:
@@ -121,14 +131,14 @@ def _mean(ratios: Iterable[float]) -> float:
 
 
 def _cells(shape: Mapping[str, Any]) -> list[str]:
-    default, best = shape["candidates"][0], _best(shape)
-    count = sum(not c["wrong"] for c in shape["candidates"])
+    us = shape["us"]
+    default, best = next(iter(us)), min(us, key=us.get)
     return [
         shape["name"],
-        str(count),
-        describe(default["config"]),
-        f"{default['us']:.2f}",
-        "default" if best is default else describe(best["config"]),
-        f"{best['us']:.2f}",
-        f"{default['us'] / best['us']:.3f}",
+        str(len(us)),
+        default,
+        f"{us[default]:.2f}",
+        "default" if best == default else best,
+        f"{us[best]:.2f}",
+        f"{us[default] / us[best]:.3f}",
     ]

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_sweep.table import describe
+from benchmarks.gpu_sweep.table import describe_any
 from benchmarks.markdown import table
 from benchmarks.records import text
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_tuning.json"
 CANDIDATES, LINES = "candidates", "records.jsonl"
-DESCRIBED = ("flash mma", "flash tma", "mma.sync", "wgmma", "wgmma of windows")
 FLOOR = 1.05  # wanted of the default's time over the one with records
 
 
@@ -62,11 +61,11 @@ def _task(task: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[s
         "calls": task["calls"],
         "trials": len(trials) - 1,
         "failed": sum(us is None for _, us, _, _ in trials),
-        "default": default,
+        "default": describe_any(default),
         "default_us": own,
         "gain": tuned[2] / tuned[1] if tuned else 1.0,
-        "config": tuned[0] if tuned else default,
-        "best_trial": [round(1 / best[0], 4), best[1]],
+        "config": describe_any(tuned[0] if tuned else default),
+        "best_trial": [round(1 / best[0], 4), describe_any(best[1])],
     }
 
 
@@ -167,16 +166,10 @@ def _faster(one: Mapping[str, Any]) -> Iterable[list[str]]:
                 task["title"][:70],
                 str(task["calls"]),
                 f"{task['default_us']:.2f}",
-                _words(task["default"]),
+                task["default"],
                 f"{task['gain']:.3f}",
-                _words(task["config"]),
+                task["config"],
             ]
-
-
-def _words(config: Mapping[str, Any]) -> str:
-    if config.get("kernel") in DESCRIBED:
-        return describe(config)
-    return ", ".join(f"{name} {value}" for name, value in config.items() if value)
 
 
 def _mean(ratios: Sequence[float]) -> float:

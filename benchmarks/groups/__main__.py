@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.__main__ import write
+from benchmarks.records import columns
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
@@ -57,7 +58,7 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
     for name in options.models:
         survey.model(name, progress=lambda line: print(line, file=sys.stderr, flush=True))
         record |= survey.result()
-        write(options.json, record)
+        write(options.json, {**record, "groups": columns(record["groups"])})
     return record
 
 

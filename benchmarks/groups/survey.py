@@ -8,12 +8,12 @@ from typing import Any
 from tvm.target import Target
 
 from tvm_fusion.device import parse
+from tvm_fusion.ecg.operator import Value
 from tvm_fusion.fusion.record_key import Key
 
 from . import measure
 from .cases import Case, cases, planned
 
-_DIGITS = 16  # of a hash that are enough to find a group again
 _ROUNDS = ("quotients", "runs")  # what figures are the medians of: not kept
 
 Progress = Callable[[str], None]
@@ -51,7 +51,7 @@ class Survey:
             if key not in self._groups:
                 result = measure.measure(case, self._target, self._settings, self._seed)
                 kept = {k: v for k, v in result.items() if k not in _ROUNDS}
-                self._groups[key] = self._about(case, key) | kept
+                self._groups[key] = _about(case) | kept
                 shown = f"{result['ratio']:.2f}" if "ratio" in result else result["reason"]
                 progress(f"{name}: {number}/{len(several)} {case.group.title}: {shown}")
             calls = self._groups[key]["models"]
@@ -67,12 +67,16 @@ class Survey:
             "broken": sum(g["status"] != "right" for g in groups),
         }
 
-    def _about(self, case: Case, key: Key) -> dict[str, Any]:
-        return {
-            "title": case.group.title,
-            "template": case.template,
-            "structure": key.structure[:_DIGITS],
-            "inputs": [str(v.type) for v in case.group.inputs],
-            "outputs": [str(v.type) for v in case.group.outputs],
-            "models": {},
-        }
+
+def _about(case: Case) -> dict[str, Any]:
+    return {
+        "title": case.group.title,
+        "template": case.template,
+        "inputs": [_type(v) for v in case.group.inputs],
+        "outputs": [_type(v) for v in case.group.outputs],
+        "models": {},
+    }
+
+
+def _type(value: Value) -> str:
+    return f"{value.dtype} {'x'.join(map(str, value.shape))}"

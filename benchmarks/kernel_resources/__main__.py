@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.__main__ import write
+from benchmarks.records import columns
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     print(summary(record))
     if options.json is not None:
-        write(options.json, record)
+        write(options.json, _stored(record))
     if options.json == RESULT:
         README.write_text(render(record))
     return 0
@@ -73,7 +74,7 @@ def _rows(groups: Sequence[ClaimedGroup], spec: Any) -> Iterator[dict[str, Any]]
     while batch := dict(islice(items, BATCH)):
         for name, codes in machine_code(batch, spec).items():
             number = int(name[1:].partition("k")[0])
-            found.setdefault(number, []).extend(map(_used, codes))
+            found.setdefault(number, []).extend(map(asdict, codes))
         print(f"compiled {len(found)} of {len(groups)} groups", file=sys.stderr, flush=True)
     for number, group in enumerate(groups):
         claim = group.claim
@@ -86,8 +87,18 @@ def _rows(groups: Sequence[ClaimedGroup], spec: Any) -> Iterator[dict[str, Any]]
         }
 
 
-def _used(code: MachineCode) -> dict[str, int]:
-    return {name: value for name, value in asdict(code).items() if value}
+def _stored(record: dict[str, Any]) -> dict[str, Any]:
+    """Write figures as lists, their names once."""
+    rows = [
+        row
+        | {
+            "claimed": [*row["claimed"].values()],
+            "kernels": [[*k.values()] for k in row["kernels"]],
+        }
+        for row in record["groups"]
+    ]
+    names = {"claimed": ["registers", "shared"], "kernels": [f.name for f in fields(MachineCode)]}
+    return {**record, "figures": names, "groups": columns(rows)}
 
 
 def _parser() -> argparse.ArgumentParser:

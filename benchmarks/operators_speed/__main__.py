@@ -21,6 +21,7 @@ from .table import render
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "operators.json"
+TIMES = ("ours_us", "theirs_us")
 SECONDS = 90  # that one case may take
 BATCH = 40  # cases of one process
 
@@ -40,7 +41,7 @@ def main() -> int:
     args = parser.parse_args()
     record: dict[str, Any] = {"environment": {}, "cases": {}}
     if args.record.exists():
-        record = json.loads(args.record.read_text())
+        record = load(args.record)
     if not args.render:
         record["environment"] = environment.describe(ROOT)
         keys = [f"{size}/{case.name}" for size in SIZES for case in catalog(size)]
@@ -54,17 +55,36 @@ def main() -> int:
                 record["cases"][key] = _quicker(done.get(key, {}), found) if args.above else found
                 wanted.remove(key)
             record["cases"] = {k: record["cases"][k] for k in keys if k in record["cases"]}
-            args.record.write_text(text(record))
+            store(args.record, record)
     if args.record == RECORD:
         (HERE / "README.md").write_text(render(record))
     return 0
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a record, whose times are pairs."""
+    record = json.loads(path.read_text())
+    named = {
+        key: dict(zip(TIMES, case, strict=True)) if isinstance(case, list) else case
+        for key, case in record["cases"].items()
+    }
+    return {**record, "cases": named}
+
+
+def store(path: Path, record: dict[str, Any]) -> None:
+    """Write a record."""
+    cases = {
+        key: [case[name] for name in TIMES] if TIMES[0] in case else case
+        for key, case in record["cases"].items()
+    }
+    path.write_text(text({**record, "cases": cases}))
 
 
 def _quicker(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Of two measurements take the least of each."""
     if "ours_us" not in one or "ours_us" not in other:
         return other
-    return {key: min(one[key], other[key]) for key in ("ours_us", "theirs_us")}
+    return {key: min(one[key], other[key]) for key in TIMES}
 
 
 def _ratio(found: dict[str, Any]) -> float:

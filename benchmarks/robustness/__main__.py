@@ -17,6 +17,7 @@ from .table import GOOD, page
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "robustness.json"
+NAMES = ("outcome", "seconds", "kernels", "error", "gain", "reference", "family", "reason")
 CELLS = (
     "cpu:fp32",
     "cpu:fp16",
@@ -41,9 +42,9 @@ def main() -> int:
     options = parser.parse_args()
     os.environ.update({name: "1" for name in ("OMP_NUM_THREADS", "TVM_NUM_THREADS")})
     os.environ["HF_HUB_OFFLINE"] = "1"
-    found = json.loads(options.record.read_text()) if options.record.exists() else {}
+    found = load(options.record) if options.record.exists() else {}
     for other in options.join:
-        for name, rows in json.loads(other.read_text()).items():
+        for name, rows in load(other).items():
             found[name] = {**found.get(name, {}), **rows}
     from .catalog import FAMILIES
 
@@ -52,7 +53,7 @@ def main() -> int:
         _sweep(options, found, families)
     if options.record == RECORD:
         _store(RECORD, found, families)
-        (HERE / "README.md").write_text(page(json.loads(RECORD.read_text()), len(families)))
+        (HERE / "README.md").write_text(page(load(RECORD), len(families)))
     ours = [row for rows in found.values() for cell, row in rows.items() if cell != "stock"]
     return 1 if any(row["outcome"] in ("wrong", "crash", "hang") for row in ours) else 0
 
@@ -75,13 +76,33 @@ def _sweep(options: argparse.Namespace, found: dict[str, Any], families: Mapping
             _store(options.record, found, families)
 
 
+def load(path: Path) -> dict[str, Any]:
+    """Read a record: of each model its rows, by cell."""
+    record = json.loads(path.read_text())
+    names = record["names"]
+    return {
+        model: {
+            cell: {k: v for k, v in zip(names, row, strict=False) if v is not None}
+            for cell, row in rows.items()
+        }
+        for model, rows in record["models"].items()
+    }
+
+
 def _store(path: Path, found: Mapping[str, Any], families: Mapping[str, str]) -> None:
-    """Write a record in the order of the catalog."""
-    record = {name: found[name] for name in families if name in found}
-    for name, rows in record.items():
+    """Write a record in the order of the catalog: rows are lists, without nulls at the end."""
+    models = {name: found[name] for name in families if name in found}
+    for name, rows in models.items():
         rows["export"]["family"] = families[name]
+    values = {
+        name: {cell: [row.get(key) for key in NAMES] for cell, row in rows.items()}
+        for name, rows in models.items()
+    }
+    for row in (row for rows in values.values() for row in rows.values()):
+        while row[-1] is None:
+            row.pop()
     path.parent.mkdir(exist_ok=True)
-    path.write_text(records.text(record))
+    path.write_text(records.text({"names": NAMES, "models": values}))
 
 
 if __name__ == "__main__":

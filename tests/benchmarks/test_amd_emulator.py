@@ -1,6 +1,5 @@
 """AMD kernels run in tinygrad's emulator, where a checkout of it is at hand."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.amd_emulator import mend, table
-from benchmarks.amd_emulator.__main__ import RECORD, VARIABLE
+from benchmarks.amd_emulator.__main__ import RECORD, VARIABLE, load
 from benchmarks.amd_emulator.cases import CASES
 from benchmarks.amd_emulator.run import ARCHS, DTYPES
 from tvm_fusion.deploy.toolchain import rocm
@@ -19,7 +18,7 @@ FEW = ("softmax of short rows", "GEMV + bias + SiLU", "scan", "transpose")
 
 
 def test_the_record_holds_every_kind_and_the_page_is_its_own():
-    record = json.loads(RECORD.read_text())
+    record = load()
     kinds = {(r["case"], r["arch"], r["dtype"]) for r in record["runs"]}
     assert kinds == {(c, a, d) for c in CASES for a in ARCHS for d in DTYPES}
     assert len(CASES) >= 23
@@ -49,5 +48,5 @@ def test_kernels_are_right_in_the_emulator(arch, order, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    runs = json.loads(out.read_text())["runs"]
+    runs = load(out)["runs"]
     assert [r["case"] for r in runs if r["right"]] == list(FEW)

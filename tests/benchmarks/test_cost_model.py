@@ -1,12 +1,11 @@
 """The fit of the cost model: planted coefficients are found, and the table is of the samples."""
 
-import json
-
 import numpy as np
 import pytest
 
 from benchmarks.cost_model import __main__ as command
 from benchmarks.cost_model.fit import fit, predicted, rank_correlation
+from benchmarks.records import columns, rows_of
 from tvm_fusion.fusion import fitted
 from tvm_fusion.fusion.features import NAMES
 
@@ -49,8 +48,13 @@ def test_unknown_templates_have_the_coefficients_of_all():
 
 
 def test_what_ships_is_of_the_samples():
-    data = json.loads(command.SAMPLES.read_text())
+    data = command.load()
     counts = [len(device["rows"]) for device in data.values()]
     assert [one.provenance["kernels"] for one in fitted.fits().values()] == counts
     templates = {row["template"] for device in data.values() for row in device["rows"]}
     assert all(f"| {name} |" in (command.HERE / "README.md").read_text() for name in templates)
+
+
+def test_rows_of_a_table_come_back():
+    rows = [{"us": 1.5, "names": ["a"]}, {"us": 2.0}, {"failed": "a crash"}]
+    assert rows_of(columns(rows)) == rows

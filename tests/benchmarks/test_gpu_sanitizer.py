@@ -40,7 +40,7 @@ def found(verdict, *said):
 
 def test_page():
     tools = {"racecheck": found("2 hazards", "a hazard"), "memcheck": found("clean")}
-    case = {"family": "rows", "config": None, "failed": None, "tools": tools}
+    case = {"family": "rows", "config": "default", "failed": None, "tools": tools}
     lost = {"family": "scan", "config": None, "failed": "no nvcc", "tools": {}}
     about = {"device": "a GPU", "driver": "1", "target": "cuda:sm_90a", "sanitizer": "2"}
     planted = {"memcheck": found("3 errors")}

@@ -67,7 +67,7 @@ def test_page():
         {"name": "second", "candidates": [row(DEFAULT, 5.0), row(SMALL, 0.0, "errors of 7")]},
     ]
     about = {"device": "a GPU", "target": "cuda:sm_90a"}
-    page = table.render({"about": about, "shapes": shapes})
+    page = table.render({"about": about, "shapes": [*map(table.in_words, shapes)]})
     usual = "4 stages, 2 consumers, groups of 8"
     first = f"| first | 2 | wgmma 128x128x64, {usual} | 12.00 | wgmma 128x256x64, {usual} | 10.00 |"
     assert f"{first} 1.200 |" in page

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from relax_modules import main_module
 from tiny_models import dense_data
 from tvm import relax
 
@@ -49,12 +50,8 @@ def test_permissions_follow_the_umask(dense_artifact, tmp_path):
 
 
 def _unary(operator):
-    x, out = relax.Var("x", relax.TensorType((3, 5), "float32")), relax.BlockBuilder()
-    with out.function("main", [x]):
-        with out.dataflow():
-            y = out.emit_output(operator(x))
-        out.emit_func_output(y)
-    return out.get()
+    x = relax.Var("x", relax.TensorType((3, 5), "float32"))
+    return main_module([x], operator(x))
 
 
 def test_another_model_exported_to_the_same_place_is_the_one_that_runs(tmp_path):

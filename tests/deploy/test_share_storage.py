@@ -6,6 +6,7 @@ import tvm
 import tvm_ffi
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from relax_modules import typed_module
 from tvm import ir, relax, te, tirx
 
 from tvm_fusion.deploy.lower import LowerToVM
@@ -130,16 +131,10 @@ def test_a_view_keeps_its_tensor():
 
 
 def test_symbolic_shapes_keep_their_plan():
-    n = tirx.Var("n", "int64")
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((n,), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            a = builder.emit(relax.op.exp(x))
-            b = builder.emit(relax.op.exp(a))
-            y = builder.emit_output(relax.op.exp(b))
-        builder.emit_func_output(y)
-    mod = relax.transform.LegalizeOps()(builder.get())
+    x = relax.TensorType((tirx.Var("n", "int64"),), "float32")
+    exp = relax.op.exp
+    mod = typed_module(lambda emit, x: exp(emit(exp(emit(exp(x))))), x)
+    mod = relax.transform.LegalizeOps()(mod)
     before, after, *_ = planned(mod)
     assert after["main"].same_as(before["main"])
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tvm
 from numpy.lib.stride_tricks import sliding_window_view
-from relax_modules import main_module
+from relax_modules import main_module, module_of
 from tvm import relax, tirx
 
 from tvm_fusion import transform
@@ -253,16 +253,13 @@ def inputs_of(name, dtype):
     return [(rng.normal(0.4, 0.6, shape)).astype(DTYPES[dtype]) for shape in CASES[name][0]]
 
 
-def module_of(names, dtype):
-    builder = relax.BlockBuilder()
+def module(names, dtype):
+    functions = {}
     for name in names:
         shapes, operator, _ = CASES[name]
         params = [tensor(f"x{i}", shape, dtype) for i, shape in enumerate(shapes)]
-        with builder.function(name, params):
-            with builder.dataflow():
-                result = builder.emit_output(operator(*params))
-            builder.emit_func_output(result)
-    return builder.get()
+        functions[name] = params, operator(*params)
+    return module_of(functions)
 
 
 def build(mod, target):
@@ -275,7 +272,7 @@ def build(mod, target):
 def ours(request, target):
     with target:
         names = [name for name in CASES if is_rewritable(name, request.param)]
-        legal = transform.Legalize()(module_of(names, request.param))
+        legal = transform.Legalize()(module(names, request.param))
     return request.param, build(legal, target)
 
 
@@ -301,13 +298,13 @@ def test_rounds_once(ours):
 
 def test_relax_has_no_group_norm_for_bfloat16():
     with pytest.raises(TypeError, match="expects that data must be float"):
-        module_of(["group_norm"], "bfloat16")
+        module(["group_norm"], "bfloat16")
 
 
 @pytest.mark.parametrize("name", LONG_SUMS)
 def test_stock_rounds_at_every_step(target, name):
     with target:
-        mod = relax.backend.DispatchSortScan()(module_of([name], "float16"))
+        mod = relax.backend.DispatchSortScan()(module([name], "float16"))
         stock = build(relax.transform.LegalizeOps()(mod), target)
     assert error(stock, name, "float16") > 2
 
@@ -328,14 +325,14 @@ def large_mean_error(mod, name, target):
 @pytest.mark.parametrize("name", ["layer_norm", "instance_norm", "group_norm", "variance"])
 def test_small_deviation_from_a_large_mean(target, name):
     with target:
-        mod = transform.Legalize()(module_of([name], "float32"))
+        mod = transform.Legalize()(module([name], "float32"))
     assert large_mean_error(mod, name, target) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["instance_norm", "group_norm"])
 def test_stock_loses_a_small_deviation(target, name):
     with target:
-        mod = relax.transform.LegalizeOps()(module_of([name], "float32"))
+        mod = relax.transform.LegalizeOps()(module([name], "float32"))
     assert large_mean_error(mod, name, target) > 1e-3
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.report.planned import plan_model
@@ -18,13 +19,8 @@ def weight(*shape, dtype="float16"):
 
 def planned(body):
     """Plans of a function of one half tensor."""
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((ROWS, WIDTH), "float16"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            result = builder.emit_output(body(x))
-        builder.emit_func_output(result)
-    (plan,) = plan_model(builder.get(), TARGET).plans.values()
+    (plan,) = plan_model(main_module([x], body(x)), TARGET).plans.values()
     return plan
 
 

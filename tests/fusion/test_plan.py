@@ -20,7 +20,7 @@ from tvm_fusion.program.bind import buffer_of, parts_of
 from tvm_fusion.program.group import Group
 
 
-def built(body, *shapes, outputs=1):
+def built(body, *shapes):
     """Build a function from Python: ``body(builder, *params)`` returns what leaves."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]

@@ -38,14 +38,8 @@ class FakeBench:
 
 def transposed(rows=6):
     """``softmax`` feeding a transposition: Many-to-Many and Shuffle, a yellow cell."""
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((rows, 8), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit(relax.op.nn.softmax(x))
-            output = builder.emit_output(relax.op.permute_dims(y))
-        builder.emit_func_output(output)
-    return builder.get()
+    return main_module([x], relax.op.permute_dims(relax.op.nn.softmax(x)))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 from group_kernels import CPU, CUDA, group, tensor
 from kernel_refusals import IMAGE, KERNEL_CASES, behind, conv, ones
 from refusal_case import Case
+from relax_modules import main_module
 from toy_templates import Anchored, graph_of, planned
 from tvm import relax, tirx
 from tvm.script import ir as I
@@ -389,18 +390,6 @@ def test_a_template_says_why_not(case):
 # Edges -------------------------------------------------------------------------------------------
 
 
-def built(params, body):
-    """A module of ``body(emit, *params)``, which returns an expression or a list of such."""
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            results = body(builder.emit, *params)
-            results = results if isinstance(results, list) else [results]
-            outputs = [builder.emit_output(builder.normalize(r)) for r in results]
-        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-    return builder.get()
-
-
 def two_products(emit, x, w, v):
     return op.matmul(emit(op.nn.relu(emit(op.matmul(x, w)))), v)
 
@@ -475,14 +464,14 @@ EDGES = [
 )
 def test_an_edge_says_why_it_is_not_fused(code, params, body, edge, says):
     target = "cuda:sm_90a" if edge == "layer_norm -> matmul" else "cpu:x86-64-v4"
-    found = tvm_fusion.explain(built(params, body), target, stock=False).refused
+    found = tvm_fusion.explain(main_module(params, body), target, stock=False).refused
     edges = [(f"{e.producer.title} -> {e.consumer.title}", e.code) for e in found]
     assert (edge, code) in edges
     assert says in found[edges.index((edge, code))].sentence
 
 
 def test_a_proposal_that_a_better_one_overlaps():
-    mod = built([tensor("x", 6, 8)], chain(3, op.nn.softmax))
+    mod = main_module([tensor("x", 6, 8)], chain(3, op.nn.softmax))
     a, b, c = (found.name for found in graph_of(mod).operators)
     (edge,) = (
         d for d in planned(mod, Anchored(2, ((a, b), (b, c)))).decisions if d.code != "fused"

@@ -68,4 +68,4 @@ def test_table_is_the_best_of_every_state():
         assert table.shape == tuple(map(len, domains))
         for at in np.ndindex(table.shape):
             states = [domain[k] for domain, k in zip(domains, at, strict=True)]
-            assert table[at] == best(call, costs, costs.images, states)[1]
+            assert table[at] == best(call, costs, states)[1]

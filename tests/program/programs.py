@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
+from relax_modules import main_module as module
 from tvm import ir, relax, s_tir, tirx
 from tvm.relax import op
 
@@ -21,18 +22,6 @@ Emit = Callable[..., relax.Var]
 
 def tensor(name: str, shape: Sequence, dtype: str = "float32") -> relax.Var:
     return relax.Var(name, relax.TensorType(shape, dtype))
-
-
-def module(params: Sequence[relax.Var], body: Callable) -> tvm.IRModule:
-    """One dataflow block; ``body(emit, *params)`` returns what leaves it."""
-    builder = relax.BlockBuilder()
-    with builder.function("main", list(params)):
-        with builder.dataflow():
-            results = body(builder.emit, *params)
-            results = results if isinstance(results, list | tuple) else [results]
-            results = [builder.emit_output(r) for r in results]
-        builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
-    return builder.get()
 
 
 def group_of(mod: tvm.IRModule) -> tuple[Group, list[int | np.ndarray]]:

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 import tvm
+from byte_modules import rewritten, tensor
 from group_kernels import CPU, CUDA
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from relax_modules import main_module
+from relax_modules import typed_module as module
 from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
 from tvm_fusion import transform
-from tvm_fusion.core.decisions import recording
 from tvm_fusion.pipeline import relax_pipeline
 
 op = relax.op
@@ -24,25 +24,7 @@ PADDED = {"padding": (1, 1, 0, 2)}  # top, left, bottom, right
 WIDTHS = [0, 0, 0, 0, 1, 0, 1, 2]
 
 
-def module(body, *types):
-    params = [relax.Var(f"x{i}", t) for i, t in enumerate(types)]
-    return main_module(params, body)
-
-
-def tensor(*shape, dtype="uint8"):
-    return relax.TensorType(shape, dtype)
-
-
 IMAGE = (N, 8, 9, 7)
-
-
-def rewritten(mod):
-    """The module after the pass, which has nothing left to do, and the codes of its decisions."""
-    with recording() as log:
-        after = transform.ByteProducts()(mod)
-    relax.analysis.well_formed(after)  # raises
-    assert transform.ByteProducts()(after).same_as(after)
-    return after, [d.code for d in log]
 
 
 def widened(w, zero=None, **given):

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import tvm
+from byte_modules import rewritten, tensor
 from group_kernels import CPU
-from relax_modules import main_module
+from relax_modules import typed_module as module
 from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
-from tvm_fusion import transform
-from tvm_fusion.core.decisions import recording
 from tvm_fusion.pipeline import relax_pipeline
 
 op = relax.op
@@ -17,24 +16,6 @@ M = tirx.Var("m", "int64")
 RNG = np.random.default_rng(0)
 W = RNG.integers(-128, 128, (50, 36)).astype("int8")
 SCALES = RNG.uniform(0.01, 0.02, 36).astype("float32")
-
-
-def module(body, *types):
-    params = [relax.Var(f"x{i}", t) for i, t in enumerate(types)]
-    return main_module(params, body)
-
-
-def tensor(*shape, dtype="uint8"):
-    return relax.TensorType(shape, dtype)
-
-
-def rewritten(mod):
-    """The module after the pass, which has nothing left to do, and the codes of its decisions."""
-    with recording() as log:
-        after = transform.ByteProducts()(mod)
-    relax.analysis.well_formed(after)  # raises
-    assert transform.ByteProducts()(after).same_as(after)
-    return after, [d.code for d in log]
 
 
 def widened(w, zero=None, weight_zero=None):

@@ -68,18 +68,6 @@ def test_a_workspace_is_seen_by_the_memory_planner():
     assert f"{4 * 6 * 8}" in str(lowered["main"])  # bytes of its storage
 
 
-def test_kernels_that_write_two_outputs_each_its_own():
-    def emission(group):
-        first, second = tanh_then_add()
-        return Emission((kernel(first, "i0", "o0"), kernel(second, "o0 i1", "o1")))
-
-    x, y = random(*MATRIX), random(*MATRIX)[::-1].copy()
-    _, mod = compiled(TwoOutputs, Toy("tanh+add", emission))
-    a, b = run(mod, x, y)
-    np.testing.assert_allclose(a, np.tanh(x), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(b, np.tanh(x) + y, rtol=1e-5, atol=1e-6)
-
-
 def both_at_once():
     """``a = tanh(x)`` and ``b = tanh(x) + y`` in one function, with ``b`` before ``a``."""
     x, y, b, a = (buffer(name) for name in "xyba")
@@ -89,10 +77,25 @@ def both_at_once():
     return func([x, y, b, a], tirx.SeqStmt([first, second]))
 
 
-def test_one_kernel_that_writes_outputs_in_another_order():
-    def emission(group):
-        return Emission((kernel(both_at_once(), "i0 i1", "o1 o0"),))
+def each_its_own(group):
+    first, second = tanh_then_add()
+    return Emission((kernel(first, "i0", "o0"), kernel(second, "o0 i1", "o1")))
 
+
+def one_in_another_order(group):
+    return Emission((kernel(both_at_once(), "i0 i1", "o1 o0"),))
+
+
+def an_output_and_a_workspace_for_the_next(group):
+    _, second = tanh_then_add()
+    kernels = (kernel(both_at_once(), "i0 i1", "w0 o0"), kernel(second, "o0 i1", "o1"))
+    return Emission(kernels, workspaces=(ROOT,))
+
+
+@pytest.mark.parametrize(
+    "emission", [each_its_own, one_in_another_order, an_output_and_a_workspace_for_the_next]
+)
+def test_kernels_that_write_two_outputs(emission):
     x, y = random(*MATRIX), random(*MATRIX)[::-1].copy()
     _, mod = compiled(TwoOutputs, Toy("tanh+add", emission))
     a, b = run(mod, x, y)
@@ -108,19 +111,6 @@ def test_one_kernel_that_needs_a_workspace():
     _, mod = compiled(Chain, Toy("tanh+add", emission))
     (got,) = run(mod, x, y)
     np.testing.assert_allclose(got, np.tanh(x) + y, rtol=1e-5, atol=1e-6)
-
-
-def test_a_kernel_that_writes_an_output_and_a_workspace_for_the_next():
-    def emission(group):
-        _, second = tanh_then_add()
-        kernels = (kernel(both_at_once(), "i0 i1", "w0 o0"), kernel(second, "o0 i1", "o1"))
-        return Emission(kernels, workspaces=(ROOT,))
-
-    x, y = random(*MATRIX), random(*MATRIX)[::-1].copy()
-    _, mod = compiled(TwoOutputs, Toy("tanh+add", emission))
-    a, b = run(mod, x, y)
-    np.testing.assert_allclose(a, np.tanh(x), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(b, np.tanh(x) + y, rtol=1e-5, atol=1e-6)
 
 
 def test_one_function_launched_twice():

@@ -89,17 +89,14 @@ def test_what_a_function_repeats_binds_nothing(function):
     """TVM uses their argument several times, and lowers a symbolic division anew in each."""
     rows, columns = (tirx.Var(name, "int64") for name in "nm")
     x = relax.Var("x", relax.TensorType((rows, columns, 1), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            squashed = builder.emit(getattr(relax.op, function)(builder.emit(relax.op.erf(x))))
-            squared = builder.emit(relax.op.square(x))
-            results = [squashed, relax.op.permute_dims(squared, [1, 2, 0])]
-            results = [builder.emit_output(result) for result in results]
-        builder.emit_func_output(results)
+
+    def body(emit, x):
+        squashed = emit(getattr(relax.op, function)(emit(relax.op.erf(x))))
+        return [squashed, relax.op.permute_dims(emit(relax.op.square(x)), [1, 2, 0])]
+
     target = parse("cpu").tvm_target()
     executable = tvm.compile(
-        builder.get(), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
+        main_module([x], body), target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
     )
     data = np.random.default_rng(0).normal(size=(9, 6, 1)).astype("float32")
     found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(data))

@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from relax_modules import main_module
-from tvm import relax
+from tuned_models import attention
 
 from tvm_fusion import FusionConfig
 from tvm_fusion.fusion.comparisons import Comparisons
@@ -21,22 +20,10 @@ from tvm_fusion.tuning.candidates import export_candidates
 from tvm_fusion.tuning.exchange import import_lines
 
 
-def scores():
-    """``softmax(q k) v``: proposals of which it depends whether they are taken."""
-
-    def body(emit, q, k, v):
-        found = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k))))
-        return emit(relax.op.matmul(found, v))
-
-    shapes = {"q": (19, 24), "k": (24, 19), "v": (19, 24)}
-    params = [relax.Var(n, relax.TensorType(s, "float32")) for n, s in shapes.items()]
-    return main_module(params, body)
-
-
 def exported(tmp_path, name, profile="trials=9", target="cpu"):
     config = FusionConfig(profile=profile)
     db = tmp_path / "t.db"
-    return export_candidates(scores(), target, tmp_path / name, config, db=db, budget="trials=2")
+    return export_candidates(attention(), target, tmp_path / name, config, db=db, budget="trials=2")
 
 
 def table(folder):
@@ -95,7 +82,7 @@ def test_answers_of_another_machine_decide(tmp_path, unbuilt, answers, us, chang
         (answer,) = Comparisons(records).everything()
     assert answer.us == tuple(us)
     assert bool(answer.error) == (not us)
-    counts = plan_model(scores(), "cpu", FusionConfig(db=tmp_path / "t.db")).profile
+    counts = plan_model(attention(), "cpu", FusionConfig(db=tmp_path / "t.db")).profile
     assert (counts["known"], counts["failed"]) == (int(bool(us)), int(not us))
 
 
@@ -110,7 +97,7 @@ def test_another_plan_asks_other_questions_until_none_is_open(tmp_path, unbuilt)
         rounds += 1
     assert rounds == 2
     config = FusionConfig(db=tmp_path / "t.db")
-    assert plan_model(scores(), "cpu", config).profile == {
+    assert plan_model(attention(), "cpu", config).profile == {
         "measured": 0, "known": 2, "failed": 0, "estimated": 0,
     }  # fmt: skip
 
@@ -136,5 +123,5 @@ def test_the_script_measures_questions(tmp_path):
     assert run.returncode == 0, run.stderr
     assert run.stdout.count(" us fused, ") == 2
     assert import_lines(tmp_path / "t.db", tmp_path / "c" / "records.jsonl") == 2
-    counts = plan_model(scores(), "cpu", FusionConfig(db=tmp_path / "t.db")).profile
+    counts = plan_model(attention(), "cpu", FusionConfig(db=tmp_path / "t.db")).profile
     assert counts["known"] == 2

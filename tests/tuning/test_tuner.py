@@ -11,8 +11,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import tvm
-from relax_modules import main_module
-from tuned_models import QUICK, FakeBench, two_products
+from tuned_models import QUICK, FakeBench, attention, two_products
 from tvm import relax
 
 import tvm_fusion
@@ -360,18 +359,6 @@ def test_measured_for_real(tmp_path):
     found = tvm_fusion.tune(two_products(), db=tmp_path / "t.db", budget="trials=12", effort=QUICK)
     assert (found.trials, found.failed) == (12, 0)
     assert 0 < found.us <= found.default_us
-
-
-def attention():
-    """``softmax(q k) v``: the planner asks whether to take it as one kernel."""
-
-    def body(emit, q, k, v):
-        scores = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k))))
-        return emit(relax.op.matmul(scores, v))
-
-    shapes = {"q": (19, 24), "k": (24, 19), "v": (19, 24)}
-    params = [relax.Var(n, relax.TensorType(s, "float32")) for n, s in shapes.items()]
-    return main_module(params, body)
 
 
 @pytest.mark.parametrize(("us", "tasks"), [((1.0, 2.0), 1), ((2.0, 1.0), 3)])

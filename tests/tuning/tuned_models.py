@@ -26,6 +26,18 @@ def two_products(rows=29, seed=0):
     return main_module([x], body)
 
 
+def attention():
+    """``softmax(q k) v``: the planner asks whether to take it as one kernel."""
+
+    def body(emit, q, k, v):
+        scores = emit(relax.op.nn.softmax(emit(relax.op.matmul(q, k))))
+        return emit(relax.op.matmul(scores, v))
+
+    shapes = {"q": (19, 24), "k": (24, 19), "v": (19, 24)}
+    params = [relax.Var(n, relax.TensorType(s, "float32")) for n, s in shapes.items()]
+    return main_module(params, body)
+
+
 def smooth(config):
     """Microseconds that depend on a configuration smoothly: 6 x 32 tiles are best."""
     return 10.0 * (1 + abs(math.log2(config["mr"] / 6)) + abs(math.log2(config["nr"] / 32)))

@@ -87,7 +87,7 @@ class Calls:
     tensors: Sequence[Tensor]
 
 
-def group_calls(mod: tvm.IRModule, block: relax.DataflowBlock, groups: Groups) -> Calls:
+def group_calls(block: relax.DataflowBlock, groups: Groups) -> Calls:
     """Read a block whose operators are planned."""
     tensors: dict[relax.Var, Tensor] = {}
     calls: list[GroupCall] = []

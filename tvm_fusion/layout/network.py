@@ -129,7 +129,7 @@ class Network:
         """Tell in which layouts a call reads and writes its images."""
         call, costs, tensors = self.calls[k]
         states = [self._states[self._number[t]][values[self._number[t]]] for t in tensors]
-        return best(call, costs, tensors, states)[0]
+        return best(call, costs, states)[0]
 
     def _all(self) -> list[Table]:
         calls = [t for k in range(len(self.calls)) for t in self._tables(k)]

@@ -63,7 +63,7 @@ def choose_layouts(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
         changed = False
         for k, block in enumerate(blocks):
             if isinstance(block, relax.DataflowBlock):
-                calls = group_calls(mod, block, groups)
+                calls = group_calls(block, groups)
                 choice = choose(calls, book)
                 if choice is not None:
                     record_choice(choice)

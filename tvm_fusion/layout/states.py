@@ -45,9 +45,7 @@ def best_costs(
     return table
 
 
-def best(
-    call: GroupCall, costs: GroupCosts, tensors: Sequence[Tensor], states: Sequence[State]
-) -> tuple[Assignment, float]:
+def best(call: GroupCall, costs: GroupCosts, states: Sequence[State]) -> tuple[Assignment, float]:
     """Choose in which of their layouts a call reads tensors; it writes the first."""
     options = [
         state if value in call.reads else state[:1]

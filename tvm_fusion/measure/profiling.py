@@ -44,7 +44,7 @@ def profiled(config: FusionConfig, spec: TargetSpec) -> Iterator[Profile | None]
         bench = None
     else:
         budget = Budget.parse(config.profile)
-        check_measurable(spec, "profile")
+        check_measurable(spec)
         records = default_records() if config.db is None else Records.open(config.db)
         if records is None:
             raise UserError(
@@ -112,7 +112,7 @@ def records_of(config: FusionConfig) -> Records | None:
     return default_records() if config.db is None else Records.open(config.db, must_exist=True)
 
 
-def check_measurable(spec: TargetSpec, what: str) -> None:
+def check_measurable(spec: TargetSpec) -> None:
     """Stop where kernels for a target cannot run in this process.
 
     Raises
@@ -122,7 +122,7 @@ def check_measurable(spec: TargetSpec, what: str) -> None:
     """
     if spec.kind != "llvm" or spec.triple is not None:
         raise UserError(
-            f"target {spec.text!r} cannot be measured here ({what})",
+            f"target {spec.text!r} cannot be measured here (profile)",
             "cpu, the machine that this is",
             "measure on a machine that is the target, and import its records",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,9 +64,9 @@ class Match:
 class Law:
     """An equation between expressions.
 
-    Subclasses give both sides; the docstring is the equation. Of a law that holds in one direction
-    under conditions :meth:`check` tells which are missing; what no pattern can say is written by
-    :meth:`rewrite`.
+    Most are an :class:`Equation`. Of other subclasses the docstring is the equation: those that
+    hold under conditions (:meth:`check` tells which are missing), and those with a right side
+    that no pattern can say, which :meth:`rewrite` writes.
 
     Attributes
     ----------
@@ -132,6 +132,40 @@ class Law:
 
     def __repr__(self) -> str:
         return f"{self.name}: {(self.__doc__ or '').strip()}"
+
+
+class Equation(Law):
+    """A law that is told by its two sides, and by a condition where it has one.
+
+    Parameters
+    ----------
+    name, before, after, both, needs, is_modular
+        As of :class:`Law`.
+    condition : callable, optional
+        The check: says of a match why the law does not hold there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        before: Pattern,
+        after: Pattern,
+        condition: Callable[[Match], Refusal | None] | None = None,
+        *,
+        both: bool = False,
+        needs: str = "",
+        is_modular: bool = False,
+    ) -> None:
+        self.name, self.before, self.after = name, before, after
+        self.both, self.needs, self.is_modular = both, needs, is_modular
+        self._condition = condition
+
+    def check(self, match: Match) -> Refusal | None:
+        """Ask the condition."""
+        return None if self._condition is None else self._condition(match)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.before} = {self.after}."
 
 
 class _Backwards(Law):

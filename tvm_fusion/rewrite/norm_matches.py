@@ -96,7 +96,8 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
         if not products:
             continue
         columns = _columns(b.value)
-        norm = _read(b.value) if all(_width(x) % VECTOR == 0 for x in products) else None
+        widths = [_columns(x) or 1 for x in products]
+        norm = None if any(width % VECTOR for width in widths) else _read(b.value)
         if norm is None:
             reason = (
                 f"It is not over rows of a multiple of {WIDTH} elements of a half type, at most "
@@ -112,7 +113,7 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
         ):
             reason = "Something but a product or a sum behind one reads it, as a kernel of its own."
         else:
-            gain = gain_us(norm.rows, norm.columns, map(_width, products), multiprocessors)
+            gain = gain_us(norm.rows, norm.columns, widths, multiprocessors)
             if gain > 0:
                 found[hash(b.var)] = norm
                 continue
@@ -180,6 +181,7 @@ def _is_behind(
 
 
 def _columns(x: relax.Expr) -> int | None:
+    """Count a tensor's columns; None where they are not known."""
     shape = x.ty.shape
     return static(shape.values[-1]) if isinstance(shape, relax.ShapeExpr) else None
 
@@ -192,11 +194,6 @@ def is_product(value: Any) -> bool:
         and value.args[1].ty.ndim == 2
         and dtype_of(value.args[1]) in HALF
     )
-
-
-def _width(product: relax.Call) -> int:
-    """Count the columns of a product."""
-    return static(product.args[1].ty.shape.values[-1]) or 1
 
 
 def _bindings(func: relax.Function) -> Iterator[relax.VarBinding]:

@@ -140,7 +140,7 @@ def tune(
     spec = parse(target).permitting(config.flags)
     tracker = _tracker(spec, runner)
     if comparing is not None:
-        check_measurable(spec, "profile")
+        check_measurable(spec)
         if tracker:
             raise UserError(
                 f"runner {runner!r} with the option profile",

@@ -1,6 +1,7 @@
 """Modules of one function, and what recomposition makes of them."""
 
 import tvm
+from relax_modules import typed_module
 from tvm import relax, tirx
 from tvm.ir import assert_structural_equal
 
@@ -24,15 +25,7 @@ def const(value, dtype="float32"):
 
 def module(body, *types):
     """A module with one function of one dataflow block; the body gives one result or several."""
-    builder = relax.BlockBuilder()
-    params = [relax.Var(f"x{i}", t) for i, t in enumerate(types)]
-    with builder.function("main", params):
-        with builder.dataflow():
-            results = body(*params)
-            is_one = not isinstance(results, tuple)
-            outputs = [builder.emit_output(r) for r in ((results,) if is_one else results)]
-        builder.emit_func_output(outputs[0] if is_one else relax.Tuple(outputs))
-    return builder.get()
+    return typed_module(lambda emit, *params: body(*params), *types)
 
 
 def cleaned(mod):

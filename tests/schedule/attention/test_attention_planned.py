@@ -18,21 +18,13 @@ from attention_graphs import (
     written_out,
 )
 from group_kernels import CPU, CUDA, tensor
+from relax_modules import main_module as module
 from tvm import relax
 
 from tvm_fusion import transform
 from tvm_fusion.fusion.fuse import plan_module
 
 op = relax.op
-
-
-def module(params, body):
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(builder.normalize(body(builder.emit, *params)))
-        builder.emit_func_output(result)
-    return builder.get()
 
 
 def planned(params, body, spec):

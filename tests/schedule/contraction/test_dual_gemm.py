@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from group_kernels import CUDA, arrays, check, close, compiles_for_cuda, group, run, tensor
+from relax_modules import main_module
 from split_products import sigmoid
 from tvm import relax, tirx
 
@@ -76,13 +77,8 @@ def test_computes_both(name):
 
 def built(case):
     """A module of a function with the case's parameters."""
-    builder = relax.BlockBuilder()
     given, body, _ = case
-    with builder.function("main", given):
-        with builder.dataflow():
-            result = builder.emit_output(body(builder.emit, *given))
-        builder.emit_func_output(result)
-    return builder.get()
+    return main_module(given, body)
 
 
 def planned(case, spec):

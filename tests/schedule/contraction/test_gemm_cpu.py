@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tvm
+from assembly import inner_block
 from group_kernels import CPU, check, group, kernel, run, tensor
 from relax_modules import main_module
 from tvm import relax, tirx
@@ -218,13 +219,9 @@ def test_tiles_stay_in_registers(name):
     """The innermost loop loads, multiplies and adds; it stores nothing."""
     spec = parse(name)
     members = group([tensor("x", 60, 64), tensor("w", 64, 192)], matmul, spec)
-    func = kernel(CpuContraction(), members, spec)[1].with_attr("global_symbol", "main")
-    built = tvm.tirx.build(tvm.IRModule({"main": func}), spec.tvm_target(), pipeline="tvm_fusion")
-    pattern = re.compile(INSTRUCTIONS[name])
-    blocks = re.split(r"\n\.L\w+:", built.inspect_source("asm"))
-    inner = max(blocks, key=lambda text: len(pattern.findall(text)))
-    inner = re.split(r"\n\tj|\n\tb\.", inner)[0]
-    assert len(pattern.findall(inner)) >= 12
+    func = kernel(CpuContraction(), members, spec)[1]
+    inner, count = inner_block(func, spec, INSTRUCTIONS[name])
+    assert count >= 12
     assert not re.search(r"\tv?mov[au]ps\s+%\w+, .*\)|\tst[pr]\s", inner)
 
 

@@ -1,6 +1,6 @@
 """Convolutions over blocked layouts: their groups, kernels, and float64 results."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
@@ -8,6 +8,7 @@ from group_kernels import CPU, extents, group, tensor
 from tvm import relax, te, tirx
 
 from tvm_fusion.core.template import Claim
+from tvm_fusion.schedule.convolution.config import ConvConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.convolution.winograd_config import WinogradConfig
 from tvm_fusion.schedule.cpu import schedule_cpu
@@ -190,6 +191,14 @@ def claimed(params, body, spec=CPU):
     claim = CpuConvolution().claim(members, spec.device)
     assert isinstance(claim, Claim), claim
     return claim
+
+
+def other_tiles(conv):
+    """Claims with tiles that the model would not choose, with remainders in all directions."""
+    claim = claimed(conv.params(), conv.body)
+    lanes = claim.details["config"].lanes
+    for tile in ((2, 4, 3, 2, 1), (1, 11, 1, 5, 3)):  # rows, pixels, vectors, band, chunk
+        yield replace(claim, details={**claim.details, "config": ConvConfig(lanes, *tile)})
 
 
 def run(claim, inputs, spec=CPU, results=None):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from assembly import inner_block
 from conv_cases import (
     Conv,
     block,
@@ -16,6 +17,7 @@ from conv_cases import (
     convolve,
     from_blocks,
     may_be_refused,
+    other_tiles,
     run,
     to_blocks,
     unblock,
@@ -126,12 +128,8 @@ def test_many_drawn_problems(conv):
 def test_every_tile_is_right():
     """Tiles and tasks that the model would not choose, with remainders in all directions."""
     conv = Conv(20, 70, (9, 11), residual=True)
-    claim = claimed(conv.params(), conv.body)
-    lanes = claim.details["config"].lanes
-    for height, width, vectors, band, chunk in ((2, 4, 3, 2, 1), (1, 11, 1, 5, 3)):
-        config = ConvConfig(lanes, height, width, vectors, band, chunk)
-        details = {**claim.details, "config": config}
-        check(conv, claim=dataclasses.replace(claim, details=details))
+    for claim in other_tiles(conv):
+        check(conv, claim=claim)
 
 
 @pytest.mark.parametrize("window", [1, 3])
@@ -383,13 +381,8 @@ def test_conv_tiles_stay_in_registers(name, window, channels, block):
     conv = Conv(channels, 64, (28, 28), (window, window), padding=padding, block_in=block)
     claim = claimed(conv.params(), conv.body, spec)
     (made,) = CpuConvolution().emit(claim, spec.tvm_target()).kernels
-    func = made.func.with_attr("global_symbol", "main")
-    built = tvm.tirx.build(tvm.IRModule({"main": func}), spec.tvm_target(), pipeline="tvm_fusion")
-    pattern = re.compile(INSTRUCTIONS[name])
-    blocks = re.split(r"\n\.L\w+:", built.inspect_source("asm"))
-    inner = max(blocks, key=lambda text: len(pattern.findall(text)))
-    inner = re.split(r"\n\tj|\n\tb\.", inner)[0]
-    assert len(pattern.findall(inner)) >= 12
+    inner, count = inner_block(made.func, spec, INSTRUCTIONS[name])
+    assert count >= 12
     assert not re.search(r"\tv?mov[au]ps\s+%\w+, .*\)|\tst[pr]\s|gather", inner)
     assert bool(re.search(PREFETCH, inner)) == (channels > 64)
 

@@ -6,8 +6,8 @@ import re
 import ml_dtypes  # noqa: F401  numpy's bfloat16
 import numpy as np
 import pytest
-import tvm
-from conv_cases import Conv, check, claimed
+from assembly import inner_block
+from conv_cases import Conv, check, claimed, other_tiles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from relax_modules import main_module
@@ -118,12 +118,8 @@ def test_drawn_problems(dtype, channels, size, zero, padding, block_in):
 
 def test_every_tile_is_right():
     conv = Conv(22, 70, (9, 11), dtype="uint8", zero=5)
-    claim = claimed(conv.params(), conv.body)
-    lanes = claim.details["config"].lanes
-    for height, width, vectors, band, chunk in ((2, 4, 3, 2, 1), (1, 11, 1, 5, 3)):
-        config = ConvConfig(lanes, height, width, vectors, band, chunk)
-        details = {**claim.details, "config": config}
-        check(conv, claim=dataclasses.replace(claim, details=details))
+    for claim in other_tiles(conv):
+        check(conv, claim=claim)
 
 
 INSTRUCTIONS = {
@@ -150,19 +146,14 @@ def test_instructions(name, dtype, window):
     conv = dataclasses.replace(conv, block_in=lanes, block_out=lanes)
     claim = claimed(conv.params(), conv.body, spec)
     (made,) = CpuConvolution().emit(claim, spec.tvm_target()).kernels
-    func = made.func.with_attr("global_symbol", "main")
-    built = tvm.tirx.build(tvm.IRModule({"main": func}), spec.tvm_target(), pipeline="tvm_fusion")
-    pattern = re.compile(INSTRUCTIONS[name, dtype])
-    blocks = re.split(r"\n\.L\w+:", built.inspect_source("asm"))
-    inner = max(blocks, key=lambda block: len(pattern.findall(block)))
-    inner = re.split(r"\n\tj", inner)[0]
+    inner, count = inner_block(made.func, spec, INSTRUCTIONS[name, dtype])
     config = claim.details["config"]
-    assert len(pattern.findall(inner)) >= 8
+    assert count >= 8
     assert not re.search(r"\tcall|vpinsr|vpunpck", inner)
     spills = len(re.findall(r"\tvmov\w+\s+%[xyz]mm\w+, .*\)", inner))
-    assert spills <= (len(pattern.findall(inner)) // 10 if lanes == 8 else 0)
+    assert spills <= (count // 10 if lanes == 8 else 0)
     broadcasts = len(re.findall(r"v(?:pbroadcastd|broadcastss)\s+[^%]*\(", inner))
-    assert 0 < broadcasts * config.vectors <= len(pattern.findall(inner))
+    assert 0 < broadcasts * config.vectors <= count
 
 
 def test_a_network_of_half_types_has_no_padded_copies():

@@ -12,22 +12,13 @@ import numpy as np
 
 from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import constants, function, tensors
 from .conditions import OnFloats, all_of, floating, nonnegative
 
 a, b = tensors("a b")
 (k,) = constants("k")
 exp, log, sqrt, power = (function(f"relax.{f}") for f in ("exp", "log", "sqrt", "power"))
-
-
-class MultiplyExponentials(OnFloats):
-    """exp(a) * exp(b) = exp(a + b)."""
-
-    # Where both exponentials are finite a + b does not overflow, but to -inf, whose exp is 0.
-    name = "multiply_exponentials"
-    before = exp(a) * exp(b)
-    after = exp(a + b)
 
 
 class SplitExponential(OnFloats):
@@ -48,148 +39,60 @@ class SplitExponential(OnFloats):
         return all(-largest <= b.low and b.high <= largest for b in bounds)
 
 
-class DivideExponentials(OnFloats):
-    """exp(a) / exp(b) = exp(a - b)."""
-
-    name = "divide_exponentials"
-    before = exp(a) / exp(b)
-    after = exp(a - b)
-
-
-class InvertExponential(OnFloats):
-    """1 / exp(a) = exp(-a)."""
-
-    name = "invert_exponential"
-    before = 1 / exp(a)
-    after = exp(-a)
+def _power_of_exponential(match: Match) -> Refusal | None:
+    """Refuse exponents that bring back what has underflowed."""
+    exponent = match.value("k")
+    if exponent is None or np.any(np.abs(exponent.astype(np.float64)) < 0.5):
+        return Refusal("small_exponent", "An exponent may be less than a half.")
+    return floating(match)
 
 
-class RootOfExponential(OnFloats):
-    """sqrt(exp(a)) = exp(a * 0.5)."""
-
-    name = "root_of_exponential"
-    before = sqrt(exp(a))
-    after = exp(a * 0.5)
+def _logarithm_of_product(match: Match) -> Refusal | None:
+    """Refuse factors of unknown sign: two negative ones have a product with a logarithm."""
+    return all_of(floating(match), nonnegative(match, "a"))
 
 
-class PowerOfExponential(Law):
-    """power(exp(a), k) = exp(a * k)."""
-
-    name = "power_of_exponential"
-    before = power(exp(a), k)
-    after = exp(a * k)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse exponents that bring back what has underflowed."""
-        exponent = match.value("k")
-        if exponent is None or np.any(np.abs(exponent.astype(np.float64)) < 0.5):
-            return Refusal("small_exponent", "An exponent may be less than a half.")
-        return floating(match)
-
-
-class AddLogarithms(OnFloats):
-    """log(a) + log(b) = log(a * b)."""
-
-    name = "add_logarithms"
-    before = log(a) + log(b)
-    after = log(a * b)
-    needs = "reassociate"  # a * b may overflow
-
-
-class SubtractLogarithms(OnFloats):
-    """log(a) - log(b) = log(a / b)."""
-
-    name = "subtract_logarithms"
-    before = log(a) - log(b)
-    after = log(a / b)
-    needs = "reassociate"
-
-
-class LogarithmOfProduct(OnFloats):
-    """log(a * b) = log(a) + log(b)."""
-
-    name = "logarithm_of_product"
-    before = log(a * b)
-    after = log(a) + log(b)
-    needs = "reassociate"  # two large logarithms may cancel
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse factors of unknown sign: two negative ones have a product with a logarithm."""
-        return all_of(floating(match), nonnegative(match, "a"))
-
-
-class LogarithmOfQuotient(OnFloats):
-    """log(a / b) = log(a) - log(b)."""
-
-    name = "logarithm_of_quotient"
-    before = log(a / b)
-    after = log(a) - log(b)
-    needs = "reassociate"
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse operands of unknown sign, as above."""
-        unknown = nonnegative(match, "a") and nonnegative(match, "b")
-        return all_of(floating(match), unknown)
-
-
-class LogarithmOfRoot(OnFloats):
-    """log(sqrt(a)) = log(a) * 0.5."""
-
-    name = "logarithm_of_root"
-    before = log(sqrt(a))
-    after = log(a) * 0.5
-
-
-class LogarithmOfReciprocal(OnFloats):
-    """log(1 / a) = -log(a)."""
-
-    name = "logarithm_of_reciprocal"
-    before = log(1 / a)
-    after = -log(a)
-
-
-class LogarithmOfPower(Law):
-    """log(power(a, k)) = k * log(a)."""
-
-    name = "logarithm_of_power"
-    before = log(power(a, k))
-    after = k * log(a)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse negative bases: an even power has a logarithm, its base has none."""
-        return all_of(floating(match), nonnegative(match, "a"))
-
-
-class LogarithmOfExponential(OnFloats):
-    """log(exp(a)) = a."""
-
-    name = "logarithm_of_exponential"
-    before = log(exp(a))
-    after = a
-
-
-class ExponentialOfLogarithm(OnFloats):
-    """exp(log(a)) = a."""
-
-    name = "exponential_of_logarithm"
-    before = exp(log(a))
-    after = a
+def _logarithm_of_quotient(match: Match) -> Refusal | None:
+    """Refuse operands of unknown sign, as above."""
+    unknown = nonnegative(match, "a") and nonnegative(match, "b")
+    return all_of(floating(match), unknown)
 
 
 LAWS: tuple[Law, ...] = (
-    LogarithmOfExponential(),
-    ExponentialOfLogarithm(),
-    MultiplyExponentials(),
-    DivideExponentials(),
-    InvertExponential(),
-    RootOfExponential(),
-    PowerOfExponential(),
-    LogarithmOfRoot(),
-    LogarithmOfReciprocal(),
-    LogarithmOfPower(),
-    AddLogarithms(),
-    SubtractLogarithms(),
-    LogarithmOfProduct(),
-    LogarithmOfQuotient(),
+    Equation("logarithm_of_exponential", log(exp(a)), a, floating),
+    Equation("exponential_of_logarithm", exp(log(a)), a, floating),
+    # Where both exponentials are finite a + b does not overflow, but to -inf, whose exp is 0.
+    Equation("multiply_exponentials", exp(a) * exp(b), exp(a + b), floating),
+    Equation("divide_exponentials", exp(a) / exp(b), exp(a - b), floating),
+    Equation("invert_exponential", 1 / exp(a), exp(-a), floating),
+    Equation("root_of_exponential", sqrt(exp(a)), exp(a * 0.5), floating),
+    Equation("power_of_exponential", power(exp(a), k), exp(a * k), _power_of_exponential),
+    Equation("logarithm_of_root", log(sqrt(a)), log(a) * 0.5, floating),
+    Equation("logarithm_of_reciprocal", log(1 / a), -log(a), floating),
+    # Refuses negative bases: an even power has a logarithm, its base has none.
+    Equation(
+        "logarithm_of_power",
+        log(power(a, k)),
+        k * log(a),
+        lambda match: all_of(floating(match), nonnegative(match, "a")),
+    ),
+    # a * b may overflow
+    Equation("add_logarithms", log(a) + log(b), log(a * b), floating, needs="reassociate"),
+    Equation("subtract_logarithms", log(a) - log(b), log(a / b), floating, needs="reassociate"),
+    # two large logarithms may cancel
+    Equation(
+        "logarithm_of_product",
+        log(a * b),
+        log(a) + log(b),
+        _logarithm_of_product,
+        needs="reassociate",
+    ),
+    Equation(
+        "logarithm_of_quotient",
+        log(a / b),
+        log(a) - log(b),
+        _logarithm_of_quotient,
+        needs="reassociate",
+    ),
     SplitExponential(),
 )

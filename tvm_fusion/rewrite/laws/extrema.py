@@ -7,7 +7,7 @@ from tvm import relax
 from ...core.template import Refusal
 from ..axes import ORDERS, renamed
 from ..extents import is_float, is_integer
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import function, one_of, tensors
 from .reductions import PullOut, differ
 
@@ -84,19 +84,12 @@ class ExtremumOfDivided(_Ordered):
         return super().check(match)
 
 
-class ExtremumOfIncreasing(Law):
-    """reduce(f(a)) = f(reduce(a))."""
-
-    name = "extremum_of_increasing"
-    before = reduce(increasing(a))
-    after = increasing(reduce(a))
-
-    def check(self, match: Match) -> Refusal | None:
-        if match.head("f").name == "relax.astype":
-            wide = match.graph[match.root].type
-            if not is_float(wide) or not (is_float(match.type("a")) or is_integer(match.type("a"))):
-                return Refusal("not_monotone", "The cast is not monotone.")
-        return None
+def _extremum_of_increasing(match: Match) -> Refusal | None:
+    if match.head("f").name == "relax.astype":
+        wide = match.graph[match.root].type
+        if not is_float(wide) or not (is_float(match.type("a")) or is_integer(match.type("a"))):
+            return Refusal("not_monotone", "The cast is not monotone.")
+    return None
 
 
 class MaxOfNegative(Law):
@@ -127,30 +120,6 @@ class MinOfNegative(MaxOfNegative):
     other = "relax.max"
 
 
-class MaximumOfMax(Law):
-    """maximum(max(a, axes), max(b, axes)) = max(maximum(a, b), axes)."""
-
-    name = "maximum_of_max"
-    before = maximum(largest(a), largest(b))
-    after = largest(maximum(a, b))
-    both = True
-
-    def check(self, match: Match) -> Refusal | None:
-        return differ(match)
-
-
-class MinimumOfMin(Law):
-    """minimum(min(a, axes), min(b, axes)) = min(minimum(a, b), axes)."""
-
-    name = "minimum_of_min"
-    before = minimum(smallest(a), smallest(b))
-    after = smallest(minimum(a, b))
-    both = True
-
-    def check(self, match: Match) -> Refusal | None:
-        return differ(match)
-
-
 def _is_nonnegative(match: Match, name: str) -> bool:
     """Whether no element is negative: by its value, or by the operator that computes it."""
     value = match.value(name)
@@ -165,9 +134,26 @@ LAWS: tuple[Law, ...] = (
     ExtremumOfDifference(),
     ExtremumOfScaled(),
     ExtremumOfDivided(),
-    ExtremumOfIncreasing(),
+    Equation(
+        "extremum_of_increasing",
+        reduce(increasing(a)),
+        increasing(reduce(a)),
+        _extremum_of_increasing,
+    ),
     MaxOfNegative(),
     MinOfNegative(),
-    MaximumOfMax(),
-    MinimumOfMin(),
+    Equation(
+        "maximum_of_max",
+        maximum(largest(a), largest(b)),
+        largest(maximum(a, b)),
+        differ,
+        both=True,
+    ),
+    Equation(
+        "minimum_of_min",
+        minimum(smallest(a), smallest(b)),
+        smallest(minimum(a, b)),
+        differ,
+        both=True,
+    ),
 )

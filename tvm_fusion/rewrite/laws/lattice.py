@@ -5,11 +5,8 @@ Both are associative, each distributes over the other and absorbs it, NaN aside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ...core.template import Refusal
-from ..law import Law, Match
-from ..pattern import Pattern, constants, function, tensors
+from ..law import Equation, Law
+from ..pattern import constants, function, tensors
 from .conditions import without_nan
 
 a, b, c = tensors("a b c")
@@ -28,27 +25,15 @@ def lattice(join: str, meet: str) -> tuple[Law, ...]:
     for over, under in ((join, meet), (meet, join)):
         f, g = function(f"relax.{over}"), function(f"relax.{under}")
         found += [
-            _law(f"idempotent_{over}", f(a, a), a),
-            _law(f"absorb_{over}", f(a, g(a, b)), a, _absorbs),
+            Equation(f"idempotent_{over}", f(a, a), a),
+            # Refuses to drop an operand whose NaN the result would be.
+            Equation(f"absorb_{over}", f(a, g(a, b)), a, lambda match: without_nan(match, "b")),
             # From right to left only where constants meet: elsewhere it never ends.
-            _law(f"distribute_{over}", g(f(a, b), f(a, c)), f(a, g(b, c))),
-            _law(f"distribute_constants_{over}", f(g(a, k), l), g(f(a, l), f(k, l))),
-            _law(f"associate_{over}", f(a, f(b, c)), f(f(a, b), c)),
+            Equation(f"distribute_{over}", g(f(a, b), f(a, c)), f(a, g(b, c))),
+            Equation(f"distribute_constants_{over}", f(g(a, k), l), g(f(a, l), f(k, l))),
+            Equation(f"associate_{over}", f(a, f(b, c)), f(f(a, b), c)),
         ]
     return tuple(found)
-
-
-def _absorbs(_law: Law, match: Match) -> Refusal | None:
-    """Refuse to drop an operand whose NaN the result would be."""
-    return without_nan(match, "b")
-
-
-def _law(
-    name: str, before: Pattern, after: Pattern, check: Callable[..., Refusal | None] = Law.check
-) -> Law:
-    title = "".join(word.capitalize() for word in name.split("_"))
-    body = {"__doc__": f"{before} = {after}.", "__module__": __name__, "check": check}
-    return type(title, (Law,), body | dict(name=name, before=before, after=after))()
 
 
 LAWS: tuple[Law, ...] = (

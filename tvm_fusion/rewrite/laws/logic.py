@@ -9,7 +9,7 @@ from tvm import relax
 
 from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import constants, function, number, one_of, tensors
 from .conditions import without_nan
 
@@ -27,182 +27,15 @@ bits = one_of("f", "bitwise_and", "bitwise_or", "bitwise_xor")
 shift = one_of("shift", "left_shift", "right_shift")
 
 
-class NotTwice(Law):
-    """logical_not(logical_not(a)) = a."""
-
-    name = "not_twice"
-    before = negate(negate(a))
-    after = a
-
-
-class NeitherOf(Law):
-    """logical_and(logical_not(a), logical_not(b)) = logical_not(logical_or(a, b))."""
-
-    name = "neither_of"
-    before = both(negate(a), negate(b))
-    after = negate(either(a, b))
-
-
-class NotBothOf(Law):
-    """logical_or(logical_not(a), logical_not(b)) = logical_not(logical_and(a, b))."""
-
-    name = "not_both_of"
-    before = either(negate(a), negate(b))
-    after = negate(both(a, b))
-
-
-class AndAlways(Law):
-    """logical_and(a, 1) = a."""
-
-    name = "and_always"
-    before = both(a, 1)
-    after = a
-
-
-class AndNever(Law):
-    """logical_and(a, 0) = 0."""
-
-    name = "and_never"
-    before = both(a, 0)
-    after = number(0)
-
-
-class OrNever(Law):
-    """logical_or(a, 0) = a."""
-
-    name = "or_never"
-    before = either(a, 0)
-    after = a
-
-
-class OrAlways(Law):
-    """logical_or(a, 1) = 1."""
-
-    name = "or_always"
-    before = either(a, 1)
-    after = number(1)
-
-
-class AndOpposite(Law):
-    """logical_and(a, logical_not(a)) = 0."""
-
-    name = "and_opposite"
-    before = both(a, negate(a))
-    after = number(0)
-
-
-class OrOpposite(Law):
-    """logical_or(a, logical_not(a)) = 1."""
-
-    name = "or_opposite"
-    before = either(a, negate(a))
-    after = number(1)
-
-
-class GreaterAsLess(Law):
-    """greater(a, b) = less(b, a)."""
-
-    name = "greater_as_less"
-    before = greater(a, b)
-    after = less(b, a)
-
-
-class GreaterEqualAsLessEqual(Law):
-    """greater_equal(a, b) = less_equal(b, a)."""
-
-    name = "greater_equal_as_less_equal"
-    before = greater_equal(a, b)
-    after = less_equal(b, a)
-
-
-class NotLess(Law):
-    """logical_not(less(a, b)) = less_equal(b, a)."""
-
-    name = "not_less"
-    before = negate(less(a, b))
-    after = less_equal(b, a)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse what may be NaN."""
-        return without_nan(match, "a", "b")
-
-
-class NotLessEqual(Law):
-    """logical_not(less_equal(a, b)) = less(b, a)."""
-
-    name = "not_less_equal"
-    before = negate(less_equal(a, b))
-    after = less(b, a)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse what may be NaN."""
-        return without_nan(match, "a", "b")
-
-
-class NotEqual(Law):
-    """logical_not(equal(a, b)) = not_equal(a, b)."""
-
-    name = "not_of_equal"
-    before = negate(equal(a, b))
-    after = not_equal(a, b)
-
-
-class NotNotEqual(Law):
-    """logical_not(not_equal(a, b)) = equal(a, b)."""
-
-    name = "not_of_not_equal"
-    before = negate(not_equal(a, b))
-    after = equal(a, b)
-
-
-class InvertTwice(Law):
-    """bitwise_not(bitwise_not(a)) = a."""
-
-    name = "invert_twice"
-    before = invert(invert(a))
-    after = a
-
-
-class InvertedAnd(Law):
-    """bitwise_and(bitwise_not(a), bitwise_not(b)) = bitwise_not(bitwise_or(a, b))."""
-
-    name = "inverted_and"
-    before = all_bits(invert(a), invert(b))
-    after = invert(any_bits(a, b))
-
-
-class InvertedOr(Law):
-    """bitwise_or(bitwise_not(a), bitwise_not(b)) = bitwise_not(bitwise_and(a, b))."""
-
-    name = "inverted_or"
-    before = any_bits(invert(a), invert(b))
-    after = invert(all_bits(a, b))
-
-
-class ShiftTogether(Law):
-    """f(shift(a, s), shift(b, s)) = shift(f(a, b), s)."""
-
-    name = "shift_together"
-    before = bits(shift(a, s), shift(b, s))
-    after = shift(bits(a, b), s)
-
-
-class ShiftTwice(Law):
-    """shift(shift(a, k), l) = shift(a, k + l)."""
-
-    name = "shift_twice"
-    before = shift(shift(a, k), l)
-    after = shift(a, k + l)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse shifts by all bits or more, which C leaves open."""
-        first, second = match.value("k"), match.value("l")
-        if first is None or second is None:
-            return Refusal("unknown_value", "By how many bits it is shifted is not known.")
-        total = first.astype("int64") + second.astype("int64")
-        if (total >= _bits(match, "a")).any() or (first < 0).any() or (second < 0).any():
-            return Refusal("too_far", "It would be shifted by all bits or more.")
-        return None
+def _shift_twice(match: Match) -> Refusal | None:
+    """Refuse shifts by all bits or more, which C leaves open."""
+    first, second = match.value("k"), match.value("l")
+    if first is None or second is None:
+        return Refusal("unknown_value", "By how many bits it is shifted is not known.")
+    total = first.astype("int64") + second.astype("int64")
+    if (total >= _bits(match, "a")).any() or (first < 0).any() or (second < 0).any():
+        return Refusal("too_far", "It would be shifted by all bits or more.")
+    return None
 
 
 class ShiftAsProduct(Law):
@@ -233,25 +66,32 @@ def _bits(match: Match, name: str) -> int:
 
 
 LAWS: tuple[Law, ...] = (
-    NotTwice(),
-    NeitherOf(),
-    NotBothOf(),
-    AndAlways(),
-    AndNever(),
-    OrNever(),
-    OrAlways(),
-    AndOpposite(),
-    OrOpposite(),
-    GreaterAsLess(),
-    GreaterEqualAsLessEqual(),
-    NotLess(),
-    NotLessEqual(),
-    NotEqual(),
-    NotNotEqual(),
-    InvertTwice(),
-    InvertedAnd(),
-    InvertedOr(),
-    ShiftTogether(),
-    ShiftTwice(),
+    Equation("not_twice", negate(negate(a)), a),
+    Equation("neither_of", both(negate(a), negate(b)), negate(either(a, b))),
+    Equation("not_both_of", either(negate(a), negate(b)), negate(both(a, b))),
+    Equation("and_always", both(a, 1), a),
+    Equation("and_never", both(a, 0), number(0)),
+    Equation("or_never", either(a, 0), a),
+    Equation("or_always", either(a, 1), number(1)),
+    Equation("and_opposite", both(a, negate(a)), number(0)),
+    Equation("or_opposite", either(a, negate(a)), number(1)),
+    Equation("greater_as_less", greater(a, b), less(b, a)),
+    Equation("greater_equal_as_less_equal", greater_equal(a, b), less_equal(b, a)),
+    Equation(
+        "not_less", negate(less(a, b)), less_equal(b, a), lambda match: without_nan(match, "a", "b")
+    ),
+    Equation(
+        "not_less_equal",
+        negate(less_equal(a, b)),
+        less(b, a),
+        lambda match: without_nan(match, "a", "b"),
+    ),
+    Equation("not_of_equal", negate(equal(a, b)), not_equal(a, b)),
+    Equation("not_of_not_equal", negate(not_equal(a, b)), equal(a, b)),
+    Equation("invert_twice", invert(invert(a)), a),
+    Equation("inverted_and", all_bits(invert(a), invert(b)), invert(any_bits(a, b))),
+    Equation("inverted_or", any_bits(invert(a), invert(b)), invert(all_bits(a, b))),
+    Equation("shift_together", bits(shift(a, s), shift(b, s)), shift(bits(a, b), s)),
+    Equation("shift_twice", shift(shift(a, k), l), shift(a, k + l), _shift_twice),
     ShiftAsProduct(),
 )

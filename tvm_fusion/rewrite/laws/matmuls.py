@@ -8,7 +8,7 @@ from ...core.template import Refusal
 from ...frontend.normalize.fold_constants import GROWTH_LIMIT
 from ..axes import keeps_axes, permutation, reduce, reduced_axes
 from ..extents import all_same, extents, nbytes, reshaped, same
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import function, tensors
 
 a, b, c = tensors("a b c")
@@ -119,21 +119,13 @@ class Associate(Linear):
         return None
 
 
-class TransposedProduct(Law):
-    """permute_dims(a, swap) @ permute_dims(b, swap) = permute_dims(b @ a, swap)."""
-
-    name = "transposed_product"
-    before = permute(a) @ permute(b)
-    after = permute(b @ a)
-    both = True
-
-    def check(self, match: Match) -> Refusal | None:
-        rank, head = match.graph[match.root].type.ndim, match.head("swap")
-        if {match.type("a").ndim, match.type("b").ndim} != {rank} or rank < 2:
-            return Refusal("batches", "The operands have different ranks.")
-        if permutation(head, rank) == [*range(rank - 2), rank - 1, rank - 2]:
-            return None
-        return Refusal("not_transposed", "Other axes than rows and columns change places.")
+def _transposed_product(match: Match) -> Refusal | None:
+    rank, head = match.graph[match.root].type.ndim, match.head("swap")
+    if {match.type("a").ndim, match.type("b").ndim} != {rank} or rank < 2:
+        return Refusal("batches", "The operands have different ranks.")
+    if permutation(head, rank) == [*range(rank - 2), rank - 1, rank - 2]:
+        return None
+    return Refusal("not_transposed", "Other axes than rows and columns change places.")
 
 
 class SumOfProduct(Linear):
@@ -180,7 +172,13 @@ LAWS: tuple[Law, ...] = (
     SubtractRows(),
     SubtractColumns(),
     Associate(),
-    TransposedProduct(),
+    Equation(
+        "transposed_product",
+        permute(a) @ permute(b),
+        permute(b @ a),
+        _transposed_product,
+        both=True,
+    ),
     SumOfProduct(),
     SumOfProductRows(),
 )

@@ -9,7 +9,7 @@ from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
 from ..axes import reduced_axes, renamed
 from ..extents import count, is_float, normal
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import constants, function, tensors
 from .reductions import INTEGER, differ
 
@@ -82,20 +82,6 @@ class SumDividedToMean(SumToMean):
         return terms is not None and match.uniform("n") == terms
 
 
-class MultiplyProducts(Law):
-    """prod(a, axes) * prod(b, axes) = prod(a * b, axes)."""
-
-    name = "multiply_products"
-    before = product(a) * product(b)
-    after = product(a * b)
-    both = True
-    needs = "reassociate"
-    is_modular = True
-
-    def check(self, match: Match) -> Refusal | None:
-        return differ(match)
-
-
 class ProductOfExp(Law):
     """prod(exp(a), axes) = exp(sum(a, axes))."""
 
@@ -128,6 +114,14 @@ LAWS: tuple[Law, ...] = (
     MeanToSum(),
     SumToMean(),
     SumDividedToMean(),
-    MultiplyProducts(),
+    Equation(
+        "multiply_products",
+        product(a) * product(b),
+        product(a * b),
+        differ,
+        both=True,
+        needs="reassociate",
+        is_modular=True,
+    ),
     ProductOfExp(),
 )

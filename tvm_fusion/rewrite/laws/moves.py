@@ -7,7 +7,7 @@ from tvm import relax
 from ...core.template import Refusal
 from ..axes import permutation
 from ..extents import all_same, extents, reshaped
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import function, one_of, tensors
 
 (a,) = tensors("a")
@@ -32,18 +32,11 @@ class ReshapeTwice(Law):
         return reshaped(match.graph, match.number("a"), shape, self.name)
 
 
-class ReshapeToItself(Law):
-    """second(a) = a."""
-
-    name = "reshape_to_itself"
-    before = one_of("second", *_VIEWS, "broadcast_to", "astype")(a)
-    after = a
-
-    def check(self, match: Match) -> Refusal | None:
-        before, after = match.type("a"), match.graph[match.root].type
-        if before.dtype == after.dtype and all_same(extents(before), extents(after)):
-            return None
-        return Refusal("another_type", "The result has another shape or type.")
+def _reshape_to_itself(match: Match) -> Refusal | None:
+    before, after = match.type("a"), match.graph[match.root].type
+    if before.dtype == after.dtype and all_same(extents(before), extents(after)):
+        return None
+    return Refusal("another_type", "The result has another shape or type.")
 
 
 class PermuteTwice(Law):
@@ -66,32 +59,22 @@ class PermuteTwice(Law):
         return match.graph.call(lambda x: make(x, axes), match.number("a"), law=self.name)
 
 
-class PermuteToItself(Law):
-    """permute_dims(a, second) = a."""
-
-    name = "permute_to_itself"
-    before = permute(a)
-    after = a
-
-    def check(self, match: Match) -> Refusal | None:
-        rank = match.type("a").ndim
-        if permutation(match.head("second"), rank) == list(range(rank)):
-            return None
-        return Refusal("moves_axes", "Axes change places.")
-
-
-class BroadcastTwice(Law):
-    """broadcast_to(broadcast_to(a, first), second) = broadcast_to(a, second)."""
-
-    name = "broadcast_twice"
-    before = broadcast(first_broadcast(a))
-    after = broadcast(a)
+def _permute_to_itself(match: Match) -> Refusal | None:
+    rank = match.type("a").ndim
+    if permutation(match.head("second"), rank) == list(range(rank)):
+        return None
+    return Refusal("moves_axes", "Axes change places.")
 
 
 LAWS: tuple[Law, ...] = (
     ReshapeTwice(),
-    ReshapeToItself(),
+    Equation(
+        "reshape_to_itself",
+        one_of("second", *_VIEWS, "broadcast_to", "astype")(a),
+        a,
+        _reshape_to_itself,
+    ),
     PermuteTwice(),
-    PermuteToItself(),
-    BroadcastTwice(),
+    Equation("permute_to_itself", permute(a), a, _permute_to_itself),
+    Equation("broadcast_twice", broadcast(first_broadcast(a)), broadcast(a)),
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from tvm import relax, tirx
 
 from ...core.template import Refusal
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import constants, function, one_of, tensors
-from .conditions import OnFloats, all_of, floating, nonnegative, without_nan
+from .conditions import all_of, floating, nonnegative, without_nan
 
 a, b, c = tensors("a b c")
 low, high = constants("low high")
@@ -20,130 +20,6 @@ absolute = function("relax.abs")
 choose = one_of("choose", "maximum", "minimum")
 INCREASING = ("exp", "log", "sqrt", "tanh", "sigmoid", "erf", "floor", "ceil", "trunc", "sinh")
 rises = one_of("f", *INCREASING, "asinh", "atan", "asin", "nn.relu", "clip")
-
-
-class LargestIsKnown(Law):
-    """maximum(a, b) = a."""
-
-    name = "largest_is_known"
-    before = maximum(a, b)
-    after = a
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse where ``b`` may be larger, or NaN."""
-        return all_of(_ordered(match, "b", "a"), without_nan(match, "b"))
-
-
-class SmallestIsKnown(Law):
-    """minimum(a, b) = a."""
-
-    name = "smallest_is_known"
-    before = minimum(a, b)
-    after = a
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse where ``b`` may be smaller, or NaN."""
-        return all_of(_ordered(match, "a", "b"), without_nan(match, "b"))
-
-
-class OrderOfSums(OnFloats):
-    """choose(a + c, b + c) = choose(a, b) + c."""
-
-    name = "order_of_sums"
-    before = choose(a + c, b + c)
-    after = choose(a, b) + c
-    both = True
-
-
-class OrderOfProducts(Law):
-    """choose(a * c, b * c) = choose(a, b) * c."""
-
-    name = "order_of_products"
-    before = choose(a * c, b * c)
-    after = choose(a, b) * c
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse a factor that may turn the order round."""
-        return all_of(floating(match), nonnegative(match, "c"))
-
-
-class OrderOfQuotients(Law):
-    """choose(a / c, b / c) = choose(a, b) / c."""
-
-    name = "order_of_quotients"
-    before = choose(a / c, b / c)
-    after = choose(a, b) / c
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse a divisor that may turn the order round."""
-        return all_of(floating(match), nonnegative(match, "c"))
-
-
-class OrderOfIncreasing(OnFloats):
-    """choose(f(a), f(b)) = f(choose(a, b))."""
-
-    name = "order_of_increasing"
-    before = choose(rises(a), rises(b))
-    after = rises(choose(a, b))
-
-
-class MaximumOfNegatives(OnFloats):
-    """maximum(-a, -b) = -minimum(a, b)."""
-
-    name = "maximum_of_negatives"
-    before = maximum(-a, -b)
-    after = -minimum(a, b)
-    both = True
-
-
-class MinimumOfNegatives(OnFloats):
-    """minimum(-a, -b) = -maximum(a, b)."""
-
-    name = "minimum_of_negatives"
-    before = minimum(-a, -b)
-    after = -maximum(a, b)
-    both = True
-
-
-class MaximumOfNegative(OnFloats):
-    """maximum(a, -a) = abs(a)."""
-
-    name = "maximum_of_negative"
-    before = maximum(a, -a)
-    after = absolute(a)
-
-
-class SumOfBoth(Law):
-    """maximum(a, b) + minimum(a, b) = a + b."""
-
-    name = "sum_of_both"
-    before = maximum(a, b) + minimum(a, b)
-    after = a + b
-
-
-class ProductOfBoth(Law):
-    """maximum(a, b) * minimum(a, b) = a * b."""
-
-    name = "product_of_both"
-    before = maximum(a, b) * minimum(a, b)
-    after = a * b
-
-
-class DifferenceOfBoth(OnFloats):
-    """maximum(a, b) - minimum(a, b) = abs(a - b)."""
-
-    name = "difference_of_both"
-    before = maximum(a, b) - minimum(a, b)
-    after = absolute(a - b)
-
-
-class ReluAsMaximum(Law):
-    """relu(a) = maximum(a, 0)."""
-
-    name = "relu_as_maximum"
-    before = function("relax.nn.relu")(a)
-    after = maximum(a, 0)
-    both = True
 
 
 class ClipAsMaximum(Law):
@@ -205,19 +81,43 @@ def _ends(match: Match) -> tuple[float, float] | None:
 
 
 LAWS: tuple[Law, ...] = (
-    LargestIsKnown(),
-    SmallestIsKnown(),
+    # Refuses where ``b`` may be larger, or NaN.
+    Equation(
+        "largest_is_known",
+        maximum(a, b),
+        a,
+        lambda match: all_of(_ordered(match, "b", "a"), without_nan(match, "b")),
+    ),
+    # Refuses where ``b`` may be smaller, or NaN.
+    Equation(
+        "smallest_is_known",
+        minimum(a, b),
+        a,
+        lambda match: all_of(_ordered(match, "a", "b"), without_nan(match, "b")),
+    ),
     ClipAsMaximum(),
     ClipOfConstants(),
-    ReluAsMaximum(),
-    OrderOfSums(),
-    OrderOfProducts(),
-    OrderOfQuotients(),
-    OrderOfIncreasing(),
-    MaximumOfNegatives(),
-    MinimumOfNegatives(),
-    MaximumOfNegative(),
-    SumOfBoth(),
-    ProductOfBoth(),
-    DifferenceOfBoth(),
+    Equation("relu_as_maximum", function("relax.nn.relu")(a), maximum(a, 0), both=True),
+    Equation("order_of_sums", choose(a + c, b + c), choose(a, b) + c, floating, both=True),
+    # Refuses a factor that may turn the order round.
+    Equation(
+        "order_of_products",
+        choose(a * c, b * c),
+        choose(a, b) * c,
+        lambda match: all_of(floating(match), nonnegative(match, "c")),
+    ),
+    # Refuses a divisor that may turn the order round.
+    Equation(
+        "order_of_quotients",
+        choose(a / c, b / c),
+        choose(a, b) / c,
+        lambda match: all_of(floating(match), nonnegative(match, "c")),
+    ),
+    Equation("order_of_increasing", choose(rises(a), rises(b)), rises(choose(a, b)), floating),
+    Equation("maximum_of_negatives", maximum(-a, -b), -minimum(a, b), floating, both=True),
+    Equation("minimum_of_negatives", minimum(-a, -b), -maximum(a, b), floating, both=True),
+    Equation("maximum_of_negative", maximum(a, -a), absolute(a), floating),
+    Equation("sum_of_both", maximum(a, b) + minimum(a, b), a + b),
+    Equation("product_of_both", maximum(a, b) * minimum(a, b), a * b),
+    Equation("difference_of_both", maximum(a, b) - minimum(a, b), absolute(a - b), floating),
 )

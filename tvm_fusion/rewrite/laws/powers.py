@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ...core.template import Refusal
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import constants, function, tensors
 from .conditions import all_of, floating, nonnegative, representable
 
@@ -73,57 +73,17 @@ _POWERS: dict[float, tuple[Any, ...]] = {
 }
 
 
-class MultiplyPowers(Law):
-    """power(a, k) * power(a, l) = power(a, k + l)."""
-
-    name = "multiply_powers"
-    before = power(a, k) * power(a, l)
-    after = power(a, k + l)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse a sum of exponents that is rounded."""
-        return all_of(floating(match), _exact(match, "k", "l"))
-
-
-class MultiplyByPower(Law):
-    """a * power(a, k) = power(a, k + 1)."""
-
-    name = "multiply_by_power"
-    before = a * power(a, k)
-    after = power(a, k + 1)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse a sum of exponents that is rounded."""
-        return all_of(floating(match), _exact(match, "k"))
-
-
-class PowerOfPower(Law):
-    """power(power(a, k), l) = power(a, k * l)."""
-
-    name = "power_of_power"
-    before = power(power(a, k), l)
-    after = power(a, k * l)
-
-    def check(self, match: Match) -> Refusal | None:
-        """Refuse ``(a ** 2) ** 0.5`` of a negative number, and powers far out of range."""
-        first, second = match.value("k"), match.value("l")
-        if first is None or second is None or np.any(np.abs(first.astype(np.float64)) > 8):
-            return Refusal("exponent", "The exponents are not known, or above 8.")
-        whole = all((v == np.round(v)).all() for v in (first, second))
-        return all_of(
-            floating(match),
-            representable(match, np.multiply, "k", "l"),
-            None if whole else nonnegative(match, "a"),
-        )
-
-
-class PowerOfProduct(Law):
-    """power(a, k) * power(b, k) = power(a * b, k)."""
-
-    name = "power_of_product"
-    before = power(a, k) * power(b, k)
-    after = power(a * b, k)
-    needs = "reassociate"
+def _power_of_power(match: Match) -> Refusal | None:
+    """Refuse ``(a ** 2) ** 0.5`` of a negative number, and powers far out of range."""
+    first, second = match.value("k"), match.value("l")
+    if first is None or second is None or np.any(np.abs(first.astype(np.float64)) > 8):
+        return Refusal("exponent", "The exponents are not known, or above 8.")
+    whole = all((v == np.round(v)).all() for v in (first, second))
+    return all_of(
+        floating(match),
+        representable(match, np.multiply, "k", "l"),
+        None if whole else nonnegative(match, "a"),
+    )
 
 
 def _exact(match: Match, *names: str) -> Refusal | None:
@@ -136,8 +96,18 @@ def _exact(match: Match, *names: str) -> Refusal | None:
 
 LAWS: tuple[Law, ...] = (
     PowerAsProducts(),
-    MultiplyPowers(),
-    MultiplyByPower(),
-    PowerOfPower(),
-    PowerOfProduct(),
+    Equation(
+        "multiply_powers",
+        power(a, k) * power(a, l),
+        power(a, k + l),
+        lambda match: all_of(floating(match), _exact(match, "k", "l")),
+    ),
+    Equation(
+        "multiply_by_power",
+        a * power(a, k),
+        power(a, k + 1),
+        lambda match: all_of(floating(match), _exact(match, "k")),
+    ),
+    Equation("power_of_power", power(power(a, k), l), power(a, k * l), _power_of_power),
+    Equation("power_of_product", power(a, k) * power(b, k), power(a * b, k), needs="reassociate"),
 )

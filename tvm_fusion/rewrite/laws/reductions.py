@@ -7,7 +7,7 @@ from tvm import relax
 from ...core.template import Refusal
 from ..axes import LINEAR, inside, invariant, outside, reduced_axes
 from ..extents import all_same, count, extents, is_float, is_integer, magnitudes, normal
-from ..law import Law, Match
+from ..law import Equation, Law, Match
 from ..pattern import constants, function, one_of, tensors
 
 a, b, s = tensors("a b s")
@@ -83,17 +83,9 @@ class ReduceOfDivided(PullOut):
         return sizes is not None and bool(((sizes <= 1) & (sizes > 0)).all())
 
 
-class ReduceOfNegative(Law):
-    """reduce(-a) = -reduce(a)."""
-
-    name = "reduce_of_negative"
-    before = reduce(-a)
-    after = -reduce(a)
-    both = True
-
-    def check(self, match: Match) -> Refusal | None:
-        is_mean = match.head("reduce").name == "relax.mean"
-        return INTEGER if is_mean and is_integer(match.type("a")) else None
+def _reduce_of_negative(match: Match) -> Refusal | None:
+    is_mean = match.head("reduce").name == "relax.mean"
+    return INTEGER if is_mean and is_integer(match.type("a")) else None
 
 
 class SumOfShifted(PullOut):
@@ -187,7 +179,7 @@ class SubtractReduced(_Termwise):
 LAWS: tuple[Law, ...] = (
     ReduceOfScaled(),
     ReduceOfDivided(),
-    ReduceOfNegative(),
+    Equation("reduce_of_negative", reduce(-a), -reduce(a), _reduce_of_negative, both=True),
     SumOfShifted(),
     SumOfOffset(),
     MeanOfOffset(),
