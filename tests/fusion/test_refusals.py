@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from group_kernels import CPU, CUDA, group, tensor
 from kernel_refusals import IMAGE, KERNEL_CASES, behind, conv, ones
+from layer_refusals import LAYER_CASES
 from refusal_case import Case
 from toy_templates import Anchored, graph_of, planned
 from tvm import relax, tirx
@@ -370,6 +371,7 @@ CASES = [
         ("Both operands of einsum",),
     ),
     *KERNEL_CASES,
+    *LAYER_CASES,
 ]
 
 
