@@ -40,6 +40,11 @@ def bias_looked_up(emit, x, w, b, i, v):
     return op.matmul(emit(op.add(emit(op.matmul(x, w)), bias)), v)
 
 
+def hidden_cast(emit, x, w, v):
+    """The first product is of float32."""
+    return op.matmul(emit(op.astype(emit(op.matmul(x, w)), "float16")), v)
+
+
 LAYERS = [
     (
         "two_kernels_are_faster",
@@ -78,6 +83,11 @@ LAYERS = [
         "one weight each",
     ),
     ("no_gemm", layers(MANY, 8, 64, 64), "are not two GEMMs of half types"),
+    (
+        "no_gemm",
+        ([tensor("x", MANY, 64), tensor("w", 64, 64), SQUARE[3]], hidden_cast),
+        "are not two GEMMs of half types",
+    ),
 ]
 LAYER_CASES = [
     Case(code, BackToBackGemm(), *case[:2], (says,), True) for code, case, says in LAYERS

@@ -156,8 +156,14 @@ def planned(case, spec="cuda:sm_90a"):
 
 
 def test_the_planner_takes_layers_two_by_two():
-    claims, _ = planned(layers(MANY, 64, 64, 64, 64, 64))
+    """Although the two in the middle, being wider, save the most."""
+    claims, _ = planned(layers(MANY, 32, 64, 64, 64, 16))
     assert [c.template.name for c in claims] == ["back_to_back"] * 2
+
+
+def test_a_pair_behind_one_that_is_refused():
+    claims, _ = planned(layers(MANY, 27, 64, 64, 64))
+    assert [c.template.name for c in claims] == ["contraction", "back_to_back"]
 
 
 def test_the_planner_tells_why_there_are_two_kernels():

@@ -106,8 +106,10 @@ def _sources(expr: ir.Expr) -> set[ir.Var]:
     return {x.source for x in loads(expr)}
 
 
-def back_to_back_proposals(graph: Graph, device: Device) -> Iterator[tuple[Operator, ...]]:
-    """Name sets of operators: a product, what it reads of another product, and that one.
+def back_to_back_proposals(
+    graph: Graph, device: Device
+) -> Iterator[tuple[Operator, Operator, tuple[Operator, ...]]]:
+    """Name two products and all operators: these, and what the second reads of the first.
 
     Parameters
     ----------
@@ -132,4 +134,5 @@ def back_to_back_proposals(graph: Graph, device: Device) -> Iterator[tuple[Opera
                     above[op] = None
                     frontier.append(op)
         for first in firsts:
-            yield in_order({second, *reached([first], graph.successors, above)})
+            between = reached([first], graph.successors, above)
+            yield first, second, in_order({second, *between})

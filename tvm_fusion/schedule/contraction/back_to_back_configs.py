@@ -17,7 +17,7 @@ from ...core.template import Refusal
 from ...device import Device
 from ..address import offset, stride
 from ..gpu import mbarrier
-from ..gpu.mma import find_atom
+from ..gpu.mma import HALF_TYPES, find_atom
 from ..gpu.tma import PANEL
 from ..gpu.wgmma import MOVED_REGISTERS, WARPS, K, M
 from .back_to_back import BackToBack
@@ -44,7 +44,7 @@ def back_to_back_configs(pair: BackToBack, device: Device) -> Iterator[BackToBac
     names = pair.first.stage.title, pair.second.stage.title
     problems = [gemm_problem(x, device) for x in (pair.first, pair.second)]
     sentence = f"{names[0]} and {names[1]} are not two GEMMs of half types for wgmma"
-    if any(p is None or find_atom(device, "wgmma", p.a_dtype, p.b_dtype) is None for p in problems):
+    if any(p is None or not _is_of_halves(p, device) for p in problems):
         return Refusal("no_gemm", f"{sentence}.")
     first, second = (p for p in problems if p is not None)
     if first.batch or second.batch or any(p.ragged is not None for p in (first, second)):
@@ -117,6 +117,12 @@ def _space(
         stages = min(room // (config.stage_bytes + 2 * mbarrier.BYTES), MOST_STAGES)
         if (turns := stages // consumers) > 0:
             yield replace(config, stages=turns * consumers)
+
+
+def _is_of_halves(problem: TileGemmConfig, device: Device) -> bool:
+    """Whether wgmma multiplies operands of half types."""
+    types = problem.a_dtype, problem.b_dtype
+    return {*types} <= {*HALF_TYPES} and find_atom(device, "wgmma", *types) is not None
 
 
 def _rows(operand: TmaOperand, columns: int) -> int:

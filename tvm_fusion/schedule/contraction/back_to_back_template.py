@@ -71,8 +71,18 @@ class BackToBackGemm(Template):
         return self._claimed(claim.group, claim.details["pair"], chosen)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
-        """Name two products with what lies between them."""
-        return back_to_back_proposals(graph, device)
+        """Name two products with what lies between them.
+
+        Of a chain of layers, every second pair: where the pair in the middle saved the most, those
+        around it would be left over.
+        """
+        taken: set[Operator] = set()
+        for first, second, operators in back_to_back_proposals(graph, device):
+            if first in taken:
+                continue
+            if isinstance(self.claim(Group(operators), device), Claim):
+                taken.add(second)
+            yield operators
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[BackToBackConfig]:
         found = back_to_back_configs(claim.details["pair"], device)
