@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from benchmarks.gpu.attention import attention, causal_attention
 from benchmarks.gpu.convolutions import convolution
+from benchmarks.gpu.layer_pairs import layers
 from benchmarks.gpu.narrow_products import float8_linear, int8_linear
 from benchmarks.gpu.others import attended, running_sums
 from benchmarks.gpu.packed import packed, packed_causal
@@ -148,6 +149,14 @@ CASES: tuple[Case, ...] = (
         "wgmma of windows, volumes",
         convolution(1, 64, 9, 72, 3, 1, "relu", rank=3),
         _of("wgmma of windows", **_ONE),
+    ),
+    Case(
+        "GEMMs back to back",
+        Work(
+            "back_to_back",
+            layers(functional.relu),
+            ((70001, 72), (96, 72), (96,), (40, 96), (40,)),
+        ),
     ),
     Case("dual GEMM", Work("dual_gemm", dual_gemm, ((200, 192), (192, 264), (192, 264)))),
     Case(

@@ -63,7 +63,7 @@ def _issued(acc, a, tile, n, layout, keeps):
     def run(m):
         m.products.fence()
         (to, first), (held, begin), (memory, at) = acc(m), a(m), tile(m)
-        place = (np.asarray(at) * 2 + memory.base & 0x3FFFF) >> 4
+        place = (np.asarray(at) * memory.item + memory.base & 0x3FFFF) >> 4
         for number, step in enumerate(steps):
             b = (place + (step >> 4)).astype("uint64") | rest, not is_transposed, held.data.dtype
             words = slice(int(begin) + 8 * number, int(begin) + 8 * number + 8)

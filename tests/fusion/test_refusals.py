@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from group_kernels import CPU, CUDA, group, tensor
 from kernel_refusals import IMAGE, KERNEL_CASES, behind, conv, ones
+from layer_refusals import LAYER_CASES
 from refusal_case import Case
 from relax_modules import main_module
 from toy_templates import Anchored, graph_of, planned
@@ -371,6 +372,7 @@ CASES = [
         ("Both operands of einsum",),
     ),
     *KERNEL_CASES,
+    *LAYER_CASES,
 ]
 
 

@@ -6,6 +6,7 @@ from ..core.template import Template
 from ..core.templates import provide
 from .attention.template import Attention
 from .columns.template import ColumnReductions
+from .contraction.back_to_back_template import BackToBackGemm
 from .contraction.grouped_gemm_template import GroupedGemm
 from .contraction.grouped_gemm_template_gpu import GpuGroupedGemm
 from .contraction.norm_gemm_template import NormGemm
@@ -28,6 +29,7 @@ def _templates(is_gpu: bool) -> tuple[Template, ...]:
         Rows(),
         *((SplitRows(),) if is_gpu else ()),
         Attention(is_gpu),
+        *((BackToBackGemm(),) if is_gpu else ()),
         *((GpuDepthwise(), GpuContraction()) if is_gpu else (CpuConvolution(), CpuContraction())),
         NormGemm(),
         GpuGroupedGemm() if is_gpu else GroupedGemm(),

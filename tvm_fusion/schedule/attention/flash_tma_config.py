@@ -14,14 +14,14 @@ from ..gpu import mbarrier
 from ..gpu.launch import STATIC_SHARED_BYTES
 from ..gpu.swizzle import BANKS, PanelRows
 from ..gpu.tma import PANEL
-from ..gpu.wgmma import THREADS, WARPS, M
+from ..gpu.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
 from .flash_mma_config import ADDRESS_REGISTERS, FlashMmaConfig
 from .flash_problem import FlashProblem
 from .flash_tma_operand import tma_operands
 
 # By the number of consumers: registers of a thread as a block starts, and what a producer's and a
 # consumer's threads have afterwards, of the 65,536 of a multiprocessor.
-REGISTERS = {2: (168, 40, 232), 3: (128, 32, 160)}
+REGISTERS = {n: (start, *MOVED_REGISTERS[n]) for n, start in ((2, 168), (3, 128))}
 HALF_BYTES = 2  # of an element
 # Elements of a key and of a value from which on turns are handed on early. On an H200, early and
 # late: 4x32x4096x128, causal, 1,008 and 1,043 us; 2x16x2048x96, causal, 72.6 and 75.5; 1x16x1024x64

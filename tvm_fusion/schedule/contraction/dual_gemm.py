@@ -174,7 +174,7 @@ def dual_gemm_proposals(graph: Graph, device: Device) -> Iterator[tuple[Operator
     """
     if not has_wgmma(device):
         return
-    products = [op for op in graph.operators if _is_product(op)]
+    products = [op for op in graph.operators if is_product(op)]
     for number, first in enumerate(products):
         for second in products[number + 1 :]:
             if not {id(v) for v in first.tensors} & {id(v) for v in second.tensors}:
@@ -187,7 +187,7 @@ def dual_gemm_proposals(graph: Graph, device: Device) -> Iterator[tuple[Operator
                 yield in_order({first, second, *path})
 
 
-def _is_product(op: Operator) -> bool:
+def is_product(op: Operator) -> bool:
     """Whether an operator is a product of half types."""
     found = reductions(op)
     operands = operands_of(found[0]) if len(found) == 1 else None

@@ -75,6 +75,18 @@ class VectorResults:
         """Load what the results at a place read; ``where`` gives all axes of the product."""
         return sequence([v.load(copy, where) for v in self._always if v.reads])
 
+    def compute(
+        self,
+        copy: ir.Expr,
+        where: Mapping[ir.Var, ir.Expr],
+        total: Callable[[int, int], ir.Expr],
+    ) -> tirx.Stmt:
+        """Compute results without a condition into the registers ``made``, as :meth:`finish` does.
+
+        Nothing is stored.
+        """
+        return sequence([v.compute(copy, where, total) for v in self._always])
+
     def finish(
         self,
         copy: ir.Expr,

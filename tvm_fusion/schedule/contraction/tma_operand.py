@@ -180,7 +180,7 @@ def _tensor_map(
     step_of = {axis: stride(place, axis, axes) for axis in axes}
     if any(step is None for step in step_of.values()):
         return None
-    rows_by, terms_by = _merged(own, step_of), _merged(view.k_axes, step_of)
+    rows_by, terms_by = merged(own, step_of), merged(view.k_axes, step_of)
     if rows_by is None or terms_by is None or 1 not in (constant(rows_by), constant(terms_by)):
         return None
     is_k_contiguous = constant(terms_by) == 1
@@ -209,7 +209,7 @@ def _tensor_map(
     return tensor_map, is_k_contiguous, tuple(a.var for a in batch)
 
 
-def _merged(axes: Sequence[Axis], step_of: dict[ir.Var, ir.Expr | None]) -> ir.Expr | None:
+def merged(axes: Sequence[Axis], step_of: dict[ir.Var, ir.Expr | None]) -> ir.Expr | None:
     """Give the stride of axes that lie in memory as one, ``None`` if they do not."""
     analyzer = sym.Analyzer()
     for outer, inner in itertools.pairwise(axes):

@@ -19,7 +19,7 @@ from ...program.stage import Axis
 from ..gpu import mbarrier
 from ..gpu.mma import GROUPS
 from ..gpu.tma import ROW_BYTES
-from ..gpu.wgmma import THREADS, WARPS, M
+from ..gpu.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
 from .computed_operand import ComputedOperand
 from .tile_gemm_config import TileGemmConfig, axis_values
 from .tile_shape import REGISTER_FILE
@@ -28,7 +28,7 @@ from .tma_window import TmaWindow
 
 STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = MOVED_REGISTERS[2]
 COMPUTING_REGISTERS, BESIDE_COMPUTING_REGISTERS = 104, 200  # the same where a producer computes B
 # Rows of 32 results in shared memory, of a warp; rows of a fragment lie in different banks.
 STAGED_STRIDE = 32 + 4

@@ -23,6 +23,9 @@ from .wgmma_operand import EIGHT_ROWS, K, Operand
 M = 64  # rows of an instruction
 WARPS = 4  # of a warpgroup
 THREADS = WARPS * WARP
+# Of a block that has a multiprocessor's registers, by the number of warpgroups that multiply: what
+# a thread of the one that copies keeps, and what each of theirs takes.
+MOVED_REGISTERS = {2: (40, 232), 3: (32, 160), 4: (24, 112)}
 
 _PLAIN = {
     "wgmma_fence": "wgmma.fence.sync.aligned;",

@@ -1,0 +1,174 @@
+"""Configurations of two GEMMs back to back: the design space, the default first, and what has none.
+
+consumers * chunks of H's columns; stages take what shared memory the weights leave, as many for
+each consumer
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from tvm import ir
+
+from ...core.loops import constant, index
+from ...core.template import Refusal
+from ...device import Device
+from ..address import offset, stride
+from ..gpu import mbarrier
+from ..gpu.mma import HALF_TYPES, find_atom
+from ..gpu.tma import PANEL
+from ..gpu.wgmma import MOVED_REGISTERS, WARPS, K, M
+from .back_to_back import BackToBack
+from .back_to_back_config import BackToBackConfig
+from .direct_epilogue import COLUMNS
+from .result_vectors import result_vectors
+from .tile_gemm_config import TileGemmConfig, is_plain
+from .tile_gemm_problem import gemm_problem
+from .tma_operand import TmaOperand, merged, tma_operand
+from .wgmma_config import WgmmaConfig
+
+MOST_COLUMNS = 256  # of D: what a consumer's sums and one box hold
+MOST_STAGES = 8
+CHUNKS = (2 * M, M)  # columns of H at a time
+
+
+def back_to_back_configs(pair: BackToBack, device: Device) -> Iterator[BackToBackConfig] | Refusal:
+    """Enumerate configurations, the default first, or tell why one kernel cannot have both.
+
+    The default has all of H at once if registers and shared memory hold that, and as many consumers
+    as they allow: 64-64-64 takes 5.3 us with four, 5.8 with two, 96-384-96 20.6 with three and 24.3
+    with two, 128-128-128 12.6 with two and 13.5 with three and chunks of 64 (an H100).
+    """
+    names = pair.first.stage.title, pair.second.stage.title
+    problems = [gemm_problem(x, device) for x in (pair.first, pair.second)]
+    sentence = f"{names[0]} and {names[1]} are not two GEMMs of half types for wgmma"
+    if any(p is None or not _is_of_halves(p, device) for p in problems):
+        return Refusal("no_gemm", f"{sentence}.")
+    first, second = (p for p in problems if p is not None)
+    if first.batch or second.batch or any(p.ragged is not None for p in (first, second)):
+        return Refusal("batched", f"{sentence} of one weight each.")
+    if constant(first.m) is None:
+        return Refusal("symbolic_rows", f"The number of rows of {names[0]} is symbolic.")
+    if not _is_hidden(pair, first, second):
+        return Refusal(
+            "hidden_in_another_order",
+            f"Rows of the operand of {names[1]} are not those that {names[0]} computes.",
+        )
+    if not result_vectors(first).is_plain:
+        return Refusal(
+            "guarded_loads",
+            f"What {names[1]} reads of {names[0]} has loads under conditions, or at places that "
+            "other loads give.",
+        )
+    x, w1 = (tma_operand(first, is_a, PANEL) for is_a in (True, False))
+    w2 = tma_operand(second, False, PANEL)
+    if x is None or w1 is None or w2 is None:
+        return Refusal(
+            "unaligned_rows",
+            f"An operand of {names[0]} or {names[1]} is computed, or has not rows of one stride of "
+            "a multiple of 16 bytes, which TMA copies.",
+        )
+    if second.n > MOST_COLUMNS:
+        return Refusal(
+            "too_wide", f"{names[1]} has {second.n} columns, at most {MOST_COLUMNS} in registers."
+        )
+    found = list(_space(first, second, (x, w1), device))
+    if not found:
+        return Refusal(
+            "too_much_shared_memory",
+            f"The weights of {names[0]} and {names[1]} and two tiles of rows do not fit into the "
+            "shared memory of a block together, or their sums not into registers.",
+        )
+    return iter(found)
+
+
+def _space(
+    first: TileGemmConfig,
+    second: TileGemmConfig,
+    operands: tuple[TmaOperand, TmaOperand],
+    device: Device,
+) -> Iterator[BackToBackConfig]:
+    x, w1 = (operand.of_rows for operand in operands)
+    whole, sms = -(-first.n // K) * K, device.sm_count or 1
+    columns = -(-second.n // COLUMNS) * COLUMNS
+    choices = itertools.product(MOVED_REGISTERS, {min(c, whole) for c in CHUNKS})
+    for consumers, chunk in sorted(choices, key=lambda one: (one[1] != whole, -one[0], -one[1])):
+        w2 = tma_operand(second, False, PANEL)
+        if w2 is not None and not w2.is_k_contiguous:
+            w2 = tma_operand(second, False, chunk)
+        if w2 is None:
+            continue
+        tile_x, tile_w1 = x(M), w1(_rows(operands[1], chunk))
+        tile_w2 = w2.of_rows(_rows(w2, columns))
+        if tile_x is None or tile_w1 is None or tile_w2 is None:
+            continue
+        config = BackToBackConfig(
+            _tile(first, chunk, sms, tile_x, tile_w1),
+            _tile(second, columns, sms, None, tile_w2),
+            chunk,
+            consumers,
+            stages=0,
+        )
+        if config.registers_needed > MOVED_REGISTERS[consumers][1]:
+            continue
+        room = (device.shared_memory_per_block or 0) - config.shared_bytes
+        stages = min(room // (config.stage_bytes + 2 * mbarrier.BYTES), MOST_STAGES)
+        if (turns := stages // consumers) > 0:
+            yield replace(config, stages=turns * consumers)
+
+
+def _is_of_halves(problem: TileGemmConfig, device: Device) -> bool:
+    """Whether wgmma multiplies operands of half types."""
+    types = problem.a_dtype, problem.b_dtype
+    return {*types} <= {*HALF_TYPES} and find_atom(device, "wgmma", *types) is not None
+
+
+def _rows(operand: TmaOperand, columns: int) -> int:
+    """Count the columns of a weight that boxes of it make up."""
+    return columns if operand.is_k_contiguous else -(-columns // PANEL) * PANEL
+
+
+def _tile(
+    problem: TileGemmConfig,
+    block_n: int,
+    multiprocessors: int,
+    a: TmaOperand | None,
+    b: TmaOperand | None,
+) -> WgmmaConfig:
+    """Give a problem tiles of 64 rows, each of one consumer."""
+    given = {f.name: getattr(problem, f.name) for f in fields(TileGemmConfig)}
+    tile = {"block_m": M, "block_n": block_n, "block_k": PANEL, "warps_m": WARPS, "warps_n": 1}
+    return WgmmaConfig(
+        **{**given, **tile, "warps_k": 1, "split_k": 1},
+        operand_a=a,
+        operand_b=b,
+        consumers=1,
+        multiprocessors=multiprocessors,
+    )
+
+
+def _is_hidden(pair: BackToBack, first: TileGemmConfig, second: TileGemmConfig) -> bool:
+    """Whether rows and columns of the first product are rows and terms of the second."""
+    (result,) = pair.first.results
+    if result.condition is not None or not is_plain(second.a):
+        return False
+    read = second.a
+    if not isinstance(read, ir.TensorLoad) or not read.source.same_as(pair.hidden):
+        return False
+    width = index(second.k)
+    sides = (
+        (first.m_axes, first.n_axes, result.indices),
+        (second.m_axes, second.k_axes, read.indices),
+    )
+    for rows, columns, indices in sides:
+        place = offset(pair.hidden, indices)
+        axes = [a.var for a in (*rows, *columns)]
+        steps = {axis: stride(place, axis, axes) for axis in axes}
+        if any(step is None for step in steps.values()):
+            return False
+        found = merged(rows, steps), merged(columns, steps)
+        if [None if x is None else constant(x) for x in found] != [constant(width), 1]:
+            return False
+    return first.n == second.k
