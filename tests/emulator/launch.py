@@ -180,7 +180,7 @@ def run_kernel(kernel, given):
     slots = {}
     written = {s.buffer for s in find(kernel.body, tirx.BufferStore)}
     calls = [c for c in find(kernel.body, ir.Call) if call_name(c) == "func_call"]
-    written |= {c.args[1].args[0].source for c in calls if c.args[0].value == STORED}
+    written |= {c.args[1].args[0].source for c in calls if c.args[0].value.startswith(STORED)}
     for declared in reversed(find(kernel.body, tirx.DeclBuffer)):
         if declared.buffer in written:
             written.add(owner(declared))

@@ -17,10 +17,10 @@ from tvm import DataType, ir, tirx
 from ...core.expressions import load
 from ...core.loops import index, local, sequence, substitute, vectorized, when
 from ..gpu.register_buffers import RegisterBuffers
-from ..gpu.streaming import STREAMED_BYTES, store_streamed
+from ..gpu.streaming import STORED_WORDS, store_streamed
 from ..gpu.vector_loads import ElementLoads
 from .epilogue import Result
-from .result_vectors import ResultVectors, result_analyzer, store_size
+from .result_vectors import WORD, ResultVectors, result_analyzer, store_size
 from .tile_gemm_config import TileGemmConfig
 
 
@@ -179,9 +179,10 @@ class _Vectors:
             place = where[self._vector] * self._width + start + lane
             return [substitute(i, {**where, self._axis.var: place}) for i in result.indices]
 
-        if self._config.is_streamed and _bytes(made, size) == STREAMED_BYTES:
+        words = _bytes(made, size) // WORD
+        if self._config.is_streamed and words in STORED_WORDS:
             first = load(result.buffer, places(index(0)))
-            return store_streamed(first, load(made, [index(start)]))
+            return store_streamed(first, load(made, [index(start)]), words)
         return vectorized(
             size,
             lambda lane: tirx.BufferStore(result.buffer, load(made, [start + lane]), places(lane)),

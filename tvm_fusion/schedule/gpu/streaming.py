@@ -17,13 +17,13 @@ __device__ __forceinline__ void {STREAMED}(void* to, const void* from) {{
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(from));
 }}
 """
-_STORE = f"""
-__device__ __forceinline__ void {STORED}(void* to, const void* from) {{
+_STORE = """
+__device__ __forceinline__ void {name}(void* to, const void* from) {{
   const unsigned* words = (const unsigned*)from;
-  asm volatile("st.global.cs.v4.u32 [%0], {{%1, %2, %3, %4}};"
-               :: "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+  asm volatile("st.global.cs.v{count}.u32 [%0], {{{places}}};" :: "l"(to), {words} : "memory");
 }}
 """
+STORED_WORDS = (4, 2)  # of 4 bytes, of a store
 
 
 def load_streamed(to: ir.TensorLoad, element: ir.TensorLoad) -> tirx.Stmt:
@@ -31,9 +31,16 @@ def load_streamed(to: ir.TensorLoad, element: ir.TensorLoad) -> tirx.Stmt:
     return _copy(STREAMED, to, element, _LOAD)
 
 
-def store_streamed(element: ir.TensorLoad, held: ir.TensorLoad) -> tirx.Stmt:
-    """Store registers to the vector that starts at an element; L2 evicts it first."""
-    return _copy(STORED, element, held, _STORE)
+def store_streamed(element: ir.TensorLoad, held: ir.TensorLoad, words: int) -> tirx.Stmt:
+    """Store so many words of registers to the vector that starts at an element; evict it first."""
+    name, numbers = f"{STORED}_{words}", range(words)
+    source = _STORE.format(
+        name=name,
+        count=words,
+        places=", ".join(f"%{i + 1}" for i in numbers),
+        words=", ".join(f'"r"(words[{i}])' for i in numbers),
+    )
+    return _copy(name, element, held, source)
 
 
 def _copy(name: str, to: ir.TensorLoad, origin: ir.TensorLoad, source: str) -> tirx.Stmt:
