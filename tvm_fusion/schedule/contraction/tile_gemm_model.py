@@ -38,7 +38,10 @@ RESERVED_SHARED = 1024  # of every block, by the device
 
 @dataclass(frozen=True)
 class Rates:
-    """What a multiprocessor does, as fitted to measured times on an H200.
+    """What a multiprocessor does, as fitted to measured times.
+
+    Those of an epilogue (``element`` to ``thread_slice``, ``EXPENSIVE``, ``READ``) are of an H100,
+    the others of an H200: one architecture, with the same multiprocessors.
 
     Attributes
     ----------
@@ -50,7 +53,7 @@ class Rates:
     l2 : float
         Bytes from L2 in a clock.
     dram : float
-        Bytes from memory in a clock, all multiprocessors busy.
+        Bytes from memory in a clock, all multiprocessors busy: of an H200; an H100 has 12.5.
     latency : float
         Clocks from the issue of a copy to its arrival.
     step : float
