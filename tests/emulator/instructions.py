@@ -274,6 +274,18 @@ def _read(translate, _match, arguments, _source):
     return run
 
 
+def _write(translate, match, arguments, _source):
+    to, origin = (translate.pointer(x) for x in arguments)
+
+    def run(m):
+        (memory, begin), (held, at) = to(m), origin(m)
+        count = 4 * int(match[1]) // memory.item
+        memory.vector(begin, count)
+        memory.write(_vector(begin, count), held.read(slice(int(at), int(at) + count)))
+
+    return run
+
+
 def _read_or_zero(translate, match, arguments, _source):
     """A vector of global memory into registers under a condition, zeros otherwise."""
     to, origin = (translate.pointer(x) for x in arguments[:2])
@@ -596,6 +608,7 @@ _PATTERNS = [
     (r"_hi\[[\s\S]*mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32", _multiply_split),
     (r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16 %0, %1;", _transpose),
     (r"ld\.global\.L1::no_allocate\.v4\.u32 \{%0, %1, %2, %3\}, \[%4\];", _read),
+    (r"st\.global\.cs\.v(\d)\.u32 \[%0\], \{%1, %2", _write),
     (r"if \(is_loaded\) value = \*\(const (unsigned|uint2|uint4)\*\)source;", _read_or_zero),
     (r"first \+ 1 < count && first < 7\) word\[i\] = words\[i\];", _load_words),
     (r"__funnelshift_r\(word\[i\], word\[i \+ 1\], 16 \* odd\);", _shift_words),

@@ -13,6 +13,7 @@ from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
 from tvm_fusion.lower.narrow_lanes import NarrowLanes
 from tvm_fusion.lower.reduction_results import PrivateReductionResults
+from tvm_fusion.schedule.gpu.streaming import STORED
 
 from .expressions import Expressions
 from .hopper import USED
@@ -178,6 +179,8 @@ def run_kernel(kernel, given):
     statements = Statements()
     slots = {}
     written = {s.buffer for s in find(kernel.body, tirx.BufferStore)}
+    calls = [c for c in find(kernel.body, ir.Call) if call_name(c) == "func_call"]
+    written |= {c.args[1].args[0].source for c in calls if c.args[0].value.startswith(STORED)}
     for declared in reversed(find(kernel.body, tirx.DeclBuffer)):
         if declared.buffer in written:
             written.add(owner(declared))

@@ -12,8 +12,10 @@ from tvm import tirx
 from tvm_fusion.schedule.contraction import wgmma_stages
 from tvm_fusion.schedule.contraction.computed_operand import ComputedTile
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.tile_shape import REGISTER_FILE
 from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma_producer import Producer
 from tvm_fusion.schedule.gpu import wgmma
 
 FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles
@@ -53,6 +55,19 @@ def test_computes_the_product(name):
     assert ComputedTile(computes(case, tile)).is_dequantized == by_pairs
 
 
+@pytest.mark.parametrize(
+    ("terms", "tile", "count"),
+    [(256, SHARED, 2), (320, SHARED, 1), (256, TURNS, 2), (256, SMALL, 1)],
+)
+def test_two_producers_take_turns_over_an_even_number_of_stages(terms, tile, count):
+    config = computes(int8(150, terms, 136, True), tile)
+    assert config.producers == count
+    assert config.registers * config.threads <= REGISTER_FILE
+    filled, multiplied = config.moved_registers
+    moved = count * filled + config.consumers * multiplied
+    assert moved * wgmma.THREADS <= REGISTER_FILE or not config.moves_registers
+
+
 def test_split_k():
     computes(int4(72, 520, 64, 1, True, size=8), SMALL, split_k=2, stages=3)
 
@@ -89,10 +104,20 @@ def loads_of_another_tile(monkeypatch):
     monkeypatch.setattr(ComputedTile, "begin", same)
 
 
+def producers_that_compute_the_same_stages(monkeypatch):
+    init = Producer.__init__
+
+    def first(self, *given):
+        init(self, *given[:-1], given[-1] * 0)
+
+    monkeypatch.setattr(Producer, "__init__", first)
+
+
 MISTAKES = {
     no_proxy_fence: (EmulationError, "without a proxy fence"),
     no_barrier_of_the_warp: (EmulationError, "read without a barrier after the write"),
     loads_of_another_tile: (AssertionError, None),
+    producers_that_compute_the_same_stages: (AssertionError, None),
 }
 
 
@@ -101,4 +126,4 @@ def test_a_mistake_of_the_producer(mistake, monkeypatch):
     kind, message = MISTAKES[mistake]
     mistake(monkeypatch)
     with pytest.raises(kind, match=message):
-        computes(*CASES["int8"][:2])
+        computes(*CASES["int4_bfloat16"][:2])

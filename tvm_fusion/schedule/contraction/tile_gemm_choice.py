@@ -14,7 +14,14 @@ from ..gpu.launch import STATIC_SHARED_BYTES
 from ..gpu.mma import GROUPS
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig
-from .tile_gemm_model import Rates, estimated_clocks, fits, rates_of, reduction_clocks
+from .tile_gemm_model import (
+    Rates,
+    estimated_clocks,
+    fits,
+    rates_of,
+    reduction_clocks,
+    residency,
+)
 from .tile_gemm_problem import ROWS_OF_SYMBOLIC_M, Sizes, gemm_problem, gemm_sizes
 from .tile_shape import M16, REGISTER_FILE, TileShape
 from .unaligned_tiles import (
@@ -101,7 +108,13 @@ def best_tile(
         SHIFTED if is_slow else 1.0,
         rates_of(problem),
     )
-    return None if shape is None else in_order(replace(problem, **asdict(shape)))
+    return None if shape is None else in_order(with_shape(problem, shape, sizes, device))
+
+
+def with_shape(problem: C, shape: TileShape, sizes: Sizes, device: Device) -> C:
+    """Give a problem a shape, and the blocks of a multiprocessor that the model counts with."""
+    resident, _ = residency(shape, sizes, device)
+    return replace(problem, **asdict(shape), min_blocks_per_sm=resident)
 
 
 def in_order(config: C) -> C:

@@ -39,10 +39,18 @@ class TileGemmConfig(TileShape, GemmView):
         The product.
     ragged : RaggedTiles or None
         Groups of rows whose number is the batch; then the place of a tile along M is its first row.
+    min_blocks_per_sm : int
+        Blocks of a multiprocessor that the compiler leaves registers for: as many as the model
+        counts with. Left alone, it took 158 registers of 256 threads where 126 did not spill, and
+        multiprocessors had one block.
+    is_streamed : bool
+        Whether results are stored to be evicted first: see :func:`.result_traffic.outgrows_l2`.
     """
 
     contraction: SumOfProducts = field(kw_only=True)
     ragged: RaggedTiles | None = field(default=None, kw_only=True)
+    min_blocks_per_sm: int = field(default=1, kw_only=True)
+    is_streamed: bool = field(default=False, kw_only=True)
     steps_of_no_group: ClassVar[int] = 0  # along K, of a tile of rows of no group
 
     @property

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from ...device import Device
 from .operands import SumOfProducts
-from .tile_gemm_choice import GROUPS_M, WORKSPACE_SPLIT_K, tile_gemm_config, tile_shapes
+from .tile_gemm_choice import (
+    GROUPS_M,
+    WORKSPACE_SPLIT_K,
+    tile_gemm_config,
+    tile_shapes,
+    with_shape,
+)
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_problem import gemm_sizes
 from .tile_shape import TileShape
@@ -46,8 +52,9 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
         splits = [*WORKSPACE_SPLIT_K] if chosen.is_static else [1]
     block_k = [size // start.item_bytes for size in BLOCK_K_BYTES]
     spaces = (tiles, block_k, STAGES, splits)
-    for shape in tile_shapes(gemm_sizes(chosen), start, device, *spaces):
+    sizes = gemm_sizes(chosen)
+    for shape in tile_shapes(sizes, start, device, *spaces):
         for group_m in GROUPS_M:
             one = replace(shape, group_m=group_m)
             if one != start:
-                yield replace(chosen, **asdict(one))
+                yield with_shape(chosen, one, sizes, device)

@@ -43,7 +43,7 @@ def tile_gemm_gpu(
         if config.split_k > 1:  # a block's rank is its number modulo the cluster's size
             tile = made
             made = threads("clusterCtaIdx.x", config.split_k, lambda _: tile)
-        return min_blocks_per_sm(made, 1)
+        return min_blocks_per_sm(made, config.min_blocks_per_sm)
 
     return kernel(program, threads("blockIdx.x", config.blocks, body))
 

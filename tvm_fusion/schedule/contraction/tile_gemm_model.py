@@ -23,12 +23,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from tvm import DataType
-
-from ...core.expressions import is_expensive, loads, variables
+from ...core.expressions import is_expensive
 from ...device import Device
 from ..gpu.launch import STATIC_SHARED_BYTES
 from ..gpu.mma import FLOAT8_TYPES
+from .result_traffic import read_bytes, written_bytes
 from .result_vectors import result_vectors
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_problem import Sizes
@@ -39,7 +38,10 @@ RESERVED_SHARED = 1024  # of every block, by the device
 
 @dataclass(frozen=True)
 class Rates:
-    """What a multiprocessor does, as fitted to measured times on an H200.
+    """What a multiprocessor does, as fitted to measured times.
+
+    Those of an epilogue (``element`` to ``thread_slice``, ``EXPENSIVE``, ``READ``) are of an H100,
+    the others of an H200: one architecture, with the same multiprocessors.
 
     Attributes
     ----------
@@ -51,7 +53,7 @@ class Rates:
     l2 : float
         Bytes from L2 in a clock.
     dram : float
-        Bytes from memory in a clock, all multiprocessors busy.
+        Bytes from memory in a clock, all multiprocessors busy: of an H200; an H100 has 12.5.
     latency : float
         Clocks from the issue of a copy to its arrival.
     step : float
@@ -129,20 +131,11 @@ def rates_of(problem: TileGemmConfig) -> Rates:
 
 def result_bytes(problem: TileGemmConfig) -> float:
     """Count the bytes of a result from and to memory, as :class:`Rates` has them."""
-    results = problem.contraction.results
-    written = sum(DataType(str(r.buffer.ty.dtype)).itemsize for r in results)
-    return WRITTEN * written + _read_bytes(problem)
+    return WRITTEN * written_bytes(problem.contraction.results) + _read_bytes(problem)
 
 
 def _read_bytes(problem: TileGemmConfig) -> int:
-    """Count the bytes that an element of the results reads, of tensors with rows and columns."""
-    sides = [{a.var for a in axes} for axes in (problem.m_axes, problem.n_axes)]
-    found = {x.source: x for r in problem.contraction.results for x in loads(r.value)}
-    return sum(
-        DataType(str(x.ty.dtype)).itemsize
-        for x in found.values()
-        if all(side & {v for i in x.indices for v in variables(i)} for side in sides)
-    )
+    return read_bytes(problem.contraction.results, problem.m_axes, problem.n_axes)
 
 
 def fits(shape: TileShape, sizes: Sizes, device: Device) -> bool:

@@ -18,6 +18,7 @@ from .gemm_view import GemmView, gemm_view
 from .operands import SumOfProducts, reads_windows
 from .ragged_rows import ragged_rows
 from .ragged_tiles import RaggedTiles
+from .result_traffic import outgrows_l2
 from .result_vectors import result_vectors
 from .tile_gemm_config import TileGemmConfig, narrow_operand, narrowed
 from .tile_operand import OperandTile
@@ -127,6 +128,11 @@ def _typed(
     shape = TileShape(*types, 64, 64, block_k, 2, 2, parts=parts)
     shape = replace(shape, is_async=device.async_copy, has_clusters=device.clusters)
     start = TileGemmConfig(*given, **asdict(shape), contraction=contraction, ragged=ragged)
+    batch, m, n, _ = gemm_sizes(start)
+    start = replace(
+        start,
+        is_streamed=outgrows_l2(contraction.results, view.m_axes, n_axes, batch * m * n, device),
+    )
     tiles = [OperandTile(start, is_a) for is_a in (True, False)]
     if ragged is not None and (not tiles[0].is_k_contiguous or result_vectors(start).is_along_m):
         return None  # the first row of a tile is no multiple of a vector's

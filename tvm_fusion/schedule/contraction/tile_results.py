@@ -2,7 +2,7 @@
 
 load what results read, in vectors                  before the sums are complete
 compute element by element
-store, in vectors of at most 16 bytes
+store, in vectors of at most 16 bytes, evict-first where results outgrow L2
 for results with one condition, such as the columns of Q in a joined product:
   if it holds:  load, compute, store
 """
@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import index, local, sequence, substitute, vectorized, when
 from ..gpu.register_buffers import RegisterBuffers
+from ..gpu.streaming import STORED_WORDS, store_streamed
 from ..gpu.vector_loads import ElementLoads
 from .epilogue import Result
-from .result_vectors import ResultVectors, result_analyzer, store_size
+from .result_vectors import WORD, ResultVectors, result_analyzer, store_size
 from .tile_gemm_config import TileGemmConfig
 
 
@@ -186,13 +187,23 @@ class _Vectors:
         start: int,
         size: int,
     ) -> tirx.Stmt:
-        def lanes(lane: ir.Expr) -> tirx.Stmt:
+        def places(lane: ir.Expr) -> list[ir.Expr]:
             place = where[self._vector] * self._width + start + lane
-            places = [substitute(i, {**where, self._axis.var: place}) for i in result.indices]
-            return tirx.BufferStore(result.buffer, load(made, [start + lane]), places)
+            return [substitute(i, {**where, self._axis.var: place}) for i in result.indices]
 
-        return vectorized(size, lanes)
+        words = _bytes(made, size) // WORD
+        if self._config.is_streamed and words in STORED_WORDS:
+            first = load(result.buffer, places(index(0)))
+            return store_streamed(first, load(made, [index(start)]), words)
+        return vectorized(
+            size,
+            lambda lane: tirx.BufferStore(result.buffer, load(made, [start + lane]), places(lane)),
+        )
 
     def _at(self, where: Mapping[ir.Var, ir.Expr]) -> dict[ir.Var, ir.Expr]:
         vector = tirx.floordiv(where[self._axis.var], index(self._width))
         return {**where, self._vector: vector}
+
+
+def _bytes(registers: ir.Var, elements: int) -> int:
+    return elements * int(DataType(str(registers.ty.dtype)).itemsize)

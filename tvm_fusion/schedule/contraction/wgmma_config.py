@@ -1,7 +1,7 @@
 """Configuration of a GEMM on Hopper's tensor cores: TMA pipeline, wgmma, a persistent grid.
 
 grid     as many blocks as run at once; each takes every grid-th tile of C, M innermost in groups
-block    one producer warpgroup, and consumers that share the rows of the tile
+block    a producer warpgroup, or two that compute B, and consumers that share the tile's rows
 stage    tiles of A and B, 128 bytes along K: block_k = 64 terms of half types, 128 of bytes
 split    the columns of a tile are those of one part of a column split behind those of another
 """
@@ -29,7 +29,9 @@ from .tma_window import TmaWindow
 STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = MOVED_REGISTERS[2]
-COMPUTING_REGISTERS, BESIDE_COMPUTING_REGISTERS = 104, 200  # the same where a producer computes B
+# The same where producers compute B: one, or two.
+COMPUTING_REGISTERS = ((104, 200), (104, 152))
+MOST_BESIDE_TWO = 96  # accumulators of a consumer's thread beside two producers: more would spill
 # Rows of 32 results in shared memory, of a warp; rows of a fragment lie in different banks.
 STAGED_STRIDE = 32 + 4
 STAGED_WARP_BYTES = 16 * STAGED_STRIDE * 4
@@ -88,7 +90,16 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return THREADS * (1 + self.consumers)
+        return THREADS * (self.producers + self.consumers)
+
+    @property
+    def producers(self) -> int:
+        """Warpgroups that fill stages: two take turns where they compute B and registers are left.
+
+        One has a warp for each scheduler, which waits for its own instructions.
+        """
+        has_two = self.computes_b and self.moves_registers and self.k_tiles % 2 == 0
+        return 2 if has_two and self.accumulators <= MOST_BESIDE_TWO else 1
 
     @property
     def moves_registers(self) -> bool:
@@ -109,7 +120,7 @@ class WgmmaConfig(TileGemmConfig):
     def moved_registers(self) -> tuple[int, int]:
         """Registers of a producer's and of a consumer's thread, once they are moved."""
         if self.computes_b:
-            return COMPUTING_REGISTERS, BESIDE_COMPUTING_REGISTERS
+            return COMPUTING_REGISTERS[self.producers - 1]
         return PRODUCER_REGISTERS, CONSUMER_REGISTERS
 
     @property
@@ -175,7 +186,7 @@ class WgmmaConfig(TileGemmConfig):
         if self.split_k > 1:
             return SPLIT_REGISTERS + self.held_sums
         if self.consumers == 2:
-            return 168  # so that all warpgroups together have the whole file
+            return REGISTER_FILE // self.threads // 8 * 8  # all warpgroups have the whole file
         most = REGISTER_FILE // (self.threads * self.blocks_per_sm) // 8 * 8
         return min(255, most, OTHER_REGISTERS + self.held_sums)
 

@@ -4,6 +4,7 @@ block in grid of at most as many as run at once:
 barriers full[stage], empty[stage]                                shared
 of ragged rows, a table of groups and their tiles                 (ragged_tiles)
 warpgroup 0, the producer:     copies tiles, its idle warps other parts of a concatenation
+(or two that compute B)
 the other warpgroups:          multiply, and store results         (wgmma_roles)
 
 split-K: block (tile of C, rank) of clusters of split_k blocks, each with a part of K:
@@ -68,6 +69,7 @@ def _block(
         parts = None
         if beside is not None:
             parts = beside.stmt(number * workers + worker, config.blocks * workers)
+        first = config.producers
         uniform = warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))
         stmts = [
             when(thread.equal(0), roles.initialize()),
@@ -76,7 +78,11 @@ def _block(
             block_barrier(),
             roles.count_tiles(),
             tirx.Bind(group, uniform),
-            tirx.IfThenElse(group.equal(0), roles.produce(parts), roles.consume(group - 1)),
+            tirx.IfThenElse(
+                group.equal(0) if first == 1 else group < first,
+                roles.produce(group, parts),
+                roles.consume(group - first),
+            ),
         ]
         if config.split_k > 1:
             place = config.tile_of(number)

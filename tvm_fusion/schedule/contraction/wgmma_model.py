@@ -113,7 +113,8 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     steps = config.block_k // config.k_step
     if isinstance(config.operand_b, ComputedOperand):
         each = config.operand_b.clocks / THREADS
-        copies = max(copies, STAGE + each * config.block_n * config.block_k)
+        computed = STAGE + each * config.block_n * config.block_k
+        copies = max(copies, computed / config.producers)
     products = resident * max(elements * steps * K / rate, copies)
     stage = max(products, RATES.latency / (config.stages - 1))
     main = config.k_tiles * stage

@@ -3,11 +3,11 @@
 one thread, for tile, for k_tile:
 wait(empty[stage]); expect_bytes(full[stage]); copy A and B        TMA, 128-byte swizzle
 where B is computed, all threads of the warpgroup, for tile:
-load what their chunks of the first k_tile are computed of         global to registers
-for k_tile:
+load what their chunks of their first k_tile are computed of       global to registers
+for k_tile, or for every other where two warpgroups take turns:
 wait(empty[stage]); one thread: the same of A alone
 compute the chunks and store them                                (computed_operand)
-load for the next k_tile
+load for their next k_tile
 fence of the asynchronous proxy; one thread of a warp: arrive(full[stage])
 """
 
@@ -39,7 +39,9 @@ class Producer:
     ring : RingPosition
         Which one is next.
     thread : Expr
-        The thread.
+        The thread of the warpgroup.
+    number : Expr
+        Of the warpgroup, among those that take turns.
 
     Attributes
     ----------
@@ -54,9 +56,10 @@ class Producer:
         stages: TileStages,
         ring: RingPosition,
         thread: ir.Expr,
+        number: ir.Expr,
     ) -> None:
         self._config, self._maps, self._stages = config, maps, stages
-        self._ring, self._thread = ring, thread
+        self._ring, self._thread, self._own = ring, thread, number
         self._computed = ComputedTile(config) if config.computes_b else None
         self.buffers = [] if self._computed is None else self._computed.buffers
 
@@ -69,10 +72,13 @@ class Producer:
         def begin(k_tile: ir.Expr) -> tirx.Stmt:
             return computed.begin(self._thread, self._position(place, k_tile), self._b(index(0)))
 
-        def one(k_tile: ir.Expr) -> tirx.Stmt:
-            return self._fill(place, k_tile, when(k_tile + 1 < count, begin(k_tile + 1)))
+        every = self._config.producers
 
-        return sequence([begin(index(0)), loop("k_tile", count, one)])
+        def one(turn: ir.Expr) -> tirx.Stmt:
+            k_tile = turn * every + self._own
+            return self._fill(place, k_tile, when(k_tile + every < count, begin(k_tile + every)))
+
+        return sequence([begin(self._own), loop("k_tile", count // every, one)])
 
     def _fill(self, place: TilePlace, k_tile: ir.Expr, ahead: tirx.Stmt | None = None) -> tirx.Stmt:
         stages, stage = self._stages, self._ring.stage
@@ -83,7 +89,7 @@ class Producer:
             made = self._computed.finish(self._thread, *b)
             first = when(self._thread.equal(0), sequence(copies))
             copies = [first, made, ahead, stages.fill(self._thread, stage)]
-        return sequence([free, *copies, *self._ring.advance(1)])
+        return sequence([free, *copies, *self._ring.advance(self._config.producers)])
 
     def _copies(self, place: TilePlace, k_tile: ir.Expr) -> list[tirx.Stmt]:
         """Copy what TMA copies of a stage."""

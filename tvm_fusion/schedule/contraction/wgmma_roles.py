@@ -106,20 +106,26 @@ class Roles:
         """Initialize the barriers; one thread does."""
         return self._stages.initialize(self._maps)
 
-    def produce(self, beside: tirx.Stmt | None = None) -> tirx.Stmt:
+    def produce(self, group: ir.Expr, beside: tirx.Stmt | None = None) -> tirx.Stmt:
         """Fill the stages: one thread of a warpgroup, or all where they compute B.
 
         Parameters
         ----------
+        group : Expr
+            The warpgroup's number.
         beside : Stmt, optional
             What the threads of the other warps do.
         """
         config = self._config
-        producer = Producer(config, self._maps, self._stages, self._ring, self._thread)
+        thread, own, start = self._thread, index(0), self._ring.start()
+        if config.producers > 1:
+            thread, own = tirx.floormod(thread, index(wgmma.THREADS)), tirx.Cast("int64", group)
+            start.append(when(own.equal(1), sequence(self._ring.advance(1))))
+        producer = Producer(config, self._maps, self._stages, self._ring, thread, own)
         self.buffers += producer.buffers
         give = [wgmma.give_registers(config.moved_registers[0])] if config.moves_registers else []
         tiles = self._tiles(lambda _, place: producer.tile(place), index(0), 1)
-        made = sequence([*self._ring.start(), tiles])
+        made = sequence([*start, tiles])
         made = made if config.computes_b else when(self._thread.equal(0), made)
         if beside is not None:
             made = tirx.IfThenElse(self._thread < WARP, made, beside)

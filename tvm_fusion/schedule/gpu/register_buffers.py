@@ -5,30 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tvm import DataType, ir, tirx
-from tvm.backend.cuda.op import cuda_func_call
 
 from ...core.expressions import load
 from ...core.loops import index, local, loop, sequence, substitute
+from .streaming import STREAMED_BYTES, load_streamed
 from .vector_loads import BYTES, VectorLoad
 
 _WORD_BYTES = 4
 Word = tuple[ir.Var, int]  # a buffer, and the number of its element where 32 bits begin
-
-STREAMED_BYTES = 16  # of a load that leaves the first cache to what is read again
-STREAMED = "tvm_fusion_load_streamed"
-_STREAMED = f"""
-__device__ __forceinline__ void {STREAMED}(void* to, const void* from) {{
-  unsigned* words = (unsigned*)to;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {{%0, %1, %2, %3}}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(from));
-}}
-"""
-
-
-def load_streamed(to: ir.TensorLoad, element: ir.TensorLoad) -> tirx.Stmt:
-    """Load the vector that starts at an element into registers, without a line in L1."""
-    places = (tirx.address_of(to), tirx.address_of(element))
-    return tirx.Evaluate(cuda_func_call(STREAMED, *places, source_code=_STREAMED))
 
 
 class RegisterBuffers:
