@@ -19,6 +19,7 @@ from .rows.split_template import SplitRows
 from .rows.template import Rows
 from .scan.template import PrefixSum
 from .single.template import Single
+from .sort.template import RankSort
 
 
 def _templates(is_gpu: bool) -> tuple[Template, ...]:
@@ -33,6 +34,7 @@ def _templates(is_gpu: bool) -> tuple[Template, ...]:
         GpuGroupedGemm() if is_gpu else GroupedGemm(),
         PrefixSum(is_gpu),
         Recurrent(is_gpu),
+        *((RankSort(),) if is_gpu else ()),
         Single(is_gpu),
     )
 
