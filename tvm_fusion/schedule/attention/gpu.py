@@ -51,6 +51,7 @@ from .result import masked_row, store_result
 
 VECTOR = 4  # elements of 16 bytes
 
+
 def attention_gpu(program: Program, pattern: Pattern, config: GpuConfig) -> tirx.PrimFunc:
     """Make the kernel."""
     queries = index(1) if pattern.query is None else index(pattern.query.extent)
