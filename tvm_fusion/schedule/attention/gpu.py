@@ -227,8 +227,8 @@ class _QueryBlock:
     def _scores(self, start: ir.Expr, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Multiply own rows by own keys: what is read of either is multiplied by all of the other.
 
-        Of 16 heads of 128 elements a thread has two keys: each by itself, its rows would be read
-        from shared memory twice as often, whose bandwidth is what bounds them.
+        Of each key by itself, the rows would be read from shared memory as often as a thread has
+        keys, and shared memory is what bounds these products.
         """
         pattern = self._pattern
 

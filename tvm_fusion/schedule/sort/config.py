@@ -15,7 +15,7 @@ MOST_SLICES = 8
 WAVES = 4  # warps that each of a multiprocessor's four schedulers wants at least
 KEPT = STATIC_SHARED_BYTES * 2 // 3  # of shared memory for keys: blocks share a multiprocessor
 # Registers of a thread as ptxas allocates them for sm_90a.
-REGISTERS = {4: 26, 8: 32}
+REGISTERS = {4: 34, 8: 40}
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,10 @@ class RankSortConfig:
 
     @property
     def shared_bytes(self) -> int:
-        """Keys, and the counts of slices."""
+        """Keys, and the counts of slices, which lie where keys of as many bytes did."""
         counts = COUNT_BYTES * self.threads if self.slices > 1 else 0
-        return self.rows * self.chunk * self.bytes + counts
+        keys = self.rows * self.chunk * self.bytes
+        return max(keys, counts) if self.bytes == COUNT_BYTES else keys + counts
 
     @property
     def registers(self) -> int:
