@@ -140,6 +140,7 @@ def _block_mask(rows: int, has_window: bool) -> object:
 def heads(
     batch: int, count: int, rows: int, width: int, how: Callable[..., Tensor],
     kv_heads: int | None = None, others: Iterable[tuple[int, ...]] = (), flex: str | None = None,
+    dtype: str = "float16",
 ) -> Attention:  # fmt: skip
     """Give the work of attention; causal ones count half of the products, windows theirs."""
     q, kv = (batch, count, rows, width), (batch, kv_heads or count, rows, width)
@@ -151,9 +152,10 @@ def heads(
     flops = round(4 * batch * count * rows * keys * width)
     shared = "" if kv_heads is None else f"_kv{kv_heads}"
     name = f"{how.__name__}_{batch}x{count}x{rows}x{width}{shared}"
+    name += "" if dtype == "float16" else f"_{dtype}"
     peer = None if flex is None else partial(_flex, how=flex)
     kind = Alibi if how is alibi_attention else Attention
-    return kind(name, how, (q, kv, kv, *others), flops=flops, flex=peer)
+    return kind(name, how, (q, kv, kv, *others), dtype, flops=flops, flex=peer)
 
 
 # (batch, heads, rows, width)
@@ -164,6 +166,7 @@ HEADS = (
     (1, 12, 128, 64, attention),
 )
 WINDOWS = heads(64, 3, 49, 32, biased_attention, others=[(1, 3, 49, 49)])
+FLOAT32 = ((1, 12, 512, 64), (1, 12, 2048, 64), (1, 16, 512, 128))
 WIDTHS = (64, 80, 96, 192, 256)  # of causal ones
 ATTENTION = (
     *(heads(*shape) for shape in HEADS),
@@ -171,7 +174,9 @@ ATTENTION = (
     *(heads(2, 16, 2048, width, causal_attention) for width in WIDTHS),
     *(heads(2, 16, 2048, width, attention) for width in (80, 128)),
     heads(2, 32, 2048, 128, gqa_attention, kv_heads=8),
+    heads(8, 32, 512, 128, gqa_attention, kv_heads=8),
     heads(2, 16, 2048, 64, alibi_attention, others=[(16,)], flex="alibi"),
     heads(2, 16, 2048, 128, capped_attention, flex="capped"),
     heads(2, 16, 4096, 128, window_attention, flex="window"),
+    *(heads(*shape, attention, dtype="float32") for shape in FLOAT32),
 )

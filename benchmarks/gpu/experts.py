@@ -1,4 +1,4 @@
-"""Products of mixtures of experts: rows sorted by expert, each by the weight of its expert."""
+"""Mixtures of experts: products of rows sorted by expert, and whole blocks with their routing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .products import Product
+from .works import DTYPES
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,73 @@ def _gated(total: Tensor) -> Tensor:
     return functional.silu(gate) * up
 
 
+@dataclass(frozen=True)
+class ExpertBlock(Product):
+    """Router, top k, sort, both products, and the weighted sum, as transformers has them.
+
+    Attributes
+    ----------
+    top : int
+        Experts of a token.
+    """
+
+    top: int = 0
+
+    def draw(self, seed: int, device: str) -> list[Tensor]:
+        """Draw rows and weights; logits are exact and distinct: all sides choose alike."""
+        x, router, *weights = super(Product, self).draw(seed, device)
+        generator = torch.Generator(device).manual_seed(seed)
+        experts = len(router)
+        order = torch.rand(len(x), experts, generator=generator, device=device).argsort(-1)
+        x[:, :experts] = order * (4 / experts) - 2
+        router[:] = torch.eye(*router.shape, device=device)
+        return [x, router, *(weight * weight.shape[-1] ** -0.5 for weight in weights)]
+
+    def examples(self) -> list[Tensor]:
+        """Give arguments of which shapes matter only: memory that is never touched."""
+        return [torch.empty(shape, dtype=DTYPES[self.dtype]) for shape in self.shapes]
+
+    def peers(self) -> dict[str, Callable[..., Tensor | tuple[Tensor, ...]]]:
+        """Give PyTorch's compiler, and its operators as they are."""
+        return {**super().peers(), "eager": self.function}
+
+    def reference(self, x: Tensor, router: Tensor, joined: Tensor, down: Tensor) -> Tensor:
+        """Compute it in float64, one expert after the other."""
+        scores, chosen = torch.softmax(x @ router.T, -1).topk(self.top, -1)
+        total = torch.zeros_like(x)
+        for expert in range(len(router)):
+            row, place = torch.where(chosen == expert)
+            hidden = _gated(x[row] @ joined[expert].T)
+            total[row] += (hidden @ down[expert].T) * scores[row, place, None]
+        return total
+
+
+def experts_block(top: int) -> Callable[..., Tensor]:
+    """Give a block of so many experts for each token."""
+
+    def block(x: Tensor, router: Tensor, joined: Tensor, down: Tensor) -> Tensor:
+        experts, logits = len(router), functional.linear(x, router)
+        scores, chosen = torch.softmax(logits, -1, dtype=torch.float32).topk(top, -1)
+        expert, order = chosen.reshape(-1).sort()
+        counted = expert.int() if x.is_cuda else expert.float()  # what histc takes there
+        counts = torch.histc(counted, bins=experts, min=0, max=experts - 1)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        hidden = _gated(experts_linear(x[order // top], joined, ends))
+        weighted = experts_linear(hidden, down, ends) * scores.to(x.dtype).reshape(-1)[order, None]
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=x.device)
+        return weighted[place].reshape(len(x), top, -1).sum(1).to(x.dtype)
+
+    return block
+
+
+def _block(tokens: int, top: int, experts: int, h: int, i: int) -> ExpertBlock:
+    name = f"experts_block_{tokens}_{top}_of_{experts}x{h}x{i}"
+    shapes = (tokens, h), (experts, h), (experts, 2 * i, h), (experts, h, i)
+    flops = 6 * tokens * top * h * i
+    return ExpertBlock(name, experts_block(top), shapes, "bfloat16", flops=flops, top=top)
+
+
 def _work(
     function: Callable[..., Tensor], rows: int, experts: int, k: int, n: int
 ) -> ExpertProduct:
@@ -61,7 +129,8 @@ def _work(
     return ExpertProduct(name, function, shapes, "bfloat16", flops=2 * rows * k * n)
 
 
-# 512 tokens by 2 of 8 experts, 1,024 tokens by 8 of 64; 32 tokens of either.
+# 512 tokens by 2 of 8 experts, 1,024 tokens by 8 of 64; 32 tokens of either; blocks of Mixtral's
+# and OLMoE's sizes.
 EXPERTS = (
     _work(experts_linear, 1024, 8, 4096, 14336),
     _work(experts_swiglu, 1024, 8, 4096, 2 * 14336),
@@ -69,4 +138,6 @@ EXPERTS = (
     _work(experts_swiglu, 8192, 64, 2048, 2 * 1024),
     _work(experts_linear, 64, 8, 4096, 14336),
     _work(experts_linear, 256, 64, 2048, 1024),
+    _block(512, 2, 8, 4096, 14336),
+    _block(1024, 8, 64, 2048, 1024),
 )

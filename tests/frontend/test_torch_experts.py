@@ -89,6 +89,25 @@ def test_a_whole_mixture_of_experts(tmp_path):
     np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-4 * np.abs(right).max())
 
 
+def test_what_is_written_in_the_order_of_a_sort(run):
+    """Each place comes once: an inverse permutation, with one write for each value."""
+
+    class Written(torch.nn.Module):
+        def forward(self, x, y):
+            order = x.argsort(descending=True)
+            place = torch.empty_like(order)
+            place[order] = torch.arange(len(order))
+            rows, columns = torch.empty_like(y), torch.empty_like(y.T)
+            rows[order], columns[:, order] = y, y.T
+            return place, rows, columns
+
+    x, y = torch.randn(9), torch.randn(9, 3)
+    mod = import_model(torch.export.export(Written(), (x, y))).mod
+    assert "R.max" not in mod.script()
+    for found, right in zip(run(mod, x.numpy(), y.numpy()), Written()(x, y), strict=True):
+        np.testing.assert_array_equal(found, right.numpy())
+
+
 @pytest.mark.parametrize(("low", "high", "bins"), [(0, 7, 8), (-1.5, 2.5, 5)])
 def test_histogram(run, low, high, bins):
     class Counts(torch.nn.Module):

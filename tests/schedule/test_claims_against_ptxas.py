@@ -9,6 +9,7 @@ from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.elementwise.template import Elementwise
 from tvm_fusion.schedule.rows.template import Rows
 from tvm_fusion.schedule.scan.template import PrefixSum
+from tvm_fusion.schedule.sort.template import RankSort
 
 op = relax.op
 
@@ -74,6 +75,8 @@ CASES = {
     "norm": (Rows, of_rows(4096, 768), norm),
     "norm_of_halves": (Rows, of_rows(8192, 4096, "float16"), norm),
     "norm_of_odd_rows": (Rows, of_rows(300, 1709, "float16"), norm),
+    "sorted": (RankSort, tensors("x", 8192, dtype="int64"), lambda emit, x: op.argsort(x)),
+    "first": (RankSort, tensors("x", 1024, 64, dtype="int32"), lambda emit, x: op.topk(x, 8)),
     "long_integers": (PrefixSum, tensors("x", 64, 4096, dtype="int64"), row_sums),
 }
 
@@ -84,7 +87,7 @@ def compiled():
     claims, functions = {}, {}
     for name, (template, params, body) in CASES.items():
         members = group(params, body, CUDA)
-        made = template() if template is Rows else template(is_gpu=True)
+        made = template() if template in (Rows, RankSort) else template(is_gpu=True)
         claims[name], functions[name] = kernel(made, members, CUDA)
     codes = machine_code(functions)
     return {name: (claims[name], codes[name]) for name in CASES}

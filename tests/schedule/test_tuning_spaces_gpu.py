@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from relax_modules import main_module
+from tuned_models import experts
 from tvm import relax
 
 from tvm_fusion.core.template import Refusal
@@ -59,6 +60,7 @@ def convolution(groups=1):
 
 CASES = {
     "gemm": (gemm(200), "contraction", {"mma.sync", "wgmma"}),
+    "experts": (experts(), "contraction", {"mma.sync", "wgmma"}),
     "gemv": (gemm(1), "contraction", {"gemv"}),
     "attention": (attention(100), "attention", {"flash mma", "CUDA cores"}),
     "decoding": (attention(1, 2048), "attention", {"flash decoding"}),

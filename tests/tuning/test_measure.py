@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm_ffi
-from tuned_models import QUICK, two_products
+from tuned_models import QUICK, experts, two_products
 from tvm import tirx
 
 from tvm_fusion.config import FusionConfig
@@ -19,8 +19,10 @@ from tvm_fusion.frontend import import_model
 from tvm_fusion.measure.isolate import Failed, isolated
 from tvm_fusion.measure.timing import Effort, in_turns, swept
 from tvm_fusion.schedule.contraction import template_cpu
-from tvm_fusion.tuning.measure import Bench
-from tvm_fusion.tuning.tasks import survey
+from tvm_fusion.tuning import build_candidates
+from tvm_fusion.tuning.candidate_bench.tensors import Draw
+from tvm_fusion.tuning.measure import Bench, inputs_of
+from tvm_fusion.tuning.tasks import ends_of, survey
 
 
 def tasks():
@@ -43,6 +45,18 @@ def test_tasks_are_groups_with_choices():
     assert found.weight_bytes == 4 * (72 * 300 + 300 * 70)
     assert all(len(t.configs) > 100 for t in found.tasks)
     assert [t.key for t in found.tasks] == [t.key for t in tasks().tasks]
+
+
+def test_products_of_experts_are_measured_with_rows_for_each():
+    config, spec = FusionConfig(db=None, profile=None), parse("cuda:sm_90a")
+    (task,) = survey(import_model(experts(), config), spec, config).tasks
+    assert len(task.configs) > 100
+    *_, ends = inputs_of(task, 0)
+    np.testing.assert_array_equal(ends, np.int32([32, 65, 97, 130]))
+    assert ends.dtype == np.int32
+    listed = build_candidates.inputs_of(task.mod, ends_of(task))
+    assert listed == [[[130, 64], "float16"], [[4, 64, 64], "float16"], [[4], "int32", 130]]
+    np.testing.assert_array_equal(Draw(0).input(*listed[2]), ends)
 
 
 def test_a_trial_is_timed_beside_the_default(task):

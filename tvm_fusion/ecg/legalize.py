@@ -20,6 +20,8 @@ from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
 from .legalizations import EXTREMA, LEGALIZATIONS, from_infinity
+from .legalizations.rank_sort import SORTS
+from .legalizations.rank_sort import has_kernel as has_ranks
 from .legalizations.scan import NAME as CUMSUM
 from .legalizations.scan import has_kernel
 from .legalizations.sorting import sorted_by_keys, takes_keys
@@ -145,7 +147,10 @@ class _Recorded:
         return splice(expansion, builder)
 
     def _for(self, call: relax.Call, builder: relax.BlockBuilder) -> Legalization | None:
-        if str(call.op.name) == CUMSUM and not has_kernel(builder.normalize(call)):
+        name = str(call.op.name)
+        if name == CUMSUM and not has_kernel(builder.normalize(call)):
+            return None
+        if name in SORTS and not has_ranks(builder.normalize(call)):
             return None
         return self._legalization
 

@@ -20,6 +20,7 @@ from .rows.split_template import SplitRows
 from .rows.template import Rows
 from .scan.template import PrefixSum
 from .single.template import Single
+from .sort.template import RankSort
 
 
 def _templates(is_gpu: bool) -> tuple[Template, ...]:
@@ -35,6 +36,7 @@ def _templates(is_gpu: bool) -> tuple[Template, ...]:
         GpuGroupedGemm() if is_gpu else GroupedGemm(),
         PrefixSum(is_gpu),
         Recurrent(is_gpu),
+        *((RankSort(),) if is_gpu else ()),
         Single(is_gpu),
     )
 

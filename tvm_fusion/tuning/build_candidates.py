@@ -9,9 +9,10 @@ Alternatives of the planner may take the same weights in another order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from ..fusion.comparisons import Question
 from ..measure.build import build_groups
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import TOLERANCE
-from .tasks import MAIN, Task
+from .tasks import MAIN, Task, ends_of
 
 BUILD_SECONDS = 300.0
 # Calls of the group in one run, and their results, where launches are not captured in a graph.
@@ -104,7 +105,7 @@ def export_task(
         "title": task.title,
         "calls": task.calls,
         "repeats": repeats,
-        "inputs": inputs_of(task.mod),
+        "inputs": inputs_of(task.mod, ends_of(task)),
         "weights": weights,
         "candidates": candidates,
     }
@@ -161,10 +162,11 @@ def export_question(
     }
 
 
-def inputs_of(mod: tvm.IRModule) -> list[list[Any]]:
-    """List shapes and dtypes of what ``main`` takes."""
+def inputs_of(mod: tvm.IRModule, ends: Mapping[int, int] = MappingProxyType({})) -> list[list[Any]]:
+    """List shapes and dtypes of what ``main`` takes, and how many rows those that are ends have."""
     types = [param.ty for param in mod[MAIN].params]
-    return [[[int(d) for d in type_.shape.values], str(type_.dtype)] for type_ in types]
+    found = [[[int(d) for d in type_.shape.values], str(type_.dtype)] for type_ in types]
+    return [[*one, *([ends[number]] if number in ends else [])] for number, one in enumerate(found)]
 
 
 def _always(config: Config) -> Lookup:

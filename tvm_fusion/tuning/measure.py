@@ -28,7 +28,8 @@ from ..fusion.tuning_records import Trial
 from ..measure.build import build_groups
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import Effort, bound, check_same, in_turns, random_input
-from .tasks import MAIN, Task
+from .candidate_bench.tensors import even_ends
+from .tasks import MAIN, Task, ends_of
 
 GAIN = 0.99  # ratio from which on a configuration is better than the default, and not by chance
 
@@ -132,4 +133,7 @@ def build(
 def inputs_of(task: Task, seed: int) -> list[np.ndarray]:
     """Draw the inputs of a task."""
     generator = np.random.default_rng(seed)
-    return [random_input(generator, param.ty) for param in task.mod[MAIN].params]
+    drawn = [random_input(generator, param.ty) for param in task.mod[MAIN].params]
+    for number, rows in ends_of(task).items():
+        drawn[number] = even_ends(len(drawn[number]), rows).astype(drawn[number].dtype)
+    return drawn

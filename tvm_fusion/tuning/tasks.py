@@ -186,6 +186,22 @@ def _task(
     return Task(key, title_of(claim), calls, claim, tuple(configs.values()), alone(mod, gvar, call))
 
 
+def ends_of(task: Task) -> dict[int, int]:
+    """Tell which parameters of ``main`` end groups of ragged rows, and how many rows there are.
+
+    Zeros, as other integers are measured with, would leave nothing to multiply.
+    """
+    if "ends" not in task.claim.details:
+        return {}
+    groups, rows = map(int, task.claim.details["ends"])
+    types = [param.ty for param in task.mod[MAIN].params]
+    return {
+        number: rows
+        for number, type_ in enumerate(types)
+        if [*map(int, type_.shape.values)] == [groups] and str(type_.dtype).startswith("int")
+    }
+
+
 def _constant_bytes(call: relax.Call) -> int:
     found = [arg for arg in call.args if isinstance(arg, ir.GenericConst)]
     tensors = [c for c in found if isinstance(c.ty, relax.TensorType)]

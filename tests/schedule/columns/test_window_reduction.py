@@ -61,6 +61,33 @@ def test_threads_have_vectors():
     assert claim.parallelism == -(-2 * 5 * 7 * 24 // (8 * 128))
 
 
+def gathered(emit, x, order):
+    """Rows of a table, eight of them added up: what a token's experts give."""
+    count = int(order.ty.shape[0]) // 8
+    rows = emit(op.take(x, emit(op.add(order, relax.const(0, "int64"))), axis=0))
+    return emit(op.sum(emit(op.reshape(rows, [count, 8, int(x.ty.shape[1])])), [1]))
+
+
+def test_gathered_rows_are_in_vectors():
+    params = [tensor("x", 3, 72, dtype="float16"), tensor("order", 5 * 8, dtype="int64")]
+    agrees(
+        emitted(TEMPLATE, params, gathered, CUDA),
+        params,
+        lambda x, order: [x.astype("float64")[order].reshape(5, 8, 72).sum(1)],
+        CUDA,
+        2e-3,
+    )
+
+
+def test_many_gathered_rows_are_refused():
+    params = [tensor("x", 3, 72, dtype="float16"), tensor("order", 40 * 8, dtype="int64")]
+
+    def body(emit, x, order):
+        return emit(op.sum(emit(op.take(x, order, axis=0)), [0]))
+
+    assert isinstance(TEMPLATE.claim(group(params, body, CUDA), CUDA.device), Refusal)
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_rows_are_refused(axis):
     members = group([tensor("x", 7, 7)], lambda e, x: e(op.max(x, [axis])), CUDA)

@@ -15,6 +15,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction import wgmma_configs as wgmma_configs_module
 from tvm_fusion.schedule.contraction.ragged_rows import ragged_rows
 from tvm_fusion.schedule.contraction.ragged_tiles import RaggedTiles
+from tvm_fusion.schedule.contraction.result_vectors import result_vectors
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
 from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
@@ -75,6 +76,28 @@ def test_a_bias_of_each_expert_is_looked_up(make):
     right = expected(None, *(inputs[name] for name in ("x", "w", "ends", "b")))[0]
     right += inputs["bias"].astype("float64")[inputs["ids"]]
     close(run(make(members, contraction), members, inputs, kernels=1), [right])
+    assert result_vectors(tile_gemm_config(contraction, CUDA.device)).width == 8
+
+
+@pytest.mark.parametrize("make", [mma, hopper])
+def test_weights_of_tokens_are_gathered_once_for_a_vector(make):
+    """Each row by the weight of its token: indices that vary by rows alone leave vectors whole."""
+    given, multiply = experts(133, 4, 64, 64)
+    given += [tensor("weights", 50, dtype="float16"), tensor("order", 133, dtype="int64")]
+
+    def body(emit, x, w, ends, b, weights, order):
+        (total,) = multiply(emit, x, w, ends, b)
+        own = emit(op.expand_dims(emit(op.take(weights, order, axis=0)), 1))
+        scaled = emit(op.multiply(total, emit(op.astype(own, "float32"))))
+        return op.astype(emit(op.add(scaled, emit(op.astype(b, "float32")))), "float16")
+
+    members, contraction = contraction_of(given, body)
+    ends = [11, 40, 40, 133]
+    inputs = drawn(given, ends) | {"order": np.random.default_rng().integers(0, 50, 133)}
+    right = expected(None, *(inputs[name] for name in ("x", "w", "ends", "b")))[0]
+    right *= inputs["weights"].astype("float64")[inputs["order"]][:, None]
+    close(run(make(members, contraction), members, inputs, kernels=1), [right + inputs["b"]], 2e-3)
+    assert result_vectors(tile_gemm_config(contraction, CUDA.device)).width == 8
 
 
 @pytest.mark.parametrize("make", [mma, hopper])

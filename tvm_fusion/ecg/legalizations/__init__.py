@@ -11,6 +11,7 @@ from .hyperbolic import HYPERBOLIC
 from .integer_mean import NAME as MEAN
 from .integer_mean import mean
 from .log_add_exp import log_add_exp
+from .rank_sort import SORTS, rank_sort
 from .remainders import REMAINDERS
 from .scan import NAME as CUMSUM
 from .scan import cumsum
@@ -29,6 +30,7 @@ LEGALIZATIONS: dict[str, Legalization] = {
     "relax.where": where,
     CUMSUM: cumsum,
     MEAN: mean,
+    **dict.fromkeys(SORTS, rank_sort),
     SCATTER: scatter_nd,
 }
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
 
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
 from .call import Call, static
 from .dynamic import by_mask
+from .kernel import emit_kernel, store
 from .registry import register
 
 op = relax.op
@@ -132,6 +133,12 @@ def index_put(call: Call) -> Any:
         return _scattered(call, data, given, values, adds)
     extent, count = shape[axis], call.importer.shape_of(number)[0]
     behind = [1] * (len(shape) - axis - 1)
+    if _is_permutation(call, number, extent):
+        values = emit(op.broadcast_to(values, shape))
+        if len(shape) == 1:
+            return _permuted(call, number, values)
+        places = _permuted(call, number, emit(op.arange(extent, dtype="int64")))
+        return op.take(values, places, axis=axis)
     numbers = op.expand_dims(op.arange(extent, dtype="int64"), 1)
     is_hit = op.equal(numbers, op.expand_dims(from_start(number, extent), 0))
     if count == 1:
@@ -142,6 +149,23 @@ def index_put(call: Call) -> Any:
     moved = op.take(values, op.maximum(place, as_operand(0)), axis=axis)
     is_written = op.greater_equal(place, as_operand(0))
     return op.where(op.reshape(is_written, [extent, *behind]), moved, data)
+
+
+def _is_permutation(call: Call, number: Any, extent: Any) -> bool:
+    """Whether indices are the places of a sort: each number once."""
+    bound = call.importer.block_builder.lookup_binding(number)
+    is_sort = isinstance(bound, relax.Call) and bound.op == ir.Op.get("relax.argsort")
+    return is_sort and isinstance(extent, int | tirx.IntImm) and number.ty.shape[0] == extent
+
+
+def _permuted(call: Call, number: Any, values: Any) -> Any:
+    """Write each value where its number says: of a permutation no place comes twice."""
+
+    def body(i: Any, number: Any, values: Any, written: Any) -> None:
+        store(written, [number[i]], values[i])
+
+    count, dtype = int(number.ty.shape[0]), dtype_of(values)
+    return emit_kernel(call, "permuted", [count], [number, values], [([count], dtype)], body)[0]
 
 
 def _scattered(

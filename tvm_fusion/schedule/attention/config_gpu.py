@@ -19,8 +19,7 @@ SHARED_BYTES = 44 * 1024  # of the 48 KB that every device gives
 MIN_LANES, MAX_LANES = 16, 64
 MAX_ROWS_OF_THREAD = 4
 OTHER_REGISTERS, ROW_REGISTERS = 26, 13  # of a thread, and of each of its rows
-UNROLLED_TRIPS = 32  # of a loop that CUDA's compiler unrolls as a whole
-WIDE, WIDE_REGISTERS = 64, 6  # elements of rows beyond which results take more, for each row
+WIDE, WIDE_REGISTERS = 64, 4  # elements of rows beyond which results take more, for each row
 
 
 def _pitch(elements: int) -> int:
@@ -100,17 +99,11 @@ class GpuConfig:
 
     @property
     def registers(self) -> int:
-        """Registers of a thread, within 25 % of ptxas: see test_claims_against_ptxas.
-
-        CUDA's compiler unrolls loops of few trips and loads a whole key at once, for few rows.
-        """
-        own = self.rows_of_thread
-        count = OTHER_REGISTERS + ROW_REGISTERS * own
-        if self.depth <= UNROLLED_TRIPS and own <= 2:
-            count += max(0, self.depth - 8)
+        """Registers of a thread, within 25 % of ptxas: see test_claims_against_ptxas."""
+        of_row = ROW_REGISTERS
         if max(self.depth, self.columns) > WIDE:
-            count += WIDE_REGISTERS * (1 + own)
-        return count
+            of_row += WIDE_REGISTERS
+        return OTHER_REGISTERS + of_row * self.rows_of_thread
 
     def each_thread(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         """Run ``body(row, lane)`` in every thread."""

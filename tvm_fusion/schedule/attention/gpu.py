@@ -7,11 +7,13 @@ registers of a thread: of each of its own rows, neighbours: acc[columns / lanes]
                s[block_n / lanes], m_i, l_i
 for tile of block_n keys:
     k -> shared memory; __syncthreads
-    s[row, key] = score(q[row] . k[key]), each thread every lanes-th key; __syncthreads
+    s[row, key] = score(q[row] . k[key]), each thread every lanes-th key, all of them and of its
+    rows by four elements at a time; __syncthreads
     m_new = max(m_i, s[row]); rescale m_i, l_i, acc to m_new
     p[row, key] = exp(s - m_new)
     v -> shared memory; __syncthreads
-    l_i += p; acc += weight(p) * v, each thread every lanes-th column; __syncthreads
+    l_i += p; acc += weight(p) * v, each thread every lanes-th column or vector of columns, of
+    four keys at a time; __syncthreads
 out = epilogue(acc / l_i)
 """
 
@@ -35,14 +37,19 @@ from ...core.loops import (
     substitute,
     threads,
     unrolled,
+    vectorized,
     when,
 )
 from ...program.program import Program
+from ...program.stage import Axis
 from ..address import known_step
 from .config_gpu import GpuConfig
+from .kv_vectors import contiguous_loads, has_uniform_conditions, vector_width
 from .online_softmax import SoftmaxState, assign, float_, initialize
 from .pattern import FLOAT, Pattern
 from .result import masked_row, store_result
+
+VECTOR = 4  # elements of 16 bytes
 
 
 def attention_gpu(program: Program, pattern: Pattern, config: GpuConfig) -> tirx.PrimFunc:
@@ -138,30 +145,51 @@ class _QueryBlock:
         return unrolled("j", self._items, body)
 
     def _load_queries(self) -> tirx.Stmt:
-        depth = self._config.depth
+        depth, axis = self._config.depth, self._pattern.depth
+        lanes = self._lanes(self._pattern.q, axis)
 
         def store(flat: ir.Expr) -> tirx.Stmt:
-            r, d = coordinates(flat, [self._config.block_m, depth])
-            at = {**self._position(r), self._pattern.depth.var: d}
-            return assign(self._q_at(r, d), substitute(self._pattern.q, at))
+            r, vector = coordinates(flat, [self._config.block_m, depth // lanes])
 
-        return self._config.fill(self._config.block_m * depth, store)
+            def element(lane: ir.Expr) -> tirx.Stmt:
+                d = vector * lanes + lane
+                at = {**self._position(r), axis.var: d}
+                return assign(self._q_at(r, d), substitute(self._pattern.q, at))
 
-    def _load_tile(self, start: ir.Expr, element: ir.Expr, inner: ir.Var, width: int) -> tirx.Stmt:
+            return vectorized(lanes, element)
+
+        return self._config.fill(self._config.block_m * depth // lanes, store)
+
+    def _lanes(self, operand: ir.Expr, axis: Axis) -> int:
+        """Choose the elements that a thread loads at once: a vector where all lie side by side."""
+        found = contiguous_loads(self._pattern, operand, axis)
+        if not found or not all(has_uniform_conditions(x, operand, axis) for x in found):
+            return 1
+        width = vector_width([(x, axis) for x in found])
+        return VECTOR if width is not None and width >= VECTOR else 1
+
+    def _load_tile(self, start: ir.Expr, operand: ir.Expr, axis: Axis, width: int) -> tirx.Stmt:
         """Load keys or values into shared memory, zeros behind the last."""
         keys = self._config.keys
-        along_keys = self._is_contiguous_along_keys(element, inner)
+        along_keys = self._is_contiguous_along_keys(operand, axis.var)
+        lanes = 1 if along_keys else self._lanes(operand, axis)
 
         def store(flat: ir.Expr) -> tirx.Stmt:
             if along_keys:
-                d, key = coordinates(flat, [width, keys])
+                vector, key = coordinates(flat, [width, keys])
             else:
-                key, d = coordinates(flat, [keys, width])
-            at = {**self._where, self._pattern.key.var: start + key, inner: d}
-            value = tirx.if_then_else(start + key < self._count, substitute(element, at), float_(0))
-            return assign(self._tile_at(key, d), value)
+                key, vector = coordinates(flat, [keys, width // lanes])
+            exists = start + key < self._count
 
-        return self._config.fill(keys * width, store)
+            def element(lane: ir.Expr) -> tirx.Stmt:
+                d = vector * lanes + lane
+                at = {**self._where, self._pattern.key.var: start + key, axis.var: d}
+                value = tirx.if_then_else(exists, substitute(operand, at), float_(0))
+                return assign(self._tile_at(key, d), value)
+
+            return vectorized(lanes, element)
+
+        return self._config.fill(keys * width // lanes, store)
 
     def _is_contiguous_along_keys(self, element: ir.Expr, inner: ir.Var) -> bool:
         """Whether neighbouring threads had better load neighbouring keys."""
@@ -177,11 +205,11 @@ class _QueryBlock:
         pattern, config = self._pattern, self._config
         return sequence(
             [
-                self._load_tile(start, pattern.k, pattern.depth.var, config.depth),
+                self._load_tile(start, pattern.k, pattern.depth, config.depth),
                 config.each_thread(lambda r, t: self._scores(start, r, t)),
                 config.each_thread(self._rescale),
                 config.each_thread(self._exponentials),
-                self._load_tile(start, pattern.v, pattern.column.var, config.columns),
+                self._load_tile(start, pattern.v, pattern.column, config.columns),
                 config.each_thread(lambda r, t: self._accumulate(start, r, t)),
             ]
         )
@@ -197,33 +225,46 @@ class _QueryBlock:
         return unrolled("n", -(-keys // lanes), one)
 
     def _scores(self, start: ir.Expr, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
-        def one(n: ir.Expr, key: ir.Expr) -> tirx.Stmt:
-            def score(i: ir.Expr) -> ir.TensorLoad:
-                return load(self._scored, [r, t, i, n])
+        """Multiply own rows by own keys: what is read of either is multiplied by all of the other.
 
-            def add(d: ir.Expr) -> tirx.Stmt:
-                def of_row(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
-                    product = self._q_at(row, d) * self._tile_at(key, d)
-                    return assign(score(i), score(i) + product)
+        Of each key by itself, the rows would be read from shared memory as often as a thread has
+        keys, and shared memory is what bounds these products.
+        """
+        pattern = self._pattern
 
-                return self._own_rows(r, of_row)
+        def score(i: ir.Expr, n: ir.Expr) -> ir.TensorLoad:
+            return load(self._scored, [r, t, i, n])
 
-            def store(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
-                pattern = self._pattern
+        def zero(n: ir.Expr, _key: ir.Expr) -> tirx.Stmt:
+            return self._own_rows(r, lambda i, _row: assign(score(i, n), float_(0)))
+
+        def add(n: ir.Expr, key: ir.Expr, d: ir.Expr) -> tirx.Stmt:
+            def of_row(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
+                product = self._q_at(row, d) * self._tile_at(key, d)
+                return assign(score(i, n), score(i, n) + product)
+
+            return self._own_rows(r, of_row)
+
+        def store(n: ir.Expr, key: ir.Expr) -> tirx.Stmt:
+            def of_row(i: ir.Expr, row: ir.Expr) -> tirx.Stmt:
                 at = {**self._position(row), pattern.key.var: start + key}
-                value = substitute(pattern.score, {**at, pattern.raw: score(i)})
+                value = substitute(pattern.score, {**at, pattern.raw: score(i, n)})
                 value = tirx.if_then_else(start + key < self._count, value, float_(-float("inf")))
-                return sequence([assign(score(i), value), assign(self._p_at(row, key), score(i))])
+                own = score(i, n)
+                return sequence([assign(own, value), assign(self._p_at(row, key), own)])
 
-            return sequence(
-                [
-                    self._own_rows(r, lambda i, _row: assign(score(i), float_(0))),
-                    loop("d", self._config.depth, add),
-                    self._own_rows(r, store),
-                ]
-            )
+            return self._own_rows(r, of_row)
 
-        return self._own_keys(t, one)
+        def whole(n: ir.Expr, key: ir.Expr) -> tirx.Stmt:
+            terms = loop("d", self._config.depth, lambda d: add(n, key, d))
+            return sequence([zero(n, key), terms, store(n, key)])
+
+        if self._config.keys % self._config.lanes:
+            return self._own_keys(t, whole)
+        terms = _in_fours(
+            "d", self._config.depth, lambda d: self._own_keys(t, lambda n, key: add(n, key, d))
+        )
+        return sequence([self._own_keys(t, zero), terms, self._own_keys(t, store)])
 
     def _rescale(self, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Find the new maximum, and rescale the statistics and accumulators to it."""
@@ -275,7 +316,7 @@ class _QueryBlock:
                 return sequence([assign(l_i, l_i + exponential), assign(factor(i), weight)])
 
             def column(j: ir.Expr) -> tirx.Stmt:
-                number = j * self._config.lanes + t
+                number = self._column(j, t)
 
                 def add(i: ir.Expr, _row: ir.Expr) -> tirx.Stmt:
                     acc = load(self._acc, [r, t, i, j])
@@ -285,7 +326,15 @@ class _QueryBlock:
 
             return sequence([self._own_rows(r, of_row), self._columns(column)])
 
-        return loop("key", self._config.keys, one)
+        return _in_fours("key", self._config.keys, one)
+
+    def _column(self, j: ir.Expr, t: ir.Expr) -> ir.Expr:
+        """Give a thread's columns: vectors of four, if there are whole ones for all threads."""
+        lanes = self._config.lanes
+        if self._config.columns % (VECTOR * lanes):
+            return j * lanes + t
+        vector, lane = coordinates(j, [index(1), VECTOR])
+        return (vector * lanes + t) * VECTOR + lane
 
     def _if_column(self, number: ir.Expr, stmt: tirx.Stmt) -> tirx.Stmt:
         if self._config.columns % self._config.lanes == 0:
@@ -300,7 +349,7 @@ class _QueryBlock:
             l_i, total = load(self._l_i, [r, t, i]), load(self._sum, [r, t, i])
 
             def column(j: ir.Expr) -> tirx.Stmt:
-                number = j * self._config.lanes + t
+                number = self._column(j, t)
                 at = {**self._position(row), pattern.column.var: number}
                 stmt = store_result(pattern, at, load(self._acc, [r, t, i, j]) / l_i)
                 if pattern.masked_weight is not None:
@@ -312,3 +361,14 @@ class _QueryBlock:
             return when(self._first + row < self._queries, self._columns(column))
 
         return self._own_rows(r, one)
+
+
+def _in_fours(name: str, extent: int, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+    """Write a loop over neighbours in shared memory, which are loaded as vectors."""
+    if extent % VECTOR:
+        return loop(name, extent, body)
+    return loop(
+        name,
+        extent // VECTOR,
+        lambda v: unrolled("lane", VECTOR, lambda i: body(v * VECTOR + i)),
+    )

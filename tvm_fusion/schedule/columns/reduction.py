@@ -67,6 +67,11 @@ class ColumnReduction:
         return str(self.stage.targets[0].dtype)
 
     @property
+    def is_gathered(self) -> bool:
+        """Whether numbers of rows are data."""
+        return any(loads(i) for x in loads(self.term) for i in x.indices)
+
+    @property
     def vectors(self) -> list[ir.TensorLoad]:
         """The different loads of a term that are vectors of columns."""
         found: list[ir.TensorLoad] = []
@@ -103,6 +108,9 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
     wide = [a for a in stage.axes if a.var not in ones]
     reduce = {a.var for a in stage.reduce if constant(a.extent) != 1}
     varying = [x for x in loads(term) if reduce & variables(x)]
+    # What is gathered by rows is in vectors; the numbers of the rows are not.
+    numbers = [inner for x in varying for i in x.indices for inner in loads(i)]
+    varying = [x for x in varying if not any(x.same_as(inner) for inner in numbers)]
     total = tirx.Var("total", str(target.dtype))
     results, elements = [], []
     for part in stages:
@@ -122,7 +130,7 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
     if target in program.outputs:
         results.append(Result(target, stage.indices[0], total, None))
     for k in reversed(wide):
-        if constant(k.extent) is None:
+        if constant(k.extent) is None or any(k.var in variables(x) for x in numbers):
             continue
         view = ColumnReduction(
             stage,

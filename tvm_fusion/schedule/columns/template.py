@@ -53,6 +53,8 @@ class ColumnReductions(Template):
             return view
         if math.prod(n or 0 for n in extents) < LEAST_TERMS:
             return self._window(group, reduction, stages, view)
+        if view.is_gathered:
+            return Refusal("not_mine", f"{reduction.title} gathers many rows.")
         split = split_columns(view, device)
         view = narrowed(view, device)
         config = column_config(view, device)

@@ -39,7 +39,7 @@ class ResultVectors:
     ----------
     width : int
         Elements; 1 where loads are under conditions, results are not contiguous or unaligned, or a
-        vector has elements of several results.
+        vector has elements of several results, or of what is gathered by columns.
     is_along_m : bool
         Whether vectors lie along the last axis of M.
     is_plain : bool
@@ -63,16 +63,20 @@ def _vectors(contraction: SumOfProducts, m_axis: Axis, n_axis: Axis) -> ResultVe
     reads = [x for v in values for x in loads(v)]
     if any(map(conditional_loads, values)):
         return ResultVectors(1, False, False)
-    if any(loads(i) for x in reads for i in x.indices):
+    # What is gathered by rows is as contiguous along a row as what it is gathered from.
+    gathered = [inner for x in reads for i in x.indices for inner in loads(i)]
+    if any(n_axis.var in variables(inner) for inner in gathered):
         return ResultVectors(1, False, False)
     for width in WIDTHS:
-        for is_along_m in (False, True):
+        for is_along_m in (False,) if gathered else (False, True):
             axis = m_axis if is_along_m else n_axis
             extent = constant(axis.extent)
             if extent is None or extent % width:
                 continue
             if all(_is_contiguous(contraction, r, axis, width) for r in results):
                 return ResultVectors(width, is_along_m)
+    if gathered:
+        return ResultVectors(1, False, False)
     is_contiguous = all(_is_contiguous(contraction, r, n_axis, 1) for r in results)
     return ResultVectors(1, False, is_contiguous)
 

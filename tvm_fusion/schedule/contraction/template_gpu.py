@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tvm.target import Target
 
@@ -193,6 +194,11 @@ class GpuContraction(Contraction):
         """Claim one kernel of tiles."""
         of_rows = tile.contraction.stage  # of ragged ones, each is multiplied by one matrix
         counted = tuple(s if s.is_map or tile.ragged is None else of_rows for s in stages)
+        details: dict[str, Any] = {
+            "config": GpuContractionConfig(program, contraction, device, tile)
+        }
+        if tile.ragged is not None:
+            details["ends"] = tile.ragged.groups.extent, tile.ragged.rows.extent
         return Claim(
             self,
             group,
@@ -202,7 +208,7 @@ class GpuContraction(Contraction):
             parallelism=at(tile.blocks),
             shared_bytes=tile.shared_bytes,
             registers=tile.registers,
-            details={"config": GpuContractionConfig(program, contraction, device, tile)},
+            details=details,
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:

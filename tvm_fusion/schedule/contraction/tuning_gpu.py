@@ -17,8 +17,8 @@ from .tile_gemm_config import TileGemmConfig
 def designs(claim: Claim, device: Device) -> Iterator[GemmConfig]:
     """Enumerate configurations, the claimed one first; none where the kernel has no choices."""
     claimed: GpuContractionConfig = claim.details["config"]
-    if claimed.gemm is None or "convolution" not in claim.details:  # dual GEMMs have no choices
-        return
+    if claimed.gemm is None or not claim.details.keys() & {"convolution", "ends"}:
+        return  # dual GEMMs have no choices
     norm_scale = claimed.gemm.norm_scale if isinstance(claimed.gemm, GemvConfig) else None
     problem = GpuGemmProblem(claimed.contraction, device, norm_scale)
     yield from configs(problem, claimed.gemm)

@@ -75,7 +75,7 @@ class RegisterBuffers:
         source: Callable[[int, ir.Expr], ir.Expr] | None = None,
         *thread: ir.Expr,
     ) -> tirx.Stmt:
-        """Load all vectors at some place into a copy.
+        """Load all vectors at some place into a copy; indices may be elements loaded before.
 
         Parameters
         ----------
@@ -98,7 +98,7 @@ class RegisterBuffers:
 
             def element(lane: ir.Expr) -> tirx.Stmt:
                 there = vector.load(lane) if source is None else source(number, lane)
-                value = substitute(there, where)
+                value = substitute(self.values(there, copy, *thread), where)
                 return tirx.BufferStore(array, value, [*thread, place + lane])
 
             return loop("lane", len(vector.elements), element, tirx.ForKind.VECTORIZED)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ...core.expressions import call_name, choice
+from ...core.expressions import call_name, choice, variables
 from ...core.loops import constant, index
 from ..address import is_aligned, offset
 from .launch import VECTOR_BYTES, VECTOR_TYPES
@@ -70,7 +70,10 @@ class ElementLoads:
         )
 
     def vectors(self) -> list[VectorLoad]:
-        """Gather contiguous elements, the widest vectors of each buffer first."""
+        """Gather contiguous elements, the widest vectors of each buffer first.
+
+        Elements that are indices of others stand before these.
+        """
         found: list[VectorLoad] = []
         for family in self._families:
             places, start = sorted(family.found), 0
@@ -79,7 +82,13 @@ class ElementLoads:
                 some = [family.found[places[start] + n] for n in range(size)]
                 found.append(VectorLoad(some[0][1], tuple(variable for variable, _ in some)))
                 start += size
-        return sorted(found, key=lambda vector: -len(vector.elements))
+        elements = {variable for vector in found for variable in vector.elements}
+        depths: dict[ir.Var, int] = {}
+        for vector in found:  # inner elements were found first
+            used = {v for i in vector.first.indices for v in variables(i)} & elements
+            depth = max((depths[v] + 1 for v in used), default=0)
+            depths |= dict.fromkeys(vector.elements, depth)
+        return sorted(found, key=lambda v: (depths[v.elements[0]], -len(v.elements)))
 
     def _variable(self, load: ir.TensorLoad) -> ir.Var:
         simplify = self._analyzer.simplify

@@ -96,9 +96,14 @@ class Draw:
         self._generator = np.random.default_rng(seed)
         self._normal = self._generator.standard_normal(_DRAWN, dtype="float32")
 
-    def input(self, shape: Sequence[int], dtype: str) -> np.ndarray:
-        """Draw normally distributed numbers; integers, which may be indices, are zero."""
+    def input(self, shape: Sequence[int], dtype: str, rows: int | None = None) -> np.ndarray:
+        """Draw normally distributed numbers; integers, which may be indices, are zero.
+
+        With a number of rows, they are the ends of groups of as many each.
+        """
         kind = numpy_dtype(dtype)
+        if rows is not None:
+            return even_ends(shape[0], rows).astype(kind)
         if kind.kind in "iub":
             return np.zeros(shape, kind)
         return self._floats(shape, kind, 0.0, 1.0)
@@ -121,6 +126,11 @@ class Draw:
             kind
         )
         return np.resize(drawn, shape)
+
+
+def even_ends(groups: int, rows: int) -> np.ndarray:
+    """Share rows out evenly: where each group ends."""
+    return np.arange(1, groups + 1) * rows // groups
 
 
 def difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:

@@ -1,0 +1,70 @@
+"""Sorts by ranks: of any type, axis and length, ties in their order, the first of long rows."""
+
+import numpy as np
+import pytest
+from group_kernels import CUDA, group, kernel, run, tensor
+from tvm import relax
+
+from tvm_fusion.core.template import Refusal
+from tvm_fusion.schedule.sort.template import RankSort
+
+op = relax.op
+
+
+def order(x, axis, falls):
+    """Places of a stable sort."""
+    return np.argsort(-x.astype("int64") if falls else x, axis, kind="stable")
+
+
+def drawn(shape, dtype):
+    """Numbers of which many are equal, and the largest and smallest there are."""
+    x = np.random.default_rng().integers(0, 7, shape).astype(dtype)
+    if x.size > 3:
+        x.flat[[1, x.size // 2]] = np.iinfo(dtype).max
+        x.flat[[2, x.size - 1]] = np.iinfo(dtype).min + (dtype == "int64")
+    return x
+
+
+def sorted_by_kernel(x, body):
+    members = group([tensor("x", *x.shape, dtype=str(x.dtype))], body, CUDA)
+    claim, func = kernel(RankSort(), members, CUDA)
+    assert claim.launches == 1
+    return claim.details["config"], run(func, members, {"x": x}, CUDA)
+
+
+@pytest.mark.parametrize("falls", [False, True])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((3, 1), 1), ((37, 7), 1), ((2, 77, 3), 1), ((5, 130), -1), ((1030,), 0)]
+)
+def test_places(shape, axis, dtype, falls):
+    x = drawn(shape, dtype)
+    _, (places,) = sorted_by_kernel(x, lambda emit, x: op.argsort(x, axis, falls, "int32"))
+    np.testing.assert_array_equal(places, order(x, axis, falls))
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("parts", ["both", "values", "indices"])
+def test_the_first(parts, k):
+    x = drawn((6, 45), "int32")
+    _, found = sorted_by_kernel(x, lambda emit, x: op.topk(x, k, 1, parts, True, "int64"))
+    places = order(x, 1, True)[:, :k]
+    right = {"values": [np.take_along_axis(x, places, 1)], "indices": [places]}
+    right["both"] = right["values"] + right["indices"]
+    for one, other in zip(found, right[parts], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_long_rows_in_chunks_and_slices():
+    x = drawn((9001,), "int64")
+    config, (values,) = sorted_by_kernel(x, lambda emit, x: op.sort(x))
+    assert config.rounds > 1
+    assert config.slices > 1
+    np.testing.assert_array_equal(values, np.sort(x))
+
+
+def test_rows_that_are_merged_are_left_to_tvm():
+    for shape in [(1, 40000), (4000, 2000)]:
+        members = group([tensor("x", *shape, dtype="int32")], lambda e, x: op.argsort(x), CUDA)
+        assert isinstance(RankSort().claim(members, CUDA.device), Refusal)

@@ -1,0 +1,1 @@
+"""Sorts by ranks on a GPU."""

@@ -1,0 +1,86 @@
+"""Configuration of a sort by ranks: decided by the claim, consumed by its emission."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import DataType
+
+from ...device import Device
+from ..gpu.launch import STATIC_SHARED_BYTES
+
+THREADS = 256
+COUNT_BYTES = 4
+MOST_SLICES = 8
+WAVES = 4  # warps that each of a multiprocessor's four schedulers wants at least
+KEPT = STATIC_SHARED_BYTES * 2 // 3  # of shared memory for keys: blocks share a multiprocessor
+# Registers of a thread as ptxas allocates them for sm_90a.
+REGISTERS = {4: 34, 8: 40}
+
+
+@dataclass(frozen=True)
+class RankSortConfig:
+    """Threads of a block, and what of a row it holds.
+
+    Attributes
+    ----------
+    rows, slices, elements : int
+        Threads: rows, parts of a row's keys that are compared side by side, and elements of a row
+        whose ranks are counted.
+    chunk : int
+        Keys of each row in shared memory at a time: whole slices of whole tiles of elements.
+    keys : int
+        Of a row.
+    bytes : int
+        Of a key.
+    """
+
+    rows: int
+    slices: int
+    elements: int
+    chunk: int
+    keys: int
+    bytes: int
+
+    @classmethod
+    def of(cls, rows: int, keys: int, dtype: str, device: Device) -> RankSortConfig:
+        """Share the comparisons of few rows out to many threads; short rows share a block."""
+        warp, size = device.warp_size or 32, DataType(dtype).itemsize
+        if keys < warp:
+            return cls(max(1, THREADS // 2 // keys), 1, keys, keys, keys, size)
+        wanted = (device.sm_count or 1) * 4 * WAVES * warp
+        slices = 1
+        while slices < MOST_SLICES and slices * rows * keys < wanted and slices * warp < keys:
+            slices *= 2
+        tiles = -(-keys // warp) // slices  # whole slices of keys that there are
+        elements = warp * max(1, min(tiles, THREADS // 2 // (slices * warp)))
+        step = slices * elements
+        chunk = min(-(-keys // step), max(1, KEPT // size // step)) * step
+        return cls(1, slices, elements, chunk, keys, size)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.rows * self.slices * self.elements
+
+    @property
+    def tiles(self) -> int:
+        """Blocks of a row."""
+        return -(-self.keys // self.elements)
+
+    @property
+    def rounds(self) -> int:
+        """Chunks of a row."""
+        return -(-self.keys // self.chunk)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Keys, and the counts of slices, which lie where keys of as many bytes did."""
+        counts = COUNT_BYTES * self.threads if self.slices > 1 else 0
+        keys = self.rows * self.chunk * self.bytes
+        return max(keys, counts) if self.bytes == COUNT_BYTES else keys + counts
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread."""
+        return REGISTERS[max(4, self.bytes)]

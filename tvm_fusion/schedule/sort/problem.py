@@ -1,0 +1,56 @@
+"""The problem of a sort: which keys, along which axis, and what of them is wanted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir
+
+
+@dataclass(frozen=True)
+class SortProblem:
+    """A sort along one axis of static shapes.
+
+    Attributes
+    ----------
+    source : Var
+        A buffer of integers.
+    targets : tuple of (Var, bool)
+        Buffers to write, and whether values, rather than their places, go there.
+    axis : int
+        The axis.
+    falls : bool
+        Whether the largest comes first.
+    """
+
+    source: ir.Var
+    targets: tuple[tuple[ir.Var, bool], ...]
+    axis: int
+    falls: bool
+
+    @property
+    def others(self) -> list[int]:
+        """Extents of the other axes."""
+        shape = list(map(int, self.source.shape))
+        return shape[: self.axis] + shape[self.axis + 1 :]
+
+    @property
+    def rows(self) -> int:
+        """Rows that are sorted, each on its own."""
+        return math.prod(self.others)
+
+    @property
+    def keys(self) -> int:
+        """Of a row."""
+        return int(self.source.shape[self.axis])
+
+    @property
+    def kept(self) -> int:
+        """The first of a sorted row that are wanted."""
+        return int(self.targets[0][0].shape[self.axis])
+
+    def place(self, row: Sequence[ir.Expr], number: ir.Expr) -> list[ir.Expr]:
+        """Give the indices of an element of a row."""
+        return [*row[: self.axis], number, *row[self.axis :]]
