@@ -14,6 +14,9 @@ from tvm_fusion.frontend import import_model
 from tvm_fusion.signature import DimRange
 
 torch = pytest.importorskip("torch")
+
+from torch_functions import Function  # noqa: E402
+
 pytestmark = pytest.mark.torch
 functional = torch.nn.functional
 
@@ -81,6 +84,65 @@ def test_two_inputs_of_one_dimension():
     signature = import_model(program).signatures["main"]
     assert [s.shape for s in signature.inputs] == [("4*n", 3), ("2*n+1", 3)]
     assert signature.outputs[1].shape == ("4*n-1", 3)
+
+
+def sliced(x):
+    """Count documents in packed sequences, as decoders do: ``min(1, n)`` is 1 for torch alone."""
+    steps = torch.diff(x, prepend=x[:, :1] - 1, dim=-1)
+    pairs = steps[:, 1:] + steps[:, :-1]
+    return (steps != 1).cumsum(-1) + x, pairs, x[:, -2:], x[:, -3:-1]
+
+
+def test_slices_have_as_many_elements_as_torch_counts(run):
+    n = torch.export.Dim("n", min=4, max=64)
+    args = (torch.randint(0, 3, (2, 13)),)
+    program = torch.export.export(Function(sliced), args, dynamic_shapes=(({1: n},),))
+    imported = import_model(program)
+    assert [s.shape for s in imported.signatures["main"].outputs[:3]] == [
+        (2, "n"), (2, "n-1"), (2, 2)
+    ]  # fmt: skip
+    for extent in (4, 17):
+        x = torch.randint(0, 3, (2, extent)).cumsum(1)
+        for mine, right in zip(run(imported.mod, x.numpy()), sliced(x), strict=True):
+            np.testing.assert_array_equal(mine, right.numpy())
+
+
+def graph(x, edges, waves):
+    """Send along edges, cut a batch of signals into frames, and transform them."""
+    start, end = edges[0], edges[1]
+    added = torch.zeros_like(x).index_add(0, end, x[start] * 2)
+    put = torch.zeros_like(x).index_put((end,), x[start], accumulate=True)
+    frames = waves.as_strided((waves.shape[0], 4, 6), (waves.shape[1], 3, 1))
+    spectrum = torch.view_as_real(torch.fft.rfft(frames))
+    back = torch.fft.irfft(torch.fft.rfft(waves), n=waves.shape[1])
+    scaled = x * (x.shape[0] / (edges.shape[1] + 0.5)) + x.shape[0] ** 0.5
+    picture = x[None, None]
+    resized = [
+        functional.interpolate(picture, size=(edges.shape[1], 5), mode=mode)
+        for mode in ("nearest", "bilinear")
+    ]
+    return added, put, frames, spectrum, back, scaled, *resized
+
+
+def test_operators_over_symbolic_extents(tmp_path):
+    sizes = [torch.export.Dim(name, min=2, max=64) for name in ("nodes", "edges", "batch")]
+
+    def arguments(nodes, edges, batch):
+        return (
+            torch.randn(nodes, 3),
+            torch.randint(0, nodes, (2, edges)),
+            torch.randn(batch, 18),
+        )
+
+    shapes = (({0: sizes[0]}, {1: sizes[1]}, {0: sizes[2]}),)
+    program = torch.export.export(Function(graph), arguments(5, 8, 3), dynamic_shapes=shapes)
+    executable = tvm_fusion.load(tvm_fusion.compile(program).export(tmp_path / "artifact"))
+    for extents in ((7, 12, 2), (11, 4, 5)):
+        given = arguments(*extents)
+        arrays = zip(program.graph_signature.user_inputs, given, strict=True)
+        results = executable.run({name: x.numpy() for name, x in arrays}).values()
+        for mine, right in zip(results, graph(*given), strict=True):
+            np.testing.assert_allclose(mine, right.numpy(), rtol=1e-5, atol=2e-6)
 
 
 def test_a_range_from_zero(tmp_path):

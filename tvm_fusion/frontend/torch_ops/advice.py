@@ -23,6 +23,7 @@ _ADVICE = (
         r"while_loop|^scan$|associative_scan|map_impl|^cond$",
         "keep real and imaginary parts as two tensors in branches and loops",
     ),
+    (r"^[a-z_]+$", "give the dimensions that are computed with a fixed extent"),
     (r"backward", "export the model for inference, under torch.no_grad()"),
 )
 _OTHERWISE = (

@@ -175,6 +175,11 @@ def static(extents: Sequence[Any]) -> list[int]:
     return [int(e) for e in extents]
 
 
+def is_zero(extent: Any) -> bool:
+    """Say whether an extent is 0; one that depends on values cannot be asked."""
+    return isinstance(extent, int) and extent == 0
+
+
 def name_of(dtype: torch.dtype) -> str:
     """Return Relax's name of a dtype."""
     if dtype not in DTYPES:

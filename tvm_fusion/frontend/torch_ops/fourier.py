@@ -11,6 +11,7 @@ Larger lengths are split into two factors (Cooley-Tukey), down to lengths up to 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -36,7 +37,7 @@ def _roots(rows: int, columns: int, period: int, sign: int) -> np.ndarray:
 
 
 class Transform:
-    """Transforms along the last axis of tensors of static shape."""
+    """Transforms along axes of static extents."""
 
     def __init__(self, call: Call, dtype: str):
         self._call, self._dtype, self._emit = call, dtype, call.emit
@@ -55,9 +56,10 @@ class Transform:
         done = self.last(moved, [shape[a] for a in order], sign)
         return Pair(move(done.real, back), move(done.imag, back))
 
-    def last(self, x: Pair, shape: list[int], sign: int) -> Pair:
+    def last(self, x: Pair, shape: list[Any], sign: int) -> Pair:
         """Transform along the last axis."""
         *front, n = shape
+        static([n])
         if n == 1:
             return x
         first = _factor(n)
@@ -143,8 +145,12 @@ class Transform:
         return relax.const(np.ascontiguousarray(values), self._dtype)
 
 
-def _shape(x: Any) -> list[int]:
-    return static([int(e) if hasattr(e, "value") else e for e in x.ty.shape])
+def _shape(x: Any) -> list[Any]:
+    return [int(e) if hasattr(e, "value") else e for e in x.ty.shape]
+
+
+def _count(fake: Any, axes: Sequence[int]) -> int:
+    return math.prod(static([fake.shape[a] for a in axes]))
 
 
 def _factor(n: int) -> int:
@@ -177,11 +183,11 @@ def complex_to_complex(call: Call) -> Any:
     """Transform complex tensors along axes."""
     dtype = real_name_of(call.out.dtype)
     x, sign = pair_of(call, call["self"], dtype), -1 if call["forward"] else 1
-    shape, axes = static(call.meta("self").shape), _axes(call)
-    transform = Transform(call, dtype)
+    axes, transform = _axes(call), Transform(call, dtype)
+    count = _count(call.meta("self"), axes)
     for axis in axes:
         x = transform.along(x, axis, sign)
-    return _normalized(call, x, math.prod(shape[a] for a in axes))
+    return _normalized(call, x, count)
 
 
 def _last(call: Call, x: Any, axis: int) -> tuple[Any, list[int]]:
@@ -195,16 +201,17 @@ def _last(call: Call, x: Any, axis: int) -> tuple[Any, list[int]]:
 def real_to_complex(call: Call) -> Any:
     """Transform real tensors; one-sided without the conjugate half along the last of the axes."""
     dtype = real_name_of(call.out.dtype)
-    shape, axes = static(call.meta("self").shape), _axes(call)
+    fake, axes = call.meta("self"), _axes(call)
+    count = _count(fake, axes)
     *rest, axis = axes
-    n = shape[axis]
+    n = fake.shape[axis]
     x, back = _last(call, call.tensor("self", dtype), axis)
     transform = Transform(call, dtype)
     y = transform.of_reals(x, n, n // 2 + 1 if call["onesided"] else n, -1)
     y = Pair(*(call.emit(op.permute_dims(part, back)) for part in (y.real, y.imag)))
     for other in rest:
         y = transform.along(y, other, -1)
-    return _normalized(call, y, math.prod(shape[a] for a in axes))
+    return _normalized(call, y, count)
 
 
 @register("_fft_c2r")
@@ -220,4 +227,4 @@ def complex_to_real(call: Call) -> Any:
     imag, _ = _last(call, x.imag, axis)
     y = transform.to_reals(Pair(real, imag), n, 1)
     y = call.emit(op.permute_dims(y, back))
-    return _normalized(call, y, math.prod(static([call.out.shape[a] for a in axes])))
+    return _normalized(call, y, _count(call.out, axes))

@@ -19,7 +19,7 @@ from .call import COMPLEX, FLOAT8, Call, refusal
 from .complex_pairs import Pair
 from .operator_errors import compare, ignoring, operator_name, reason_of
 from .python_numbers import as_tensor, on_numbers
-from .registry import CONVERTERS, PYTHON, key_of
+from .registry import CONVERTERS, PYTHON, REAL, key_of
 from .symbolic_extent import expression
 
 
@@ -53,6 +53,7 @@ class Importer(translator.ExportedProgramImporter):
         """Build the map from the names of operators to converters, for branches, too."""
         theirs = super().create_convert_map()
         converters = {name: on_numbers(self, name, theirs[name]) for name in PYTHON}
+        converters |= {name: on_numbers(self, name, None) for name in REAL}
         # TVM looks operators up by name alone, whatever their namespace.
         keys = (*CONVERTERS, *complex_pairs.CONVERTERS)
         converters |= {key.rpartition("::")[2]: self._ours for key in keys}

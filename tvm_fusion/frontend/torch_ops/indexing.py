@@ -11,7 +11,7 @@ from tvm import ir, relax, tirx
 
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
-from .call import Call, static
+from .call import Call, is_zero
 from .dynamic import by_mask
 from .kernel import emit_kernel, store
 from .registry import register
@@ -173,14 +173,14 @@ def _scattered(
 ) -> Any:
     """Write at the places of several indices: the indexed axes go first and are taken as one."""
     emit, fake = call.emit, call.meta("self")
-    shape = static(fake.shape)
+    shape = call.shape(fake)
     axes = [axis for axis, _ in given]
     rest = [a for a in range(len(shape)) if a not in axes]
     extents, inner = [shape[a] for a in axes], [shape[a] for a in rest]
     fakes = [f for f in call.meta("indices") if f is not None]
-    joined = static(torch.broadcast_shapes(*(f.shape for f in fakes)))
+    joined = [call.extent(e) for e in torch.broadcast_shapes(*(f.shape for f in fakes))]
     count = math.prod(joined)
-    if count == 0 or math.prod(shape) == 0:
+    if any(is_zero(e) for e in (*joined, *shape)):
         call.raw("values")
         return data
     at = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0

@@ -1,4 +1,4 @@
-"""Numbers of Python in torch's graph, which loops hold as tensors."""
+"""Numbers of Python in torch's graph: held as tensors by loops, and where they are no integers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from torch import fx
 from tvm import relax
 from tvm.ir import is_prim_expr
+
+from ..tensor_types import dtype_of
 
 op = relax.op
 _TENSORS = {
@@ -23,6 +25,13 @@ _TENSORS = {
     "eq": op.equal,
     "ne": op.not_equal,
     "neg": op.negative,
+}
+#: Their results are no integers, whatever extents they are given: float64, as Python's.
+_REAL = {
+    "truediv": op.divide,
+    "pow": op.power,
+    "sym_float": lambda x: x,
+    "_sym_sqrt": op.sqrt,
 }
 
 
@@ -41,7 +50,7 @@ def as_tensor(importer: Any, value: Any) -> Any:
 
 
 def on_numbers(
-    importer: Any, name: str, convert: Callable[[fx.Node], Any]
+    importer: Any, name: str, convert: Callable[[fx.Node], Any] | None
 ) -> Callable[[fx.Node], Any]:
     """Convert one of Python's operators, also on numbers that loops hold as tensors.
 
@@ -51,17 +60,21 @@ def on_numbers(
         Of the program.
     name : str
         Of the operator.
-    convert : callable
-        TVM's converter, for extents.
+    convert : callable or None
+        TVM's converter, for extents; None of an operator whose results are no integers.
     """
 
     def converted(node: fx.Node) -> Any:
         values = [importer._retrieve_args(value) for value in node.args]
         if all(isinstance(value, bool | int | float) for value in values):
             return node.target(*values)
-        if not any(isinstance(getattr(v, "ty", None), relax.TensorType) for v in values):
+        is_tensor = any(isinstance(getattr(v, "ty", None), relax.TensorType) for v in values)
+        if convert is not None and not is_tensor:
             return convert(node)
         tensors = [as_tensor(importer, value) for value in values]
-        return importer.block_builder.emit(_TENSORS[name](*tensors))
+        emit = importer.block_builder.emit
+        if name in _REAL or len({dtype_of(x) for x in tensors}) > 1:
+            tensors = [emit(op.astype(x, "float64")) for x in tensors]
+        return emit({**_TENSORS, **_REAL}[name](*tensors))
 
     return converted

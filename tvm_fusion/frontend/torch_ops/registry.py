@@ -14,6 +14,8 @@ from .call import Convert
 _TORCH = ("", "aten", "prims", "higher_order")
 #: Python's operators on extents and on torch's symbolic numbers, which have no schema; TVM's.
 PYTHON = ("add", "sub", "mul", "floordiv", "mod", "ge", "le", "gt", "lt", "eq", "ne", "neg")
+#: Those whose results are no integers, for which TVM has no converter.
+REAL = ("truediv", "pow", "sym_float", "_sym_sqrt")
 
 
 def _key(name: str) -> str:
@@ -73,4 +75,4 @@ def unsupported(node: fx.Node) -> Unsupported | None:
         return complex_pairs.refusal(key, node)
     if key in CONVERTERS:
         return CONVERTERS[key].refusal(node)
-    return None if key in (*PYTHON, "getitem") else Unsupported("")
+    return None if key in (*PYTHON, *REAL, "getitem") else Unsupported("")

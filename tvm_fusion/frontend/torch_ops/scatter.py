@@ -11,7 +11,7 @@ from tvm import relax
 
 from ..registry import Unsupported
 from ..tensor_types import dtype_of, is_float
-from .call import Call, static
+from .call import Call, is_zero, static
 from .indexing import as_operand, from_start
 from .registry import register
 
@@ -155,12 +155,12 @@ def index_add(call: Call) -> Any:
     name, fake, dtype = call.node.target.__name__, call.meta("self"), call.dtype
     rank, axis = len(fake.shape), call["dim"]
     data, index = call.tensor("self"), call.tensor("index")
-    shape = static(fake.shape) or [1]
+    shape = call.shape(fake) or [1]
     if rank == 0:
         rank, data = 1, call.emit(op.reshape(data, [1]))
     axis %= rank
-    count = call.meta("index").numel()
-    if count == 0:
+    count = math.prod(call.shape(call.meta("index")))
+    if is_zero(count):
         return call.tensor("self")
     position = call.emit(op.reshape(from_start(index, shape[axis]), [count, 1]))
     front = [axis, *(a for a in range(rank) if a != axis)]

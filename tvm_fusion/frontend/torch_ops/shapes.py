@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -95,23 +96,30 @@ def diagonal(call: Call) -> Any:
 
 @register("as_strided", "as_strided_copy")
 def as_strided(call: Call) -> Any:
-    """Look elements up at the places that strides lead to, in a contiguous tensor."""
+    """Look elements up at the places that strides lead to, in a contiguous tensor.
+
+    A first axis that stays as it is, such as a batch of signals cut into frames, may be symbolic.
+    """
     fake, size, stride = call.meta("self"), call["size"], call["stride"]
-    offset = call["storage_offset"] or 0
-    static([*fake.shape, *size])
+    offset, shape = call["storage_offset"] or 0, call.shape()
     if not fake.is_contiguous() or fake.storage_offset() != 0:
         raise Unsupported("of a tensor that is not contiguous", "use view, slice or index")
-    places = torch.full(tuple(size), offset, dtype=torch.int64)
-    for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
+    inner = fake.shape[1:]
+    keeps = bool(fake.shape and shape) and is_equal(call.extent(fake.shape[0]), shape[0])
+    keeps = keeps and stride[0] == math.prod(inner) and 0 <= offset < max(1, stride[0])
+    kept = 1 if keeps else 0
+    count = math.prod(static([*fake.shape[kept:]]))
+    places = torch.full(tuple(static(size[kept:])), offset, dtype=torch.int64)
+    for axis, (extent, step) in enumerate(zip(size[kept:], stride[kept:], strict=True)):
         steps = torch.arange(extent) * step
-        places += steps.reshape([-1, *[1] * (len(size) - axis - 1)])
-    if places.numel() and int(places.max()) >= fake.numel():
+        places += steps.reshape([-1, *[1] * (places.ndim - axis - 1)])
+    if places.numel() and int(places.max()) >= count:
         raise Unsupported("beyond the tensor's elements", "use view, slice or index")
     if places.numel() > 2**20:
         raise Unsupported("of over a million elements", "use view, slice or index")
-    flat = call.emit(op.reshape(call.tensor("self"), [fake.numel()]))
-    taken = call.emit(op.take(flat, relax.const(places.flatten().numpy()), 0))
-    return op.reshape(taken, list(size))
+    flat = call.emit(op.reshape(call.tensor("self"), [*shape[:kept], count]))
+    taken = call.emit(op.take(flat, relax.const(places.flatten().numpy()), kept))
+    return op.reshape(taken, shape)
 
 
 @register("_to_copy", "to.dtype", "lift_fresh_copy", "clone", "alias", "detach", "contiguous")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 from tvm import relax
 
 from ..registry import Unsupported
-from .call import Call, static
+from .call import Call, is_zero, static
 from .registry import register
 from .shapes import is_equal
 
@@ -21,7 +23,7 @@ def concat(call: Call) -> Any:
     rank = len(call.out.shape)
     pairs = zip(call["tensors"], fakes, strict=True)
     axis = call["dim"] % rank
-    kept = [x for x, f in pairs if len(f.shape) == rank and f.shape[axis] != 0]
+    kept = [x for x, f in pairs if len(f.shape) == rank and not is_zero(f.shape[axis])]
     if not kept:
         return op.zeros(call.shape(), call.dtype)
     kept = [call.cast(x, call.dtype) for x in kept]
@@ -70,7 +72,7 @@ def unbind(call: Call) -> Any:
 @register("slice.Tensor")
 def slice_(call: Call) -> Any:
     """Take a range of an axis, bounds counted from either end and cut to the axis."""
-    x, axis = call.tensor("self"), call["dim"]
+    x, axis = call.tensor("self"), call["dim"] % len(call.out.shape)
     extent, step = call.meta("self").shape[axis], call["step"]
     begin, end = call["start"], call["end"]
     begin = 0 if begin is None else begin
@@ -84,13 +86,26 @@ def slice_(call: Call) -> Any:
                 return op.zeros(call.shape(), call.dtype)
             return op.strided_slice(x, [axis], [begin], [begin + (count - 1) * step + 1], [step])
     whole = call.extent(extent)
-    if isinstance(begin, int) and begin < 0:
+    start = call.meta("start") or 0
+    if statically_known_true(start < 0):
         begin = whole + begin
+        is_inside = statically_known_true(start + extent >= 0)
+    else:
+        is_inside = statically_known_true(start >= 0)
+    if step == 1 and is_inside and not _depends_on_values(call.out.shape[axis]):
+        # As many as torch counts: TVM's own count of x[:1] is min(1, n), which no sum simplifies.
+        count = call.extent(call.out.shape[axis])
+        return op.strided_slice(x, [axis], [begin], [begin + count], assume_inbound=True)
     if end is None or (isinstance(end, int) and end >= 2**62):
         end = whole
     elif isinstance(end, int) and end < 0:
         end = whole + end
     return op.strided_slice(x, [axis], [begin], [end], [step])
+
+
+def _depends_on_values(extent: Any) -> bool:
+    """Say whether an extent is known only when the model runs."""
+    return isinstance(extent, torch.SymInt) and free_unbacked_symbols(extent) != set()
 
 
 @register("slice_scatter", "select_scatter")
