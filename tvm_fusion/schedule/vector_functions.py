@@ -7,7 +7,7 @@ float32 arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
@@ -111,16 +111,18 @@ def decay(argument: ir.Expr) -> ir.Expr:
     which the exponent's bias was added, are shifted into the place of an exponent. Arguments up to
     88 are as right; beyond, results mean nothing. NaN stays NaN.
     """
+    return _exp_of_normal(argument, lambda raw: _at_least(raw, ZERO))
+
+
+def _exp_of_normal(argument: ir.Expr, limited: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
+    """Compute :func:`decay` of an argument within limits."""
     raw, x, shifted, r = (tirx.Var(name, "float32") for name in ("raw", "x", "shifted", "r"))
-    power = tirx.reinterpret(
-        "float32", tirx.reinterpret("int32", shifted) << tirx.const(23, "int32")
-    )
-    result = _polynomial((1.0, 1.0, *EXP), r) * power
+    result = _polynomial((1.0, 1.0, *EXP), r) * _power_of_biased(shifted)
     rounded = shifted - _float(BIASED)
     for variable, value in (
         (r, x - rounded * _float(LN2_HIGH) - rounded * _float(LN2_LOW)),
         (shifted, x * _float(1 / math.log(2)) + _float(BIASED)),
-        (x, tirx.Select(raw < _float(ZERO), _float(ZERO), raw)),
+        (x, limited(raw)),
         (raw, argument),
     ):
         result = tirx.Let(variable, value, result)
@@ -134,14 +136,11 @@ def unit_decay(argument: ir.Expr) -> ir.Expr:
     ``|x| exp(x) / 2**24`` at most. Softmax sums such weights beside the 1 of the maximum.
     """
     raw, x, shifted, r = (tirx.Var(name, "float32") for name in ("raw", "x", "shifted", "r"))
-    power = tirx.reinterpret(
-        "float32", tirx.reinterpret("int32", shifted) << tirx.const(23, "int32")
-    )
-    result = _polynomial((1.0, *EXP2), r) * power
+    result = _polynomial((1.0, *EXP2), r) * _power_of_biased(shifted)
     for variable, value in (
         (r, x - (shifted - _float(BIASED))),
         (shifted, x + _float(BIASED)),
-        (x, tirx.Select(raw < _float(-127), _float(-127), raw)),
+        (x, _at_least(raw, -127)),
         (raw, argument * _float(1 / math.log(2))),
     ):
         result = tirx.Let(variable, value, result)
@@ -149,8 +148,13 @@ def unit_decay(argument: ir.Expr) -> ir.Expr:
 
 
 def sigmoid(argument: ir.Expr) -> ir.Expr:
-    """``1 / (1 + exp(-x))``, right to 3 ulp; 0 where the result is no normal number."""
-    return _float(1) / (_float(1) + exp(_float(0) - argument))
+    """``1 / (1 + exp(-x))``, right to 3 ulp; 0 where the result is no normal number.
+
+    Exponentials below the smallest normal number count for nothing beside 1; those from
+    ``2**127.5`` on, where ``2**n`` is infinite, give 0.
+    """
+    growth = _exp_of_normal(_float(0) - argument, lambda raw: _clipped(raw, ZERO, HIGHEST))
+    return _float(1) / (_float(1) + growth)
 
 
 def erf(argument: ir.Expr) -> ir.Expr:
@@ -187,7 +191,18 @@ def _polynomial(coefficients: Sequence[float], x: ir.Expr) -> ir.Expr:
 
 def _clipped(x: ir.Expr, low: float, high: float) -> ir.Expr:
     """Comparisons with NaN fail, so that it goes its way through the arithmetic."""
-    return tirx.Select(x < _float(low), _float(low), tirx.Select(x > _float(high), _float(high), x))
+    return _at_least(tirx.Select(x > _float(high), _float(high), x), low)
+
+
+def _at_least(x: ir.Expr, low: float) -> ir.Expr:
+    return tirx.Select(x < _float(low), _float(low), x)
+
+
+def _power_of_biased(shifted: ir.Expr) -> ir.Expr:
+    """Give ``2**n`` of what adding ``BIASED`` rounded to a whole n from -127, for 0, to 128."""
+    return tirx.reinterpret(
+        "float32", tirx.reinterpret("int32", shifted) << tirx.const(23, "int32")
+    )
 
 
 def _power_of_two(exponent: ir.Expr) -> ir.Expr:
