@@ -160,3 +160,15 @@ def test_stores_are_vectors_of_channels(name, channels, block):
         assert lanes & set(tirx.analysis.undefined_vars(last)), store
         outer = [v for i in store.indices[:-1] for v in tirx.analysis.undefined_vars(i)]
         assert not lanes & set(outer), store
+
+
+@pytest.mark.parametrize("name", ["global_pool", "group_norm", "pair_norm", "instance_norm"])
+def test_sums_have_four_registers(name):
+    """A sum waits for the one before it: neighbouring pixels are added to others."""
+    func = kernel(name, 32, Layout(16), "cpu:x86-64-v4")
+    blocks, stores = [], []
+    tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, blocks.append))
+    tvm_ffi.structural_walk(func.body, (tirx.BufferStore, stores.append))
+    sums = [b for k in blocks for b in k.alloc_buffers if [int(d) for d in b.shape] == [64]]
+    assert sums
+    assert all(any(s.buffer.same_as(b) for s in stores) for b in sums)

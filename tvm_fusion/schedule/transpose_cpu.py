@@ -1,4 +1,4 @@
-"""Transpose a square tile in vector registers by shuffles."""
+"""Transpose square tiles in vector registers by shuffles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ..core.loops import sequence
+from ..core.loops import index, sequence
 
 
 def transposed(rows: Sequence[ir.Expr], store: Callable[[int, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
@@ -38,3 +38,18 @@ def transposed(rows: Sequence[ir.Expr], store: Callable[[int, ir.Expr], tirx.Stm
         rows = [named(tirx.Shuffle(list(pair), order)) for pair in pairs for order in (low, high)]
     stmts.extend(store(d, row) for d, row in enumerate(rows))
     return sequence(stmts)
+
+
+def squares(extent: int, lanes: int) -> list[tuple[int, int]]:
+    """Divide the shorter side of a tile among squares: pairs of a start and a power of two."""
+    found, start = [], 0
+    while start < extent:
+        side = min(lanes, 1 << ((extent - start).bit_length() - 1))
+        found.append((start, side))
+        start += side
+    return found
+
+
+def adjacent(first: ir.Expr | int, count: int) -> ir.Expr:
+    """Give the index of adjacent elements."""
+    return index(first) if count == 1 else tirx.Ramp(index(first), index(1), count)

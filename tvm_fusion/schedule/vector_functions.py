@@ -7,7 +7,7 @@ float32 arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
@@ -21,6 +21,9 @@ ZERO = -88.0  # rounds to -127 powers of two, for which the bits of the exponent
 # points; its own error in exp(r) is 0.09 ulp.
 EXP = (0.5, 0.16666576266288757, 0.04166646674275398, 0.008363181725144386,
        0.0013933652080595493)  # fmt: skip
+# (2**r - 1) / r on |r| <= 1/2: least squares reweighted until the errors of 2**r were even; 1.6e-8.
+EXP2 = (0.6931471824645996, 0.24022647738456726, 0.055503323674201965, 0.00961843691766262,
+        0.0013398875016719103, 0.00015353361959569156)  # fmt: skip
 # Quotients of two polynomials in x**2, lowest power first, times x; 1 and -1 beyond the limit:
 # weighted least squares at Chebyshev points, reweighted until the errors were even; their own
 # errors are below 2e-8.
@@ -108,25 +111,50 @@ def decay(argument: ir.Expr) -> ir.Expr:
     which the exponent's bias was added, are shifted into the place of an exponent. Arguments up to
     88 are as right; beyond, results mean nothing. NaN stays NaN.
     """
+    return _exp_of_normal(argument, lambda raw: _at_least(raw, ZERO))
+
+
+def _exp_of_normal(argument: ir.Expr, limited: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
+    """Compute :func:`decay` of an argument within limits."""
     raw, x, shifted, r = (tirx.Var(name, "float32") for name in ("raw", "x", "shifted", "r"))
-    power = tirx.reinterpret(
-        "float32", tirx.reinterpret("int32", shifted) << tirx.const(23, "int32")
-    )
-    result = _polynomial((1.0, 1.0, *EXP), r) * power
+    result = _polynomial((1.0, 1.0, *EXP), r) * _power_of_biased(shifted)
     rounded = shifted - _float(BIASED)
     for variable, value in (
         (r, x - rounded * _float(LN2_HIGH) - rounded * _float(LN2_LOW)),
         (shifted, x * _float(1 / math.log(2)) + _float(BIASED)),
-        (x, tirx.Select(raw < _float(ZERO), _float(ZERO), raw)),
+        (x, limited(raw)),
         (raw, argument),
     ):
         result = tirx.Let(variable, value, result)
     return result
 
 
+def unit_decay(argument: ir.Expr) -> ir.Expr:
+    """``exp(x)`` of a number that is not positive, right to half an ulp of 1; else like `decay`.
+
+    Two multiplications less than that: ``x / ln 2`` is rounded, which is an error of the result by
+    ``|x| exp(x) / 2**24`` at most. Softmax sums such weights beside the 1 of the maximum.
+    """
+    raw, x, shifted, r = (tirx.Var(name, "float32") for name in ("raw", "x", "shifted", "r"))
+    result = _polynomial((1.0, *EXP2), r) * _power_of_biased(shifted)
+    for variable, value in (
+        (r, x - (shifted - _float(BIASED))),
+        (shifted, x + _float(BIASED)),
+        (x, _at_least(raw, -127)),
+        (raw, argument * _float(1 / math.log(2))),
+    ):
+        result = tirx.Let(variable, value, result)
+    return result
+
+
 def sigmoid(argument: ir.Expr) -> ir.Expr:
-    """``1 / (1 + exp(-x))``, right to 3 ulp; 0 where the result is no normal number."""
-    return _float(1) / (_float(1) + exp(_float(0) - argument))
+    """``1 / (1 + exp(-x))``, right to 3 ulp; 0 where the result is no normal number.
+
+    Exponentials below the smallest normal number count for nothing beside 1; those from
+    ``2**127.5`` on, where ``2**n`` is infinite, give 0.
+    """
+    growth = _exp_of_normal(_float(0) - argument, lambda raw: _clipped(raw, ZERO, HIGHEST))
+    return _float(1) / (_float(1) + growth)
 
 
 def erf(argument: ir.Expr) -> ir.Expr:
@@ -163,7 +191,18 @@ def _polynomial(coefficients: Sequence[float], x: ir.Expr) -> ir.Expr:
 
 def _clipped(x: ir.Expr, low: float, high: float) -> ir.Expr:
     """Comparisons with NaN fail, so that it goes its way through the arithmetic."""
-    return tirx.Select(x < _float(low), _float(low), tirx.Select(x > _float(high), _float(high), x))
+    return _at_least(tirx.Select(x > _float(high), _float(high), x), low)
+
+
+def _at_least(x: ir.Expr, low: float) -> ir.Expr:
+    return tirx.Select(x < _float(low), _float(low), x)
+
+
+def _power_of_biased(shifted: ir.Expr) -> ir.Expr:
+    """Give ``2**n`` of what adding ``BIASED`` rounded to a whole n from -127, for 0, to 128."""
+    return tirx.reinterpret(
+        "float32", tirx.reinterpret("int32", shifted) << tirx.const(23, "int32")
+    )
 
 
 def _power_of_two(exponent: ir.Expr) -> ir.Expr:

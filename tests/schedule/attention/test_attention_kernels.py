@@ -8,13 +8,17 @@ import tvm_ffi
 from attention_graphs import (
     CASES,
     LOWEST,
+    PLAIN,
     SYMBOLIC,
     added,
+    as_rows,
     attention,
     guarded,
     op,
     reference,
+    scaled,
     tensors,
+    to_rows,
 )
 from group_kernels import (
     CPU,
@@ -32,6 +36,10 @@ from group_kernels import (
 )
 from tvm import relax
 
+from tvm_fusion.schedule.attention.constants import read_group
+from tvm_fusion.schedule.attention.match import FLOATS
+from tvm_fusion.schedule.attention.query_lanes_config import QueryLanesConfig
+from tvm_fusion.schedule.attention.query_lanes_cpu import query_lanes_cpu
 from tvm_fusion.schedule.attention.template import Attention
 
 SPECS = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
@@ -162,6 +170,41 @@ def test_products_and_exponentials_are_vectors():
     text = built.mod.inspect_source("asm")
     assert text.count("vfmadd") > 24
     assert "expf" not in text
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "is_projected"),
+    [
+        ((2, 3, 37, 21, 5, 11), (16, 2, 8, 32), True),
+        ((1, 2, 65, 50, 32, 24), (16, 1, 13, 80), False),
+        ((1, 3, 19, 33, 8, 8), (8, 1, 14, 8), True),
+        ((1, 2, 21, 9, 3, 7), (4, 2, 5, 16), False),
+    ],
+)
+def test_queries_as_lanes(shape, sizes, is_projected):
+    """Heads, queries, keys and elements that fill no vector and no tile."""
+    lanes, vectors, rows, queries = sizes
+    body = attention(score=scaled, finish=to_rows) if is_projected else PLAIN[0]
+    expected = reference(lambda s: s / 8, finish=as_rows) if is_projected else PLAIN[1]
+    params = tensors(*shape)
+    members = group(params, body)
+    pattern = read_group(members, FLOATS)
+    config = QueryLanesConfig(lanes, vectors, rows, queries, shape[3], True, *shape[4:])
+    func = query_lanes_cpu(members.program, pattern, config)
+    claim = template(CPU).claim(members, CPU.device)
+    agrees(group_kernels.Emitted(members, claim, func), params, expected, CPU)
+
+
+def test_small_heads_have_queries_as_lanes():
+    avx512 = group_kernels.parse("cpu:skylake-avx512")
+    params = tensors(1, 2, 64, 64, 8)
+    claim, func = kernel(template(avx512), group(params, PLAIN[0], avx512), avx512)
+    assert isinstance(claim.details["config"], QueryLanesConfig)
+    func = func.with_attr("global_symbol", "main")
+    built = tvm.compile(
+        tvm.IRModule({"main": func}), avx512.tvm_target(), tir_pipeline="tvm_fusion"
+    )
+    assert "expf" not in built.mod.inspect_source("asm")
 
 
 def test_scores_are_never_whole():

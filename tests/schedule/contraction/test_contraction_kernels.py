@@ -2,6 +2,7 @@
 
 import math
 
+import group_kernels
 import numpy as np
 import pytest
 from group_kernels import CPU, CUDA, check, compiles_for_cuda, group, kernel, tensor
@@ -205,6 +206,33 @@ def test_launches_and_numbers(case, spec):
     params, body, reference = CASES[case]
     claim, _ = check(template(spec), params, body, reference, spec)
     assert claim.launches == (2 if spec is CPU and case in PADDED else 1)
+
+
+HALF = (tirx.floordiv(n - 1, 2) + 1, tirx.floordiv(m - 1, 2) + 1)  # what a stride of 2 leaves
+IMAGES = {
+    "padded": (conv_case((2, 3, n, m), (8, 3, 3, 3), pad=1), 2),
+    "behind a stride": (conv_case((1, 5, *HALF), (9, 5, 3, 3), pad=1), 2),
+    "strided": (conv_case((1, 3, n, m), (8, 3, 3, 3), 2, 1), 2),
+    "not padded": (conv_case((1, 4, n, m), (9, 4, 3, 3), dilation=2), 1),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "behind a stride",
+        *(pytest.param(c, marks=pytest.mark.slow) for c in IMAGES if c != "behind a stride"),
+    ],
+)
+def test_symbolic_columns_are_vectors(case, monkeypatch):
+    """Panels of a GEMM; TVM's schedules split no symbolic loop into whole vectors and a rest."""
+    (params, body, reference), launches = IMAGES[case]
+    made = group_kernels.emitted(CpuContraction(), params, body, CPU)
+    assert made.claim.launches == launches
+    assert made.claim.details["config"].gemm is not None
+    for size in (7, 38):
+        monkeypatch.setattr(group_kernels, "SIZE", size)
+        group_kernels.agrees(made, params, reference, CPU)
 
 
 @SPECS

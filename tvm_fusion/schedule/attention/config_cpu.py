@@ -22,7 +22,6 @@ from tvm import ir
 from ...core.loops import constant
 from ...device import Device
 from ..cpu import PARALLEL_TASKS
-from ..design_space import Kernels
 from ..register_tile import VectorUnit
 from .pattern import Pattern
 
@@ -93,7 +92,7 @@ class CpuConfig:
         def tiled(vectors: int, rows: int) -> CpuConfig:
             width = unit.lanes * vectors
             keys, single = _keys(pattern.key.extent, width, depth, columns, cache)
-            block = _block(pattern, queries, rows, device)
+            block = block_of(pattern, queries, rows, device)
             return cls(unit.lanes, vectors, rows, block, keys, single, depth, columns)
 
         count = constant(pattern.key.extent)
@@ -103,7 +102,7 @@ class CpuConfig:
         tiles = [
             tiled(vectors, rows)
             for vectors in range(VECTORS[unit.registers >= 32], 0, -1)
-            for rows in reversed(_heights(queries, min(queries, unit.rows(vectors))))
+            for rows in reversed(heights(queries, min(queries, unit.rows(vectors))))
         ]
         return min(tiles, key=lambda tile: tile.cycles(queries, count))
 
@@ -116,12 +115,16 @@ class CpuConfig:
         return -(-queries // self.rows) * (scores + values)
 
     def _step(self, vectors: int) -> float:
-        """Estimate the cycles of one step of a tile."""
-        loads = self.rows + vectors
-        return (max(self.rows * vectors, loads, 2 * LATENCY) + loads / 8) / 2
+        return cycles_of_step(self.rows, vectors)
 
 
-KERNELS = Kernels({CpuConfig: ("flash cpu", ("vectors", "rows", "block", "keys"))})
+FIELDS = ("vectors", "rows", "block", "keys")  # that a tuner may vary
+
+
+def cycles_of_step(rows: int, vectors: int) -> float:
+    """Estimate the cycles of one step of a tile."""
+    loads = rows + vectors
+    return (max(rows * vectors, loads, 2 * LATENCY) + loads / 8) / 2
 
 
 def configs(pattern: Pattern, device: Device) -> Iterator[CpuConfig]:
@@ -145,7 +148,7 @@ def configs(pattern: Pattern, device: Device) -> Iterator[CpuConfig]:
         width = unit.lanes * vectors
         tiles = {_even(count, max(1, round(chosen.keys * n / width)), width) for n in KEY_TILES}
         most = min(queries, unit.rows(vectors))
-        for rows, keys in itertools.product(_heights(queries, most), sorted(tiles)):
+        for rows, keys in itertools.product(heights(queries, most), sorted(tiles)):
             for blocks in range(1, min(MOST_BLOCKS, -(-queries // rows)) + 1):
                 block = -(-queries // (blocks * rows)) * rows
                 sizes = {"vectors": vectors, "rows": rows, "block": block, "keys": keys}
@@ -155,7 +158,7 @@ def configs(pattern: Pattern, device: Device) -> Iterator[CpuConfig]:
     yield from found
 
 
-def _heights(queries: int, most: int) -> list[int]:
+def heights(queries: int, most: int) -> list[int]:
     """List heights of tiles: the tallest that waste no tile, for each number of tiles."""
     heights = {-(-queries // -(-queries // rows)) for rows in range(max(1, most // 3), most + 1)}
     return sorted(heights)
@@ -186,7 +189,7 @@ def _keys(extent: ir.Expr, width: int, depth: int, columns: int, cache: int) -> 
     return -(-count // (tiles * width)) * width, tiles == 1
 
 
-def _block(pattern: Pattern, queries: int | None, rows: int, device: Device) -> int:
+def block_of(pattern: Pattern, queries: int | None, rows: int, device: Device) -> int:
     """Give all queries of a head to one task, which packs its keys, unless tasks are too few."""
     fitting = BUFFER_BYTES // (4 * (_columns(pattern) + MAX_ROWS))
     if queries is None:

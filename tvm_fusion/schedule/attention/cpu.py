@@ -32,6 +32,7 @@ from ...core.loops import (
     loop,
     product,
     sequence,
+    substitute,
     tasks,
     when,
 )
@@ -40,7 +41,7 @@ from ..register_tile import accumulate, clear, each
 from .config_cpu import CpuConfig
 from .epilogue_cpu import Epilogue
 from .online_softmax import float_
-from .pack_kv_cpu import pack_keys, pack_values
+from .pack_kv_cpu import pack_panels, pack_rows
 from .pattern import FLOAT, Pattern
 from .softmax_cpu import OnlineSoftmax
 from .visible_keys import VisibleKeys
@@ -103,10 +104,7 @@ class _Kernel:
                 count = config.keys
             if config.single and size is not None:
                 count = size
-            packed = [
-                pack_keys(self._pattern, config, keys, where, start, count),
-                pack_values(self._pattern, config, values, where, start, count),
-            ]
+            packed = self._packed(where, start, count, keys, values)
 
             def run(row: ir.Expr) -> tirx.Stmt:
                 slot = index(0) if config.single else row * rows
@@ -129,6 +127,31 @@ class _Kernel:
 
             stmts.append(loop("row", tiles, end))
         return block("queries", sequence(stmts), [keys, values, acc, *state.running])
+
+    def _packed(
+        self,
+        where: dict[ir.Var, ir.Expr],
+        start: ir.Expr,
+        count: ir.Expr | int,
+        keys: ir.Var,
+        values: ir.Var,
+    ) -> list[tirx.Stmt]:
+        """Pack a tile of keys and values."""
+        pattern, config = self._pattern, self._config
+        extent = constant(pattern.column.extent) or config.columns
+
+        def k(key: ir.Expr, depth: ir.Expr) -> ir.Expr:
+            at = {**where, pattern.key.var: start + key, pattern.depth.var: depth}
+            return substitute(pattern.k, at)
+
+        def v(key: ir.Expr, column: ir.Expr) -> ir.Expr:
+            at = {**where, pattern.key.var: start + key, pattern.column.var: column}
+            return substitute(pattern.v, at)
+
+        return [
+            pack_panels(config, keys, k, count),
+            pack_rows(values, v, extent, config.width, count),
+        ]
 
     def _tile(
         self,

@@ -1,6 +1,7 @@
 """Pack a tile of keys and values: keys transposed into panels, values row by row.
 
-Prologues of k and v are computed here, once for all queries of a task.
+Prologues of k and v are computed here, once for all queries of a task. Where queries are lanes,
+these are what is transposed.
 
 for key in vectors of `lanes` keys, d in vectors of `lanes`:
     square[lanes, lanes] = k[key .. + lanes, d .. + lanes]          0 beyond the last key
@@ -11,48 +12,48 @@ for key:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from tvm import ir, tirx
 
 from ...core.expressions import load
-from ...core.loops import block, constant, index, local, loop, sequence, substitute, vectorized
-from ..transpose_cpu import transposed
+from ...core.loops import block, constant, index, local, loop, sequence, vectorized
+from ..transpose_cpu import adjacent, squares, transposed
 from ..vector_loops import over_vectors
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig
-from .pattern import FLOAT, Pattern
+from .pattern import FLOAT
 from .vectors_cpu import resolved
 
-Where = Mapping[ir.Var, ir.Expr]
 Element = Callable[[ir.Expr, ir.Expr], ir.Expr]
 
 
-def pack_keys(
-    pattern: Pattern,
-    config: CpuConfig,
-    keys: ir.Var,
-    where: Where,
-    start: ir.Expr,
-    count: ir.Expr | int,
+def pack_panels(
+    config: CpuConfig, panels: ir.Var, element: Element, count: ir.Expr | int
 ) -> tirx.Stmt:
-    """Write ``keys[panel, depth, key] = k`` in panels as wide as a tile in registers.
+    """Write ``panels[panel, depth, key] = k``, as wide as a tile in registers.
 
     The vector that holds the last key is padded with zeros: arithmetic on whatever is in memory may
     be very slow, as it is on denormal numbers.
+
+    Parameters
+    ----------
+    config : CpuConfig
+        Tiles.
+    panels : Var
+        What is written.
+    element : callable
+        Gives ``k`` of a key and an element.
+    count : PrimExpr or int
+        Keys.
     """
-
-    def element(key: ir.Expr, depth: ir.Expr) -> ir.Expr:
-        at = {**where, pattern.key.var: start + key, pattern.depth.var: depth}
-        return substitute(pattern.k, at)
-
     lanes = config.lanes
 
     def square(key: ir.Expr, many: int) -> tirx.Stmt:
         return sequence(
             [
-                _transposed(config, keys, key, many, d, element)
-                for d in range(0, config.depth, lanes)
+                _transposed(config, panels, key, many, d, side, element)
+                for d, side in squares(config.depth, lanes)
             ]
         )
 
@@ -72,7 +73,7 @@ def pack_keys(
         def store(depth: ir.Expr) -> tirx.Stmt:
             value = element(whole * lanes + n, depth)
             value = tirx.if_then_else(n < rest, value, tirx.const(0, FLOAT))
-            return tirx.BufferStore(keys, value, [panel, depth, column])
+            return tirx.BufferStore(panels, value, [panel, depth, column])
 
         return loop("d", config.depth, store)
 
@@ -87,10 +88,16 @@ def _placed(config: CpuConfig, key: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
 
 
 def _transposed(
-    config: CpuConfig, keys: ir.Var, key: ir.Expr, many: int, depth: int, element: Element
+    config: CpuConfig,
+    panels: ir.Var,
+    key: ir.Expr,
+    many: int,
+    depth: int,
+    width: int,
+    element: Element,
 ) -> tirx.Stmt:
-    """Load up to a vector of keys along their elements, and store them transposed."""
-    lanes, width = config.lanes, min(config.lanes, config.depth - depth)
+    """Load up to a vector of keys along some of their elements, and store them transposed."""
+    lanes = config.lanes
     panel, first = _placed(config, key)
     tile = local("square", [lanes, width], FLOAT)
 
@@ -110,57 +117,53 @@ def _transposed(
         zero = tirx.const(0, FLOAT)
         return vectorized(width, lambda lane: tirx.BufferStore(tile, zero, [i + many, lane]))
 
-    def write(d: ir.Expr) -> tirx.Stmt:
-        return vectorized(
-            lanes,
-            lambda lane: tirx.BufferStore(
-                keys, load(tile, [lane, d]), [panel, depth + d, first + lane]
+    def turned(row: int) -> tirx.Stmt:
+        return transposed(
+            [load(tile, [index(row + i), adjacent(0, width)]) for i in range(width)],
+            lambda d, vector: tirx.BufferStore(
+                panels, vector, [panel, index(depth + d), adjacent(first + row, width)]
             ),
         )
 
     stmts = [
         loop("i", many, read, unrolled),
         loop("i", lanes - many, clear, unrolled),
+        *(turned(row) for row in range(0, lanes, width)),
     ]
-    if width == lanes:
-        whole = tirx.Ramp(index(0), index(1), lanes)
-        stmts.append(
-            transposed(
-                [load(tile, [index(i), whole]) for i in range(lanes)],
-                lambda d, row: tirx.BufferStore(
-                    keys, row, [panel, depth + d, tirx.Ramp(first, index(1), lanes)]
-                ),
-            )
-        )
-    else:
-        stmts.append(loop("d", width, write, unrolled))
     return block("square", sequence(stmts), [tile])
 
 
-def pack_values(
-    pattern: Pattern,
-    config: CpuConfig,
-    values: ir.Var,
-    where: Where,
-    start: ir.Expr,
-    count: ir.Expr | int,
+def pack_rows(
+    rows: ir.Var, element: Element, extent: int, widest: int, count: ir.Expr | int
 ) -> tirx.Stmt:
-    """Write ``values[key, column] = v``, padded with zeros."""
-    extent = constant(pattern.column.extent) or config.columns
+    """Write ``rows[key, column] = v``, padded with zeros.
+
+    Parameters
+    ----------
+    rows : Var
+        What is written.
+    element : callable
+        Gives ``v`` of a key and an element.
+    extent : int
+        Elements of a key.
+    widest : int
+        Elements of the widest vector.
+    count : PrimExpr or int
+        Keys.
+    """
 
     def row(key: ir.Expr) -> tirx.Stmt:
         def run(first: ir.Expr, width: int) -> tirx.Stmt:
             def store(lane: ir.Expr) -> tirx.Stmt:
-                at = {**where, pattern.key.var: start + key, pattern.column.var: first + lane}
-                value = vector_math(substitute(pattern.v, at), lane)
-                return tirx.BufferStore(values, value, [key, first + lane])
+                value = vector_math(element(key, first + lane), lane)
+                return tirx.BufferStore(rows, value, [key, first + lane])
 
             return vectorized(width, store)
 
         def clear(column: ir.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(values, tirx.const(0, FLOAT), [key, column + extent])
+            return tirx.BufferStore(rows, tirx.const(0, FLOAT), [key, column + extent])
 
-        padding = vectorized(config.columns - extent, clear)
-        return sequence([over_vectors(extent, config.width, run), padding])
+        padding = vectorized(int(rows.ty.shape[1]) - extent, clear)
+        return sequence([over_vectors(extent, widest, run), padding])
 
     return loop("key", count, row)

@@ -15,7 +15,7 @@ from ..._tvm.buffer import scratch
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence, substitute, vectorized
 from ..maxima import plain_maximum
-from ..vector_functions import decay
+from ..vector_functions import decay, unit_decay
 from ..vector_loops import over_vectors
 from ..vector_math import vector_math
 from .config_cpu import CpuConfig
@@ -143,7 +143,7 @@ class OnlineSoftmax:
 
         def exponential(first: ir.Expr) -> tirx.Stmt:
             def one(lane: ir.Expr) -> tirx.Stmt:
-                value = decay(load(scores, [i, first + lane]) - load(m_new_alpha, [zero]))
+                value = unit_decay(load(scores, [i, first + lane]) - load(m_new_alpha, [zero]))
                 return tirx.BufferStore(scores, value, [i, first + lane])
 
             def add(lane: ir.Expr) -> tirx.Stmt:

@@ -22,9 +22,7 @@ from ..gpu.mma import HALF_TYPES, mma_atom
 from ..inline import inlined
 from .attention_configs import KERNELS, configs
 from .attention_configs import Config as AnyConfig
-from .config_cpu import KERNELS as CPU_KERNELS
 from .config_cpu import CpuConfig
-from .config_cpu import configs as cpu_configs
 from .config_gpu import GpuConfig
 from .constants import read_group
 from .cpu import attention_cpu
@@ -40,6 +38,11 @@ from .match import FLOATS
 from .pattern import FLOAT, Pattern
 from .prologue_cost import expensive_prologue
 from .propose import attention_proposals
+from .query_lanes_config import KERNELS as CPU_KERNELS
+from .query_lanes_config import QueryLanesConfig
+from .query_lanes_config import configs as cpu_configs
+from .query_lanes_config import default as cpu_default
+from .query_lanes_cpu import query_lanes_cpu
 
 QUERIES_PER_TASK = 64  # on a CPU, roughly
 EXP_OPERATIONS = 20  # of one exponential
@@ -82,7 +85,7 @@ class Attention(Template):
             return _claim_flash_decode(self, group, pattern, decode)
         config: GpuConfig | FlashMmaConfig | CpuConfig | None
         if not self._is_gpu:
-            config = CpuConfig.of(pattern, device)
+            config = cpu_default(pattern, device)
             if config is None:
                 return _symbolic_head()
         else:
@@ -124,6 +127,8 @@ class Attention(Template):
             if problem is None:
                 raise RuntimeError("the group is not the one that was claimed")
             func = flash_mma_kernel(program, problem, config)
+        elif isinstance(config, QueryLanesConfig):
+            func = query_lanes_cpu(program, pattern, config)
         elif isinstance(config, CpuConfig):
             func = attention_cpu(program, pattern, config)
         else:

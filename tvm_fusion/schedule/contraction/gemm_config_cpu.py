@@ -149,7 +149,7 @@ def _gemm(
 ) -> _Gemm | None:
     ragged = ragged_tasks(contraction)
     contraction = contraction if ragged is None else ragged.contraction
-    view = gemm_view(contraction)
+    view = gemm_view(contraction, allows_symbolic=True)
     if view is None:
         return None
     is_packed = packable(contraction, view, constants) is not None

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.target import Target
 
 from ...core.loops import block, sequence
@@ -38,6 +38,7 @@ def gemm_cpu(
     config: CpuGemmConfig,
     target: Target,
     others: Sequence[ElementwiseCpuConfig] = (),
+    buffers: Sequence[ir.Var] = (),
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and the functions that pack constants, by position among the inputs.
 
@@ -52,13 +53,17 @@ def gemm_cpu(
     others : sequence of ElementwiseCpuConfig
         Maps that read nothing of the product, such as the other parts of a concatenation: loop
         nests of their own.
+    buffers : sequence of Var
+        Those of operands that such maps write.
     """
     body, b = gemm_tasks(config, target)
     body = body if config.dot is None else config.dot.around(body)
     body = sequence([*(maps_cpu(maps) for maps in others), body])
     packed = {b.source: b.buffer} if isinstance(b, PackedB) else {}
     inputs = [packed.get(x, x) for x in program.inputs]
-    func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
+    func = tirx.PrimFunc(
+        [*inputs, *program.scalars, *program.outputs], block("root", body, list(buffers))
+    )
     func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
     packing = {}
     if isinstance(b, PackedB):

@@ -43,10 +43,13 @@ class GemmView:
     b: ir.Expr
 
 
-def gemm_view(contraction: SumOfProducts, allows_conditions: bool = False) -> GemmView | None:
+def gemm_view(
+    contraction: SumOfProducts, allows_conditions: bool = False, allows_symbolic: bool = False
+) -> GemmView | None:
     """View a contraction as GEMMs; ``None`` where the last axis is not one of exactly one operand.
 
-    Operands with conditions, such as padded images, are refused as well unless they are allowed.
+    Operands with conditions, such as padded images, are refused as well unless they are allowed,
+    and so are symbolic columns of a window, such as those of images.
     """
     stage = contraction.stage
     wide = [a for a in stage.axes if constant(a.extent) != 1]
@@ -60,7 +63,7 @@ def gemm_view(contraction: SumOfProducts, allows_conditions: bool = False) -> Ge
     column = wide[-1]
     if (constant(column.extent) or LEAST_N) < LEAST_N:
         return None
-    if constant(column.extent) is None and len(reduce) > 1:
+    if constant(column.extent) is None and len(reduce) > 1 and not allows_symbolic:
         return None
     operands = [substitute(f, narrow) for f in operands]
     return view_of(wide, reduce, operands)

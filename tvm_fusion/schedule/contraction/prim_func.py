@@ -112,7 +112,8 @@ def contraction_prim_func(
     root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(blocks), alloc_buffers=buffers)
     used = {x.source for f in (contraction.left, contraction.right) for x in loads(f)}
     params = [b for b in program.inputs if b in used]
-    symbols = _unbound(params, (*stage.axes, *stage.reduce), contraction.term())
+    every = (*stage.axes, *stage.reduce, *(axis for a in materialized for axis in a.axes))
+    symbols = _unbound(params, every, contraction.term())
     func = tirx.PrimFunc([*params, result, *symbols], s_tir.SBlockRealize([], True, root))
     return func.with_attrs({"s_tir": True, "tirx.noalias": True, "global_symbol": "main"}), RESULT
 

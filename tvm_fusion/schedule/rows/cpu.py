@@ -13,7 +13,6 @@ across rows (neighbouring rows are contiguous, elements of a row are not):
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from tvm import ir, sym, tirx
 from tvm.target import Target
@@ -65,7 +64,6 @@ def schedule_rows_cpu(
         schedule = _across_rows
     else:
         schedule = _scalar_rows
-    config = replace(config, width=width_in_blocks(rows, config.width))
     return kernel(program, schedule(rows, plan_passes(rows), config))
 
 
@@ -80,9 +78,7 @@ def row_by_number(program: Program, target: Target) -> Callable[[ir.Expr], tirx.
     rows = _prepared(program)
     if lanes_are_rows(rows):
         return None
-    config = CpuRowConfig.of(program, device_of(target))
-    config = replace(config, width=width_in_blocks(rows, config.width))
-    return _row(rows, plan_passes(rows), config)
+    return _row(rows, plan_passes(rows), CpuRowConfig.of(program, device_of(target)))
 
 
 def _prepared(program: Program) -> RowProgram:
@@ -101,7 +97,7 @@ def _row(
     program: RowProgram, passes: list[Pass], config: CpuRowConfig
 ) -> Callable[[ir.Expr], tirx.Stmt]:
     count = volume(program.rows)
-    width = config.width
+    width = width_in_blocks(program, config.width)
     hints = plan_hints(program, passes) if config.prefetches else [[] for _ in passes]
 
     def row(number: ir.Expr) -> tirx.Stmt:
@@ -109,7 +105,9 @@ def _row(
         following = unflatten(tirx.min(number + 1, count - 1), program.rows)
         lanes = CpuRowVectors(program, passes, lambda lane: position)
         loops = [
-            pass_over_row(lanes, one.stages, width, Prefetch(some, position, following))
+            pass_over_row(
+                lanes, one.stages, width, Prefetch(some, position, following), config.width
+            )
             for one, some in zip(passes, hints, strict=True)
         ]
         return block("row", sequence(loops), lanes.buffers)
@@ -121,7 +119,7 @@ def _across_rows(program: RowProgram, passes: list[Pass], config: CpuRowConfig) 
     """Vectorize along the last row axis; tasks are vectors of rows."""
     *outer, last = program.rows
     extent = index(last.extent)
-    width = power_of_two(last.size, config.width)
+    width = power_of_two(last.size, width_in_blocks(program, config.width))
     chunks = sym.Analyzer().simplify(tirx.floordiv(extent + (width - 1), index(width)))
 
     def task(number: ir.Expr) -> tirx.Stmt:
@@ -136,7 +134,9 @@ def _across_rows(program: RowProgram, passes: list[Pass], config: CpuRowConfig) 
 
     def vector(position: list[ir.Expr], start: ir.Expr, count: ir.Expr) -> tirx.Stmt:
         lanes = CpuRowVectors(program, passes, lambda lane: [*position, start + lane], width)
-        body = sequence([pass_over_rows(lanes, one.stages, count, width) for one in passes])
+        body = sequence(
+            [pass_over_rows(lanes, one.stages, count, width, config.width) for one in passes]
+        )
         return block("rows", body, lanes.buffers)
 
     return loop("task", volume(outer) * chunks, task, _kind(config))

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
 from ...core.expressions import substitute, variables
-from ...core.loops import index, loop, product, sequence, store_all, update_all
+from ...core.loops import Body, index, loop, product, sequence, store_all, update_all
 from ..vector_functions import decay
 from ..vector_math import makes_vectors, vector_math
 from .combiner import Combiner
@@ -62,6 +62,7 @@ class CpuRowVectors:
         count: ir.Expr,
         size: int,
         first_new: ir.Expr | None = None,
+        part: int = 0,
     ) -> tirx.Stmt:
         """Compute some lanes of a map, or combine them with the partial results of a reduction.
 
@@ -77,6 +78,8 @@ class CpuRowVectors:
             Lanes of the partial results.
         first_new : Expr, optional
             First lane that a reduction has not combined yet; earlier ones are masked.
+        part : int
+            Which of several vectors of partial results: each waits for its own sums alone.
         """
 
         def body(lane: ir.Expr) -> tirx.Stmt:
@@ -90,13 +93,24 @@ class CpuRowVectors:
                     for value, start in zip(values, stage.init, strict=True)
                 ]
             partial = [self._partial_of(target, size) for target in stage.targets]
+            place = lane + part * size if part else lane
             return update_all(
                 partial,
-                [lane],
-                stage.combine([tirx.BufferLoad(p, [lane]) for p in partial], values),
+                [place],
+                stage.combine([tirx.BufferLoad(p, [place]) for p in partial], values),
             )
 
         return lanes_of(count, body)
+
+    def fold(self, stage: RowStage, size: int, parts: int) -> tirx.Stmt:
+        """Combine several vectors of partial results into the first one."""
+        partial = [self._partial_of(target, size) for target in stage.targets]
+        return sequence(
+            [
+                lanes_of(index(size), _halve(stage.combine, partial, partial, part * size))
+                for part in range(1, parts)
+            ]
+        )
 
     def start(self, stage: RowStage, size: int) -> tirx.Stmt:
         """Initialize the partial results of a reduction with its neutral element."""
@@ -193,7 +207,9 @@ class CpuRowVectors:
         return self._partials[-1]
 
 
-def _halve(combine: Combiner | None, whole: list[ir.Var], halves: list[ir.Var], size: int):
+def _halve(combine: Combiner | None, whole: list[ir.Var], halves: list[ir.Var], size: int) -> Body:
+    """Combine the elements of vectors with those ``size`` later."""
+
     def body(lane: ir.Expr) -> tirx.Stmt:
         low = [tirx.BufferLoad(w, [lane]) for w in whole]
         high = [tirx.BufferLoad(w, [lane + size]) for w in whole]
