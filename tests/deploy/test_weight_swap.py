@@ -8,7 +8,7 @@ from onnx import TensorProto as T
 from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_model
 
 import tvm_fusion
-from tvm_fusion.deploy import manifest, weights_file
+from tvm_fusion.deploy import load, manifest, weights_file
 from tvm_fusion.errors import UserError
 
 DATA = dense_data(4)
@@ -95,6 +95,29 @@ def test_a_packed_weight_of_another_type_is_refused(dense_folder, other_folder, 
     manifest.write(changed, content)
     with pytest.raises(UserError, match="stored in another form"):
         scores(dense_folder, weights=changed)
+
+
+@pytest.mark.cuda_toolchain
+def test_weights_of_a_gpu_are_packed_on_the_host(tmp_path):
+    weight = np.random.default_rng().standard_normal((64, 48, 3, 3)).astype("float16")
+    model = onnx_model(
+        [
+            ("Transpose", ["x"], ["image"], {"perm": [0, 3, 1, 2]}),
+            ("Conv", ["image", "w"], ["found"]),
+            ("Transpose", ["found"], ["y"], {"perm": [0, 2, 3, 1]}),
+        ],
+        [("x", T.FLOAT16, [1, 14, 14, 48])],
+        [("y", T.FLOAT16, [1, 12, 12, 64])],
+        {"w": weight},
+    )
+    folder = tvm_fusion.compile(model, target="cuda:sm_90a").export(tmp_path / "a")
+    found = manifest.read(folder)
+    entry = found["weights"]["w"]
+    assert entry["packed"]["shape"] == [64, 3, 3, 48]
+    library = load._open_model(folder, found["files"][manifest.LIBRARY]["sha256"])
+    packed = load._packed(library, entry, weight).numpy()
+    np.testing.assert_array_equal(packed, weight.transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(packed, weights_file.read(folder, found)["w"])
 
 
 def test_a_loaded_model_uses_the_mapped_memory_itself(dense_folder):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tuned_models import two_products
 
+from tvm_fusion.tuning import build_candidates
 from tvm_fusion.tuning.candidate_bench import bench, measure, workers
 from tvm_fusion.tuning.candidates import export_candidates
 
@@ -134,6 +135,23 @@ def test_other_results_are_refused(folder, tmp_path):
     (failed,) = [(task, error) for task, _, us, error in trials(folder) if us is None]
     assert failed[0] == 0
     assert "its results differ from the default's by" in failed[1]
+
+
+@pytest.mark.slow
+def test_weights_are_drawn_once_and_packed_by_each_candidate(tmp_path, monkeypatch):
+    """As a GPU's are; here candidates have panels of different widths."""
+    monkeypatch.setattr(build_candidates, "_built", build_candidates._build)
+    place = tmp_path / "c"
+    export_candidates(two_products(), "cpu", place, db=tmp_path / "t.db", budget="trials=6")
+    tasks = table(place)["tasks"]
+    assert [task["weights"][0][:2] for task in tasks] == [
+        [shape, "float32"] for shape in ([72, 300], [300, 70])
+    ]
+    forms = {json.dumps(one["weights"]) for one in tasks[0]["candidates"]}
+    assert len(forms) > 1
+    assert run(place) == 0
+    assert all_once(place)
+    assert not any(error for _, _, _, error in trials(place))
 
 
 def test_no_time_is_no_record(folder, capsys):

@@ -61,12 +61,12 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     found = manifest.of_architecture(found, arch)
     library = _open_model(folder, found["files"][manifest.LIBRARY]["sha256"])
     arrays = weights_file.read(folder, found)
-    given = weights_file.replacements(found, weights, arch)
-    tensors = {name: to_tensor(a, device) for name, a in {**arrays, **given}.items()}
+    given: dict[str, Any] = {**weights_file.replacements(found, weights, arch)}
     if not isinstance(weights, (str, os.PathLike)):  # another artifact's are packed already
         for name in given:
             if "packed" in found["weights"][name]:
-                tensors[name] = _packed(library, found["weights"][name], tensors[name])
+                given[name] = _packed(library, found["weights"][name], given[name])
+    tensors = {name: to_tensor(a, device) for name, a in {**arrays, **given}.items()}
     return Executable(found, library, device, tensors)
 
 
@@ -105,11 +105,12 @@ def _unseen_name(place: str, sha256: str) -> Iterator[str]:
         yield str(name)
 
 
-def _packed(library: Any, entry: Mapping[str, Any], tensor: Any) -> Any:
-    """Bring a weight into the form that kernels read."""
-    device = tensor.device
-    stored = to_tensor(np.empty(entry["packed"]["shape"], entry["dtype"]), device)
-    library.get_function(entry["packed"]["function"], query_imports=True)(tensor, stored)
+def _packed(library: Any, entry: Mapping[str, Any], array: Any) -> Any:
+    """Bring a weight into the form that kernels read, on the host."""
+    cpu = tvm_ffi.device("cpu", 0)
+    stored = to_tensor(np.empty(entry["packed"]["shape"], entry["dtype"]), cpu)
+    pack = library.get_function(entry["packed"]["function"], query_imports=True)
+    pack(to_tensor(array, cpu), stored)
     return stored
 
 

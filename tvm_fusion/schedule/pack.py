@@ -98,7 +98,10 @@ class _Function:
     def scheduled(self) -> tirx.PrimFunc:
         schedule = schedule_cpu(self.packing, parse("cpu").tvm_target(), vectors=1)
         func = schedule.mod["main"] if schedule else self.packing
-        return func.with_attrs({"global_symbol": self.name, SCHEDULED: True})
+        target = tvm.target.Target.current()
+        is_gpu = target is not None and "gpu" in target.keys  # weights are packed before its copy
+        on_host = {"tirx.is_host_func": True} if is_gpu else {}
+        return func.with_attrs({"global_symbol": self.name, SCHEDULED: True, **on_host})
 
     @cached_property
     def _module(self) -> tvm.runtime.Module:

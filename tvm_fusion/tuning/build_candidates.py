@@ -2,9 +2,9 @@
 
 A GPU's candidates leave their constants out: where the device is, tensors of the same mean and
 deviation are drawn instead, a set for each call of several, as a model's weights are never in the
-caches. A candidate that packs them differently from the default could not be compared with it then;
-such a task keeps its constants in the libraries, as a CPU's do, whose packing is a choice.
-Alternatives of the planner may take the same weights in another order.
+caches. Candidates, and alternatives of the planner, may take the same weights in another order, and
+pack them differently: by functions that their libraries have, which run where they are drawn. Where
+they do not come from the same constants, they keep them in the libraries, as a CPU's do.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from tvm import ir, relax
 
 from ..core.template import Config
 from ..core.tuned import Lookup, Tuned
-from ..core.weight_names import weight_key
+from ..core.weight_names import WeightNames, constants, tracking, weight_key
 from ..deploy.toolchain import toolchain
 from ..deploy.weight_prefetch import MODEL_BYTES
 from ..deploy.weights import MIN_BYTES, lift_constants
 from ..device import TargetSpec
+from ..ecg.closed_form import closed_form
 from ..fusion.comparisons import Question
 from ..measure.build import build_groups
 from ..measure.isolate import Failed, isolated
@@ -37,7 +38,9 @@ BUILD_SECONDS = 300.0
 REPEATS, REPEATED_BYTES = 16, 256 << 20
 _SAMPLED = 1 << 16  # elements of a weight that its mean and deviation are taken of
 
-Weight = tuple[str, list[Any]]  # digest; shape, dtype, mean and deviation, or least and greatest
+# Of a constant: digest; shape, dtype, mean and deviation, or least and greatest. How it is packed:
+# the library's function; shape and dtype of its result.
+Weight = tuple[str, list[Any], list[Any]]
 Failures = list[tuple[Config, str]]
 
 
@@ -61,7 +64,7 @@ class Variant:
 
 
 class _Packed(Exception):
-    """Variants have different forms of their weights."""
+    """Variants do not have their weights from the same constants."""
 
 
 def export_task(
@@ -194,7 +197,7 @@ def _build(
 ) -> tuple[list[dict[str, Any]], list[list[Any]], Failures]:
     """Build all variants; with their constants, if the model's bytes are not given."""
     candidates: list[dict[str, Any]] = []
-    weights: list[Weight] = []
+    drawn: dict[str, list[Any]] = {}
     failed: Failures = []
     for place, variant in enumerate(variants):
         path = folder / f"{stem}_{place}.so"
@@ -209,13 +212,14 @@ def _build(
             if not candidates:
                 break  # without the default there is nothing to compare with
             continue
-        weights = weights if candidates else found
-        digests = [digest for digest, _ in weights]
-        if sorted(digest for digest, _ in found) != sorted(digests):
+        if not candidates:
+            drawn = {digest: draw for digest, draw, _ in found}
+        digests = list(drawn)
+        if {digest for digest, _, _ in found} != set(digests):
             raise _Packed
-        order = [digests.index(digest) for digest, _ in found]
-        candidates.append({"config": dict(variant.config), "file": path.name, "weights": order})
-    return candidates, [drawn for _, drawn in weights], failed
+        taken = [[digests.index(digest), *packing] for digest, _, packing in found]
+        candidates.append({"config": dict(variant.config), "file": path.name, "weights": taken})
+    return candidates, list(drawn.values()), failed
 
 
 def _export(
@@ -223,24 +227,33 @@ def _export(
 ) -> list[Weight]:
     """Build one variant into a library; the weights that it wants behind its inputs."""
     weights: list[Weight] = []
+    named = [] if model_bytes is None else constants(variant.mod)
+    own = {str(n): c for n, c in enumerate(named) if closed_form(c) is None}
+    names = WeightNames(own.items())
 
     def lift(mod: tvm.IRModule) -> tvm.IRModule:
         if model_bytes is None:
             return mod
         lifted = lift_constants(mod, MIN_BYTES)
-        weights.extend(map(_weight, lifted.weights.get(MAIN, ())))
+        known, packings = names.of(mod), names.packings(mod)
+        for constant in lifted.weights.get(MAIN, ()):
+            packing, how = packings.get(constant), []
+            if packing is not None:
+                type_ = constant.ty
+                how = [packing.function, [int(d) for d in type_.shape.values], str(type_.dtype)]
+            weights.append((*_weight(constant if packing is None else own[known[constant]]), how))
         main = lifted.mod[MAIN].with_attr(MODEL_BYTES, model_bytes)
         lifted.mod.update_func(lifted.mod.get_global_var(MAIN), main)
         return lifted.mod
 
-    with toolchain(spec) as tools:
+    with toolchain(spec) as tools, tracking(names):
         built = build_groups(variant.mod, spec, variant.tuned, lift)
         built.export_library(str(path), fcompile=tools.link)
     return weights
 
 
-def _weight(constant: ir.GenericConst) -> Weight:
-    """Describe what is drawn for a constant."""
+def _weight(constant: ir.GenericConst) -> tuple[str, list[Any]]:
+    """Describe what is drawn for a constant, behind its digest."""
     array = constant.value.numpy()
     sample = array.reshape(-1)[:: max(1, array.size // _SAMPLED)]
     if array.dtype.kind in "iub":

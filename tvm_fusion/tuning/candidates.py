@@ -45,7 +45,7 @@ from .model_order import choose, estimated
 from .search import Search
 from .tasks import Task, bytes_of, survey
 
-SCHEMA = 3
+SCHEMA = 4
 GAIN = 0.98  # ratio from which on a configuration is better than the default
 _SCRIPT = '''"""Measure this folder of candidates; --help says how."""
 

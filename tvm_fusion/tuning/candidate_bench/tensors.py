@@ -47,11 +47,11 @@ class Runtime:
         self._sync = tvm_ffi.get_global_func("runtime.Device_StreamSync")
         self._loaded: list[Any] = []  # libraries outlive their functions
 
-    def tensor(self, array: np.ndarray) -> Any:
-        """Copy an array to the device."""
+    def tensor(self, array: np.ndarray, device: Any = None) -> Any:
+        """Copy an array to the device, or to another one."""
         array = np.asarray(array, order="C")  # not ascontiguousarray: it gives scalars an axis
         shape, dtype = tvm_ffi.Shape(array.shape), tvm_ffi.dtype(str(array.dtype))
-        tensor = self._allocate(shape, dtype, self.device, None)
+        tensor = self._allocate(shape, dtype, device or self.device, None)
         self._write(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
         return tensor
 
@@ -72,15 +72,23 @@ class Runtime:
         if self.device != self.cpu:
             self._sync(self.device, 0)
 
-    def function(self, path: Path) -> Any:
-        """Load a library and give its ``main``."""
+    def load(self, path: Path) -> tuple[Any, Any]:
+        """Load a library; give it and its ``main``."""
         library = tvm_ffi.load_module(str(path))
         machine = library["vm_load_executable"]()
         places = [self.device] if self.device == self.cpu else [self.device, self.cpu]
         setup = [n for d in places for n in (d.dlpack_device_type(), d.index, _POOLED)]
         machine["vm_initialization"](*setup)
         self._loaded += [library, machine]
-        return machine["main"]
+        return library, machine["main"]
+
+    def packed(
+        self, library: Any, name: str, array: np.ndarray, shape: Sequence[int], dtype: str
+    ) -> np.ndarray:
+        """Bring a weight into the form that a library's kernels read, by its own function."""
+        result = self.tensor(np.empty(shape, numpy_dtype(dtype)), self.cpu)
+        library.get_function(name, query_imports=True)(self.tensor(array, self.cpu), result)
+        return self.array(result)
 
 
 class Draw:

@@ -14,9 +14,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .clock import Call, Clock
 from .tensors import Draw, Runtime, difference
@@ -66,11 +67,24 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[-1]}"[:200]
 
 
+class _Weight:
+    """A weight's equal tensors: calls that are timed together read different ones."""
+
+    def __init__(self, runtime: Runtime, array: np.ndarray) -> None:
+        self._runtime, self.array = runtime, array
+        self._tensors: list[Any] = []
+
+    def __getitem__(self, number: int) -> Any:
+        while len(self._tensors) <= number:
+            self._tensors.append(self._runtime.tensor(self.array))
+        return self._tensors[number]
+
+
 class _Loaded(NamedTuple):
-    """A library's ``main``, and which of the task's weights it takes behind the inputs."""
+    """A library's ``main``, and the weights that it takes behind the inputs."""
 
     function: Any
-    order: list[int]
+    weights: list[_Weight]
 
 
 class Task:
@@ -101,14 +115,11 @@ class Task:
         self._tolerance: dict[str, float] = task.get("tolerance", data["tolerance"])
         draw = Draw(data["seed"])
         self._inputs = [runtime.tensor(draw.input(*one)) for one in task["inputs"]]
-        self._weights = [draw.weight(*one) for one in task["weights"]]
-        self._sets = [self._weight_set()]
+        self._weights = [_Weight(runtime, draw.weight(*one)) for one in task["weights"]]
         default = self._load(0)
         self._expected = self._results(default)
-        size = sum(weight.nbytes for weight in self._weights)
-        self._count = clock.count(self._call(default, self._sets[0]), size)
-        if self._weights:
-            self._sets += [self._weight_set() for _ in range(self._count - 1)]
+        size = sum(weight.array.nbytes for weight in default.weights)
+        self._count = clock.count(self._call(default), size)
         self._default = clock.timed(self._turns(default))
         (us,) = clock.alternate([self._default], WARM_SECONDS)
         self.default_us = us / self._per_turn
@@ -137,25 +148,29 @@ class Task:
 
     def _load(self, number: int) -> _Loaded:
         candidate = self._candidates[number]
-        function = self._runtime.function(self._folder / candidate["file"])
-        return _Loaded(function, candidate["weights"])
+        library, function = self._runtime.load(self._folder / candidate["file"])
+        weights = [self._weight(library, *one) for one in candidate["weights"]]
+        return _Loaded(function, weights)
 
-    def _call(self, loaded: _Loaded, weights: Sequence[Any]) -> Call:
-        args = *self._inputs, *(weights[k] for k in loaded.order)
+    def _weight(self, library: Any, number: int, pack: str = "", *form: Any) -> _Weight:
+        """Give a weight as a library takes it: as drawn, or packed by one of its functions."""
+        drawn = self._weights[number]
+        if not pack:
+            return drawn
+        return _Weight(self._runtime, self._runtime.packed(library, pack, drawn.array, *form))
+
+    def _call(self, loaded: _Loaded, number: int = 0) -> Call:
+        args = *self._inputs, *(weight[number] for weight in loaded.weights)
         return lambda: loaded.function(*args)
 
     def _turns(self, loaded: _Loaded) -> list[Call]:
         """Give the calls that are timed together: in a model no cache holds the next weights."""
-        sets = (self._sets * self._count)[: self._count]
-        return [self._call(loaded, weights) for weights in sets]
+        return [self._call(loaded, number) for number in range(self._count)]
 
     def _results(self, loaded: _Loaded) -> list[Any]:
         """Call where earlier results lay, which are NaN now: unwritten elements are seen."""
-        call = self._call(loaded, self._sets[0])
+        call = self._call(loaded)
         for _ in range(2):
             for leaf in self._clock.run(call):
                 self._runtime.poison(leaf)
         return [self._runtime.array(leaf) for leaf in self._clock.run(call)]
-
-    def _weight_set(self) -> list[Any]:
-        return [self._runtime.tensor(array) for array in self._weights]
