@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,12 @@ from typing import Any
 def text(record: Mapping[str, Any]) -> str:
     """Write a record with a line for each item of a list or table, so that a change shows what."""
     return "{\n" + ",\n".join(f" {_text(k)}: {_items(v)}" for k, v in record.items()) + "\n}\n"
+
+
+def dated(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of runs elsewhere with today's date, when it is kept."""
+    about = record["about"] | {"date": str(datetime.date.today())}
+    return {**record, "about": about}
 
 
 def _items(value: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.records import text
+from benchmarks.records import dated, text
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_models.json"
@@ -20,7 +20,7 @@ LONGEST = 12  # kernels of a list
 def keep(record: Mapping[str, Any]) -> None:
     """Write a record, its lists of kernels summed up by name, and the page that shows it."""
     rows = [row | {"profile": _summed(row.get("profile", {}))} for row in record["rows"]]
-    record = {"about": record["about"], "rows": rows}
+    record = dated({"about": record["about"], "rows": rows})
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(text(record))
     (HERE / "README.md").write_text(render(record))
@@ -68,7 +68,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     if row["wrong"]:
         return [row["name"], *["wrong"] * 10]
     us, errors = row["us"], row["errors"]
-    rival = _rival(row)
+    rival = rival_us(row)
     return [
         row["name"],
         str(row["kernels"]),
@@ -84,7 +84,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _rival(row: Mapping[str, Any]) -> float | None:
+def rival_us(row: Mapping[str, Any]) -> float | None:
     """Take PyTorch's time, of models of images in the faster of both layouts."""
     return min((us for side, us in row["us"].items() if side not in OURS), default=None)
 
@@ -93,7 +93,7 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Give the geometric mean of the ratios for each batch size."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        if (rival := _rival(row)) is not None:
+        if (rival := rival_us(row)) is not None:
             batch = row["name"].rsplit("_", 1)[-1]
             found.setdefault(batch, []).append(rival / row["us"]["ours"])
     return [
