@@ -434,8 +434,7 @@ EDGES = [
         two_products,
         "relu -> matmul",
         "Many-to-Many (matmul) feeding Many-to-Many (matmul) is not fused (DNNFusion's mapping "
-        "table), and no "
-        "template proposed to fuse them.",
+        "table), and no template proposed to fuse them.",
     ),
     (
         "mapping_red",

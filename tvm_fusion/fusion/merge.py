@@ -62,8 +62,8 @@ class Merger:
         if cell.relation is Relation.BREAK:
             return Refusal(
                 "mapping_red",
-                f"{_class(first)} feeding {_class(second)} is not fused (DNNFusion's mapping table), "
-                f"and {self._on_proposals(first, second)}",
+                f"{_class(first)} feeding {_class(second)} is not fused (DNNFusion's mapping "
+                f"table), and {self._on_proposals(first, second)}",
             )
         type_ = cell.type or second.type
         return self.join((first, second), type_, cell.relation is Relation.DEPEND)
