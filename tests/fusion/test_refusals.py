@@ -207,7 +207,7 @@ CASES = [
         Rows(),
         [tensor("x", 64, 64), tensor("w", 64, 64)],
         norm_then(product),
-        ("at most 4 rows: matmul has 524,288 operations, and there are 64 rows",),
+        ("at most 4 rows: matmul has 524,288 operations, and the rows are 64",),
     ),
     Case(
         "strided_contraction",

@@ -158,7 +158,7 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
         return Refusal(
             "large_contraction",
             f"A row kernel takes contractions of at most {most:,} operations, and of at most "
-            f"{FEW_ROWS} rows: {name} has {operations:,} operations, and there are {rows} rows.",
+            f"{FEW_ROWS} rows: {name} has {operations:,} operations, and the rows are {rows}.",
         )
     return None
 
