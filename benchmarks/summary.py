@@ -66,7 +66,8 @@ class Row(NamedTuple):
 def rows() -> Iterator[Row]:
     """Read the records of times."""
     records = load(ROOT / "benchmarks/cpu/results")
-    best = {m["name"]: max(r["median"] for r in m["ratios"].values()) for m in newest(records)}
+    best = {model["name"]: max(ratio["median"] for ratio in model["ratios"].values())
+            for model in newest(records) if model["ratios"]}  # fmt: skip
     for batch in (1, 8):
         found = {name.partition(",")[0]: ratio for name, ratio in best.items()
                  if name.endswith(", batch 8") == (batch == 8)}  # fmt: skip
