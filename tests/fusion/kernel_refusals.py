@@ -152,7 +152,7 @@ DEPTHWISE = [
         "several_reductions",
         HALVES,
         behind(depthwise, lambda y: op.nn.softmax(y, 1)),
-        "A depthwise convolution is one reduction",
+        "A depthwise convolution computes one reduction; there are",
     ),
     ("split_channels", HALVES, gated(depthwise), "several parts of the channels"),
     ("computed_image", HALVES, lambda e, x: depthwise(e, e(op.exp(x))), "computed in the kernel"),

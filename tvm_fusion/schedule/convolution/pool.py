@@ -115,7 +115,7 @@ def pool_of(
         (bool(padded), "windows are padded"),
         (read_too, f"{conv.title} is read elsewhere, too"),
         (len(stage.targets) != 1, f"{stage.title} has several results"),
-        (len(reads) != 1, f"{stage.title} reads several elements at a time"),
+        (len(reads) != 1, f"{stage.title} reads {conv.title} several times"),
     ):
         if is_other:
             return _refusal(why)
