@@ -236,7 +236,7 @@ CASES = [
         GpuContraction(),
         [*XW, tensor("v", *XW[1].ty.shape.values)],
         lambda emit, x, w, v: op.add(*(emit(op.matmul(x, y)) for y in (w, v))),
-        ("two products (matmul, matmul)", "one A"),
+        ("two products only of one A", "matmul and matmul have no tile of wgmma"),
         True,
     ),
     Case(

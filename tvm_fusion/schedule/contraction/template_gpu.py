@@ -174,7 +174,7 @@ class GpuContraction(Contraction):
             why = "are not such" if contraction is None else "have no tile of wgmma that pays"
             return Refusal(
                 "several_reductions",
-                f"A contraction kernel computes two products only of one A that one epilogue reads, "
+                f"A contraction kernel computes two products only of one A that an epilogue reads, "
                 f"by wgmma: {first} and {second} {why}.",
             )
         return self._claim_tile(group, program, contraction, stages, device, tile)
