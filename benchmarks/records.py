@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,12 @@ def rows_of(stored: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
         {name: value for name, value in zip(names, row, strict=True) if value is not None}
         for row in rows
     ]
+
+
+def dated(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of runs elsewhere with today's date, when it is kept."""
+    about = record["about"] | {"date": str(datetime.date.today())}
+    return {**record, "about": about}
 
 
 def _items(value: Any) -> str:

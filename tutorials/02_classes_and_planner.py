@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown]
-# # Classes and the planner
+# # Mapping types and the planner
 #
 # A kernel reads tensors from memory, computes, and writes tensors back. Two operators that share a
 # kernel save the tensor between them. Which operators may share one, and which should? This
@@ -64,11 +64,11 @@ class Softmax:
 
 
 # %% [markdown]
-# ## Classes
+# ## Mapping types
 #
 # `Legalize` turns each operator into a TensorIR function: loops over index expressions. From these
-# the *class* of an operator is read, that is, how elements of its result depend on elements of its
-# operands. There are five classes, after the DNNFusion paper (Niu et al., PLDI 2021):
+# the *mapping type* of an operator is read: how elements of its result depend on elements of its
+# operands. There are five, after the DNNFusion paper (Niu et al., PLDI 2021):
 #
 # * *One-to-One*: an element of the result needs the element at the same place, as in `exp`.
 # * *One-to-Many*: an element of the operand serves many of the result, as when a vector is
@@ -77,8 +77,8 @@ class Softmax:
 # * *Reorganize*: same elements in the same order under another shape, as in `reshape`.
 # * *Shuffle*: same elements at other places, as in a transpose.
 #
-# `Graph` holds the operators of one dataflow block. The class of an operator is the most complex
-# one over its operands; constants do not count, for nobody has to compute them again.
+# `Graph` holds the operators of one dataflow block. The mapping type of an operator is the most
+# complex one over its operands; constants do not count, for nobody has to compute them again.
 
 # %%
 from tvm_fusion.ecg.graph import Graph
@@ -93,7 +93,7 @@ def operators(mod):
 
 
 def show(found):
-    """Print each operator with its class, and with the class for each of its operands."""
+    """Print each operator with its mapping type, and with that for each of its operands."""
     for op in found:
         of_operands = ", ".join(f"{v.name}: {op.operand_type(v).value}" for v in op.tensors)
         print(f"{op.name:8} = {op.title:10} {op.type.value:13} ({of_operands})")
@@ -102,14 +102,14 @@ def show(found):
 found = operators(Softmax)
 show(found)
 
-classes = {op.name: op.type.value for op in found}
-assert classes["scaled"] == classes["powers"] == "One-to-One"
-assert classes["largest"] == classes["total"] == "Many-to-Many"
-assert classes["weights"] == "One-to-Many"  # one total serves a whole row
+types = {op.name: op.type.value for op in found}
+assert types["scaled"] == types["powers"] == "One-to-One"
+assert types["largest"] == types["total"] == "Many-to-Many"
+assert types["weights"] == "One-to-Many"  # one total serves a whole row
 
 # %% [markdown]
 # No table of operator names is asked. A function that you write by hand is classified as well, by
-# its index expressions. If they cannot be read the class is *Opaque*, with a reason, and nothing
+# its index expressions. If they cannot be read the type is *Opaque*, with a reason, and nothing
 # grows around such an operator.
 
 # %%
@@ -141,9 +141,9 @@ assert "recurrence" in classify(running_sum).reason
 # %% [markdown]
 # ## The mapping table
 #
-# From the classes of a producer and its consumer, the paper's table tells whether fusing them pays:
-# always (`fuse_through`), when the numbers say so (`fuse_depend`), or never (`fuse_break`). It also
-# tells the class of the fused operator, with which growth goes on.
+# From the mapping types of a producer and its consumer, the paper's table tells whether fusing
+# them pays: always (`fuse_through`), when the numbers say so (`fuse_depend`), or never
+# (`fuse_break`). It also tells the type of the fused operator, with which growth goes on.
 
 # %%
 from tvm_fusion.ecg.mapping import MappingType, Relation, combine
@@ -327,8 +327,8 @@ assert error(actual_y, normal * gain + shift) < 1e-5
 #
 # Two matrix products with a ReLU between them. The ReLU goes along with the first product: an
 # epilogue costs nothing. But an element of the second result needs a whole row of the first one.
-# To compute that row again for every element would be far dearer than to write it down. This is the
-# red cell of the table, and no template proposes the two together.
+# To compute that row again for every element would cost far more than to write it down. This is the
+# cell of the table that says never (red in the paper), and no template proposes the two together.
 
 
 # %%

@@ -138,7 +138,7 @@ def stock(target):
 # | TVM | here | why |
 # |---|---|---|
 # | `LegalizeOps` | `Legalize` | remembers which operator a function was |
-# | `AnnotateTIROpPattern`, `FuseOps` | `FuseOperators` | classes from TensorIR, a plan |
+# | `AnnotateTIROpPattern`, `FuseOps` | `FuseOperators` | mapping types from TensorIR, a plan |
 # | `FuseTIR`, `ApplyDefaultSchedule` | `ScheduleKernels` | makes the kernels that were planned |
 #
 # They are ordinary TVM passes, and `FoldConstant` and all phases around them stay.
@@ -228,8 +228,8 @@ for who, make in (("stock", stock), ("ours", ours)):
 # `FuseOperators` leaves what TVM's `FuseOps` leaves: functions marked `Primitive`. TVM's `FuseTIR`
 # merges these, and your schedules go on with the result.
 #
-# Legalisation can stay as well: classes are read from TensorIR, whoever wrote it. Here is a softmax
-# written out, which is where DLight with a better plan does well on a GPU.
+# Legalisation can stay as well: mapping types are read from TensorIR, whoever wrote it. Here is a
+# softmax written out, which is where DLight with a better plan does well on a GPU.
 
 
 # %%

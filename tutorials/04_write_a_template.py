@@ -74,9 +74,9 @@ plan = plan_of(Drift)
 assert [c.template.name for c in plan.claims] == ["prefix_sum", "elementwise"]
 
 # %% [markdown]
-# In a running sum each element needs the one before it. None of the five classes says that, so
-# `cumsum` is Opaque. The template `prefix_sum` takes it alone, and `total` goes through memory. But
-# one could well keep a row of sums close by and go on with it at once. That is what we write:
+# In a running sum each element needs the one before it. None of the five mapping types says that,
+# so `cumsum` is Opaque. The template `prefix_sum` takes it alone, and `total` goes through memory.
+# But one could well keep a row of sums close by and go on with it at once. That is what we write:
 #
 #     for every row, in parallel:
 #         compute the sums of the row, one after the other, into a small buffer

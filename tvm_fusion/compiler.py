@@ -58,6 +58,18 @@ def compile(  # the public name, as in tvm.compile
     ------
     UserError
         For a model, target or option that cannot be compiled, and for missing tools.
+
+    Examples
+    --------
+    >>> model = onnx.parser.parse_model(
+    ...     '<ir_version: 8, opset_import: ["": 17]>'
+    ...     "relu (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }"
+    ... )
+    >>> artifact = tvm_fusion.compile(model, target="cpu", dims={"N": 2})
+    >>> exe = tvm_fusion.load(artifact.export("build/relu"))
+    >>> exe(x=np.array([[-1, 0, 2], [3, -4, 5]], "float32"))["y"]
+    array([[0., 0., 2.],
+           [3., 0., 5.]], dtype=float32)
     """
     from .deploy.toolchain import toolchain
 

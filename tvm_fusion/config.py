@@ -44,15 +44,15 @@ class FusionConfig:
         Inputs that are written to, with the outputs whose values they are to hold; names alone
         stand for both. See :mod:`tvm_fusion.deploy.in_place`.
     rewrite : {"search", "greedy", "none"}
-        How equal forms of the graph are found: by a search with the planner's cost, by DNNFusion's
-        rule that saves most operations, or not at all.
+        Which equivalent graph is chosen: the cheapest by the planner's cost model, by DNNFusion's
+        greedy rule of fewest operations, or the model's own.
     allow : collection of str
-        Laws and arithmetic outside floating point's promise that may be used: names of
-        :data:`tvm_fusion.core.flags.FLAGS`.
+        Algebraic laws and arithmetic that may be used although they change results by more than
+        rounding: names of :data:`tvm_fusion.core.flags.FLAGS`.
     fast_math : bool
         Allow all of them.
     without : collection of str
-        Rules that may not be used, by name: laws, recompositions, ``join_matmuls``.
+        Rewriting rules that may not be used, by name: laws, recompositions, ``join_matmuls``.
     dump : str or Path, optional
         Folder to write one re-loadable TVMScript file into after every stage.
     db : str or Path, optional
@@ -62,6 +62,21 @@ class FusionConfig:
         How long planning may measure what ``db`` has no answer for, such as ``"5m"`` or
         ``"trials=100"``: operators fused against unfused, where the mapping table says that it
         depends. Needs the device. By default recorded answers are used and the rest is estimated.
+
+    Raises
+    ------
+    UserError
+        For a value that an option does not take; names of the model are checked when it is read.
+
+    Examples
+    --------
+    >>> config = FusionConfig(precision="fp16", dims={"batch": DimRange(1, 8), "length": 128})
+    >>> config.flags
+    ()
+    >>> FusionConfig(precision="fp8")
+    Traceback (most recent call last):
+        ...
+    tvm_fusion.errors.UserError: precision 'fp8'; expected one of fp32, fp16, bf16.
     """
 
     precision: Precision = "fp32"

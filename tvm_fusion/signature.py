@@ -42,7 +42,13 @@ class Signature:
 
 @dataclass(frozen=True)
 class DimRange:
-    """The extents, both ends included, that a symbolic dimension may take."""
+    """The extents that a symbolic dimension may take.
+
+    Attributes
+    ----------
+    low, high : int
+        The least and the largest, both included.
+    """
 
     low: int
     high: int

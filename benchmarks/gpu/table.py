@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.records import text
+from benchmarks.records import dated, text
 
 from .counters import page as counters_page
 from .older_code import section
@@ -37,7 +37,7 @@ def keep(record: Mapping[str, Any]) -> None:
     path = _place(record["about"])
     if path.exists():
         record = joined(json.loads(path.read_text()), record)
-    path.write_text(text(record))
+    path.write_text(text(dated(record)))
     (HERE / "README.md").write_text(page())
 
 
@@ -169,8 +169,8 @@ def _faster(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Sum up how many times as fast as the peers products are."""
     lines = []
     for name, peers in (
-        ("PyTorch", _peers),
-        ("cuBLAS at the same work", _same),
+        ("PyTorch", peer_times),
+        ("cuBLAS at the same work", same_work),
         ("cuBLAS alone", _bare),
     ):
         right = [row for row in rows if not row["wrong"] and peers(row)]
@@ -184,7 +184,7 @@ def _faster(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*lines, ""]
 
 
-def _peers(row: Mapping[str, Any]) -> dict[str, float]:
+def peer_times(row: Mapping[str, Any]) -> dict[str, float]:
     """Give the times of all that compute the same."""
     return {name: us for name, us in row["us"].items() if name not in (*OWN, BARE, ADDED)}
 
@@ -193,7 +193,7 @@ def _bare(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: us for name, us in row["us"].items() if name == BARE}
 
 
-def _same(row: Mapping[str, Any]) -> dict[str, float]:
+def same_work(row: Mapping[str, Any]) -> dict[str, float]:
     """Give cuBLAS's time for the same work: a plain product, or one with a residual."""
     name = BARE if PLAIN in row["name"] else ADDED
     return {key: us for key, us in row["us"].items() if key == name}
@@ -217,7 +217,7 @@ def _attention(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     cells = []
     for row in rows:
         found = [row["us"].get(name) for name in ["ours", *names]]
-        fastest = min(_peers(row).values())
+        fastest = min(peer_times(row).values())
         times = [f"{us:.2f}" if us else "" for us in found]
         cells.append([row["name"], *times, f"{fastest / row['us']['ours']:.2f}"])
     return [*lines, *table(["work", "ours", *names, "faster"], cells)]
@@ -254,7 +254,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 def _product_cells(row: Mapping[str, Any]) -> list[str]:
     if row["wrong"]:
         return [row["name"], *["wrong"] * (len(PRODUCTS) - 1)]
-    us, peers = row["us"], _peers(row)
+    us, peers = row["us"], peer_times(row)
     fastest = min(peers, key=peers.__getitem__, default="")
     by = "" if fastest in ("", "inductor") else f" ({fastest})"
     return [
@@ -264,6 +264,6 @@ def _product_cells(row: Mapping[str, Any]) -> list[str]:
         f"{peers[fastest]:.2f}{by}" if fastest else "not measured",
         f"{row['flops'] / us['ours'] / 1e6:.0f}",
         f"{peers[fastest] / us['ours']:.2f}" if fastest else "",
-        *(_times(row, peer) for peer in (_same, _bare)),
+        *(_times(row, peer) for peer in (same_work, _bare)),
         "" if row["error"] is None else f"{row['error']:.2f}",
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.records import text
+from benchmarks.records import dated, text
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_models.json"
@@ -21,7 +21,7 @@ def keep(record: Mapping[str, Any]) -> None:
     """Write a record with as much of the lists of kernels as is shown, and its page."""
     about = {name: value for name, value in record["about"].items() if name != "models"}
     rows = [row | {"profile": _summed(row.get("profile", {}))} for row in record["rows"]]
-    record = {"about": about, "rows": rows}
+    record = dated({"about": about, "rows": rows})
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(text(record))
     (HERE / "README.md").write_text(render(record))
@@ -69,7 +69,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     if row["wrong"]:
         return [row["name"], *["wrong"] * 10]
     us, errors = row["us"], row["errors"]
-    rival = _rival(row)
+    rival = rival_us(row)
     return [
         row["name"],
         str(row["kernels"]),
@@ -85,7 +85,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _rival(row: Mapping[str, Any]) -> float | None:
+def rival_us(row: Mapping[str, Any]) -> float | None:
     """Take PyTorch's time, of models of images in the faster of both layouts."""
     return min((us for side, us in row["us"].items() if side not in OURS), default=None)
 
@@ -94,7 +94,7 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Give the geometric mean of the ratios for each batch size."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        if (rival := _rival(row)) is not None:
+        if (rival := rival_us(row)) is not None:
             batch = row["name"].rsplit("_", 1)[-1]
             found.setdefault(batch, []).append(rival / row["us"]["ours"])
     return [

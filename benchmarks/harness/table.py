@@ -59,10 +59,15 @@ def load_memory(folder: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def newest(records: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the models by name; of one in several records, the newest measurement counts."""
+    found = {model["name"]: model for record in records.values() for model in record["models"]}
+    return [found[name] for name in sorted(found)]
+
+
 def render(records: dict[str, dict[str, Any]], memory: dict[str, Any] | None = None) -> str:
-    """Return the page for the records; of a model in several, the newest measurement counts."""
-    newest = {model["name"]: model for record in records.values() for model in record["models"]}
-    models = [newest[name] for name in sorted(newest)]
+    """Return the page for the records."""
+    models = newest(records)
     if not models:
         return _INTRODUCTION + "\nNo results yet.\n"
     found = {peer for model in models for peer in model["peers"]}

@@ -6,9 +6,10 @@ Writes ``results/kernel_resources.json`` and ``README.md``; prints the table, th
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import astuple
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,11 @@ from typing import Any
 from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.__main__ import write
-from benchmarks.records import columns
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
 from .claims import ClaimedGroup, Survey, graphs
-from .machine_code import MachineCode, machine_code
+from .machine_code import machine_code
 from .table import render, summary
 
 HERE = Path(__file__).parent
@@ -30,12 +30,15 @@ RESULT, README = HERE / "results" / "kernel_resources.json", HERE / "README.md"
 MODELS = tuple(n for n in zoo.names() if not n.startswith("light_") and not n.endswith("_dyn"))
 WORKS = 6  # that are drawn, beside the named ones
 BATCH = 24  # functions that nvcc compiles at once
-SCHEMA = 1
+SCHEMA = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile and compare; returns the exit code."""
     options = _parser().parse_args(arguments)
+    if options.table:
+        README.write_text(render(json.loads(RESULT.read_text())))
+        return 0
     try:
         spec = parse(options.target)
         if spec.kind != "cuda" or len(spec.archs) != 1:
@@ -56,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     print(summary(record))
     if options.json is not None:
-        write(options.json, _stored(record))
+        write(options.json, record)
     if options.json == RESULT:
         README.write_text(render(record))
     return 0
@@ -69,12 +72,12 @@ def _rows(groups: Sequence[ClaimedGroup], spec: Any) -> Iterator[dict[str, Any]]
         for number, group in enumerate(groups)
         for position, func in enumerate(group.functions)
     }
-    found: dict[int, list[dict[str, Any]]] = {}
+    found: dict[int, list[tuple[int, ...]]] = {}
     items = iter(functions.items())
     while batch := dict(islice(items, BATCH)):
         for name, codes in machine_code(batch, spec).items():
             number = int(name[1:].partition("k")[0])
-            found.setdefault(number, []).extend(map(asdict, codes))
+            found.setdefault(number, []).extend(map(astuple, codes))
         print(f"compiled {len(found)} of {len(groups)} groups", file=sys.stderr, flush=True)
     for number, group in enumerate(groups):
         claim = group.claim
@@ -82,23 +85,9 @@ def _rows(groups: Sequence[ClaimedGroup], spec: Any) -> Iterator[dict[str, Any]]
             "template": claim.template.name,
             "title": claim.group.title,
             "graphs": group.graphs,
-            "claimed": {"registers": claim.registers, "shared": claim.shared_bytes},
+            "claimed": [claim.registers, claim.shared_bytes],
             "kernels": found[number],
         }
-
-
-def _stored(record: dict[str, Any]) -> dict[str, Any]:
-    """Write figures as lists, their names once."""
-    rows = [
-        row
-        | {
-            "claimed": [*row["claimed"].values()],
-            "kernels": [[*k.values()] for k in row["kernels"]],
-        }
-        for row in record["groups"]
-    ]
-    names = {"claimed": ["registers", "shared"], "kernels": [f.name for f in fields(MachineCode)]}
-    return {**record, "figures": names, "groups": columns(rows)}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how many works of benchmarks.gpu are drawn beside the named ones; without a number: "
         "no works, which are in PyTorch (default: %(default)s)",
     )
+    parser.add_argument("--table", action="store_true", help="only write README.md")
     parser.add_argument("--target", default="cuda:sm_90a", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of weights and drawn works")
     parser.add_argument(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,29 +20,47 @@ _HEAD = (
     "spilled bytes",
     "stack",
     "in",
+    "why",
 )
+#: Read from the machine code, by a graph and the template of its group.
+_EPILOGUE = "sums and sigmoids of the epilogue, once a tile; none in the main loop"
+REASONS = {
+    ("unet2d", "elementwise"): "sin and cos of large arguments, CUDA's reduction in local memory",
+    ("swiglu_block_512_4096_14336", "contraction"): _EPILOGUE,
+    ("swiglu_joined_512_4096_14336", "contraction"): _EPILOGUE,
+    ("layer_norm_gelu_5182x2488_bfloat16", "rows"): "16-bit registers of the masked last vector",
+    (
+        "float8_linear_128x768x768",
+        "contraction",
+    ): "mma.sync of float8 is unpacking to float16 there",
+}
 
 Row = Mapping[str, Any]
 
 
 def largest(row: Row) -> dict[str, int]:
     """Return what the largest of a group's kernels takes, of each resource; none is not kept."""
-    kernels = [Counter(k) for k in row["kernels"]]
+    registers, static, dynamic, stack, spills = zip(*row["kernels"], strict=True)
     return {
-        "registers": max(k["registers"] for k in kernels),
-        "shared": max(k["static_shared"] + k["dynamic_shared"] for k in kernels),
-        "spills": sum(k["spills"] for k in kernels),
-        "stack": max(k["stack"] for k in kernels),
+        "registers": max(registers),
+        "shared": max(map(sum, zip(static, dynamic, strict=True))),
+        "spills": sum(spills),
+        "stack": max(stack),
     }
+
+
+def claimed(row: Row) -> dict[str, int]:
+    """Return what a group's claim says of the same resources; 0 where it says nothing."""
+    return dict(zip(("registers", "shared"), row["claimed"], strict=True))
 
 
 def is_missed(row: Row, resource: str) -> bool:
     """Whether a claim of registers or shared memory is off by more than is allowed."""
-    claimed, real = row["claimed"], largest(row)[resource]
-    if not claimed["registers"] and (resource == "registers" or not claimed["shared"]):
+    said, real = claimed(row), largest(row)[resource]
+    if not said["registers"] and (resource == "registers" or not said["shared"]):
         return False  # nothing is claimed
     least = LEAST_BYTES if resource == "shared" else 0
-    return abs(claimed[resource] - real) > max(least, ALLOWED * real)
+    return abs(said[resource] - real) > max(least, ALLOWED * real)
 
 
 def summary(record: Row) -> str:
@@ -73,8 +90,8 @@ def _overview(rows: Iterable[Row]) -> list[str]:
         templates.setdefault(row["template"], []).append(row)
 
     def line(name: str, some: list[Row]) -> list[str]:
-        claimed = [r for r in some if r["claimed"]["registers"]]
-        ratios = sorted(r["claimed"]["registers"] / largest(r)["registers"] for r in claimed)
+        told = [r for r in some if claimed(r)["registers"]]
+        ratios = sorted(claimed(r)["registers"] / largest(r)["registers"] for r in told)
         used = sorted(largest(r)["registers"] for r in some)
         share = f"{ratios[0]:.2f} to {ratios[-1]:.2f}" if ratios else "nothing is claimed"
         return [
@@ -82,7 +99,7 @@ def _overview(rows: Iterable[Row]) -> list[str]:
             str(len(some)),
             str(sum(len(r["kernels"]) for r in some)),
             f"{used[0]} to {used[-1]}",
-            str(len(claimed)),
+            str(len(told)),
             share,
             str(sum(is_missed(r, "registers") for r in some)),
             str(sum(is_missed(r, "shared") for r in some)),
@@ -108,9 +125,10 @@ def _line(row: Row) -> list[str]:
     short = title if len(title) <= _WIDTH else f"{title[: _WIDTH - 3]}..."
     graphs = row["graphs"]
     where = graphs[0] if len(graphs) == 1 else f"{graphs[0]} and {len(graphs) - 1} more"
-    claimed = row["claimed"]
-    figures = claimed["registers"], real["registers"], claimed["shared"], real["shared"]
-    return [row["template"], short, *map(str, (*figures, real["spills"], real["stack"])), where]
+    said, kind = claimed(row), row["template"]
+    figures = said["registers"], real["registers"], said["shared"], real["shared"]
+    why = REASONS.get((graphs[0], kind), "")
+    return [kind, short, *map(str, (*figures, real["spills"], real["stack"])), where, why]
 
 
 def render(record: Row) -> str:

@@ -15,19 +15,12 @@ from benchmarks.kernel_resources.table import is_missed, largest, render
 
 
 def code(registers, shared=0, dynamic=0, spills=0):
-    return {
-        "registers": registers,
-        "static_shared": shared,
-        "dynamic_shared": dynamic,
-        "stack": 0,
-        "spills": spills,
-    }
+    return [registers, shared, dynamic, 0, spills]
 
 
 def row(registers, shared, *kernels, template="rows"):
-    claimed = {"registers": registers, "shared": shared}
     found = {"template": template, "title": "softmax", "graphs": ["a", "b"]}
-    return found | {"claimed": claimed, "kernels": list(kernels)}
+    return found | {"claimed": [registers, shared], "kernels": list(kernels)}
 
 
 def test_the_largest_kernel_of_a_group_counts():
@@ -60,7 +53,7 @@ def test_the_page_lists_misses_and_spills():
     )
     page = render({"target": "cuda:sm_90a", "groups": [good, missed, spilled]})
     assert "## Claims that miss by more than 25 % (1)" in page
-    assert "| contraction | softmax | 64 | 32 | 0 | 0 | 0 | 0 | a and 1 more |" in page
+    assert "| contraction | softmax | 64 | 32 | 0 | 0 | 0 | 0 | a and 1 more |  |" in page
     assert "## Spills and stack frames (1)" in page
     assert "| rows | 2 | 2 | 32 to 255 | 1 | 1.00 to 1.00 | 0 | 0 | 1 |" in page
     json.dumps([good, missed])

@@ -209,7 +209,7 @@ CASES = [
         Rows(),
         [tensor("x", 64, 64), tensor("w", 64, 64)],
         norm_then(product),
-        ("matmul is larger or has more rows", "4 rows"),
+        ("at most 4 rows: matmul has 524,288 operations, and the rows are 64",),
     ),
     Case(
         "strided_contraction",
@@ -238,7 +238,7 @@ CASES = [
         GpuContraction(),
         [*XW, tensor("v", *XW[1].ty.shape.values)],
         lambda emit, x, w, v: op.add(*(emit(op.matmul(x, y)) for y in (w, v))),
-        ("two products (matmul, matmul)", "one A"),
+        ("two products only of one A", "matmul and matmul have no tile of wgmma"),
         True,
     ),
     Case(
@@ -254,7 +254,7 @@ CASES = [
         GpuContraction(),
         [*XW, tensor("v", int(XW[0].ty.shape.values[0]), 65)],
         lambda emit, x, w, v: op.multiply(emit(op.matmul(x, w)), deviations(emit, v)),
-        ("at most 64 elements of each row", "sum is no such sum"),
+        ("at most 64 elements of each row", "sum is no float32 sum of so few"),
         True,
     ),
     Case(
@@ -286,7 +286,7 @@ CASES = [
         GpuContraction(),
         [tensor("x", 33, 256), tensor("g", 256), tensor("w", 256, 128)],
         rms,
-        ("GEMV and skinny GEMM only", "matmul has"),
+        ("GEMV and skinny GEMM only, which matmul is not",),
         True,
     ),
     Case(
@@ -424,15 +424,15 @@ EDGES = [
         SQUARE,
         two_products,
         "relu -> matmul",
-        "Many-to-Many (matmul) feeding Many-to-Many (matmul) is not fused (mapping table), and no "
-        "template proposed to fuse them.",
+        "Many-to-Many (matmul) feeding Many-to-Many (matmul) is not fused (DNNFusion's mapping "
+        "table), and no template proposed to fuse them.",
     ),
     (
         "mapping_red",
         [SQUARE[0], tensor("g", 64), SQUARE[1]],
         norm_gemm,
         "layer_norm -> matmul",
-        "a template's proposal to fuse layer_norm + matmul was refused: rows: Contractions join",
+        "a template's proposal to fuse layer_norm + matmul was refused: rows: A row kernel takes",
     ),
     (
         "opaque",
@@ -442,7 +442,13 @@ EDGES = [
         "cumsum is opaque: ",
     ),
     ("too_many_members", SQUARE[:1], chain(100, op.exp), "exp -> exp", "would have 100 operators"),
-    ("not_profitable", [tensor("x", 2, 40000, 3)], mirrored, "sum -> add", "Fused they would take"),
+    (
+        "not_profitable",
+        [tensor("x", 2, 40000, 3)],
+        mirrored,
+        "sum -> add",
+        "times the operations, ",
+    ),
     (
         "epilogue_elsewhere",
         SQUARE[:2],
@@ -457,7 +463,13 @@ EDGES = [
         "conv2d -> max_pool2d",
         "convolution: The pooling is not over tiles of rows and columns",
     ),
-    ("not_convex", SQUARE[:1], around, "softmax -> add", "make a cycle: cumsum"),
+    (
+        "not_convex",
+        SQUARE[:1],
+        around,
+        "softmax -> add",
+        "make a cycle through cumsum, which is not among them",
+    ),
 ]
 
 

@@ -96,7 +96,7 @@ def test_why_stock_was_not_given_the_file(monkeypatch):
 
     monkeypatch.setattr("tvm.relax.frontend.onnx.from_onnx", refuse)
     found = tvm_fusion.explain(planted.model())
-    assert found.stock_from == "the imported module"
+    assert found.stock_from == "this package's importer"
     (decision,) = found.fallbacks
     assert decision.code == "stock_import_failed"
     assert "no such operator" in decision.sentence
@@ -130,7 +130,7 @@ def test_a_gpu_that_is_not_here():
 def test_symbolic_dimensions():
     config = FusionConfig(dims={"batch": DimRange(1, 100)})
     found = tvm_fusion.explain(tiny_models.dense(), "cpu", config)
-    assert found.stock_from == "the imported module"
+    assert found.stock_from == "this package's importer"
     assert found.assumed_dim == 128
     assert "Estimates assume 128 for every symbolic dimension" in str(found)
     assert tvm_fusion.explain(planted.model()).assumed_dim is None
@@ -345,7 +345,7 @@ def test_opaque_operators_are_told():
 def test_a_half_precision_model_is_explained_in_it():
     config = FusionConfig(precision="fp16")
     found = tvm_fusion.explain(planted.model(), "cpu", config)
-    assert found.stock_from == "the imported module"
+    assert found.stock_from == "this package's importer"
     assert isinstance(found.stock.kernels, int)
 
 

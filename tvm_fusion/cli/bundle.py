@@ -1,4 +1,4 @@
-"""Bundle: a folder that runs an artifact without Python."""
+"""Bundle: write a folder that runs an artifact without Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile: a model file in, a deployable artifact out."""
+"""Compile: make a deployable artifact of a model file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-cuda-graph",
         dest="cuda_graph",
         action="store_false",
-        help="launch every kernel by itself",
+        help="launch every kernel by itself on NVIDIA GPUs",
     )
     parser.add_argument(
         "--static-input",

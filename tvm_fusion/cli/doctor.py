@@ -1,4 +1,4 @@
-"""Doctor: what this machine can compile for and run, what is missing, how to get it."""
+"""Doctor: show what this machine can compile for and run, what is missing, how to get it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explain: which operators share kernels, which do not, and why."""
+"""Explain: show which operators share kernels, which do not, and why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rewrites",
         action="store_true",
-        help="instead: what the rewriting stage changed, by which rules, and what that saves",
+        help="show instead what the rewriting stage changed, by which rules, and what that saves",
     )
     parser.add_argument(
         "--no-stock", action="store_true", help="do not count what stock TVM makes of the model"

@@ -1,4 +1,4 @@
-"""Inspect: what an artifact holds."""
+"""Inspect: show what an artifact holds."""
 
 from __future__ import annotations
 

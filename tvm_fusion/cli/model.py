@@ -22,29 +22,35 @@ def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = Fal
         default="cpu",
         help=EXAMPLES,
     )
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument(
-        "--half-io", action="store_true", help="inputs and outputs take the precision, too"
+        "--precision",
+        choices=PRECISIONS,
+        default="fp32",
+        help="dtype of weights and intermediate tensors (default: %(default)s); sums are in fp32",
+    )
+    parser.add_argument(
+        "--half-io", action="store_true", help="inputs and outputs have that dtype, too"
     )
     parser.add_argument(
         "--dim",
         action="append",
         default=[],
         metavar="NAME=N|LOW..HIGH",
-        help="bind a dimension, or keep it symbolic within a range",
+        help="bind a symbolic dimension to a number, or limit it to a range",
     )
     add_constant_argument(parser)
     parser.add_argument(
         "--db",
         metavar="FILE",
-        help="records of tune (default: what the variable TVM_FUSION_RECORDS names)",
+        help="file of tuning records (default: what the environment variable TVM_FUSION_RECORDS "
+        "names)",
     )
     parser.add_argument(
         "--profile",
         metavar="5m|trials=N",
-        help="measure, while planning and as long as that, whether to fuse, and the layouts of "
-        "convolutions, where it depends; "
-        "answers are kept in the records (default: take recorded answers, estimate the rest)",
+        help="measure alternatives while planning, for so long or so many: fused or not, where "
+        "DNNFusion's table leaves it open, and layouts of convolutions; the records keep them "
+        "(default: use what is recorded, estimate the rest)",
     )
     add_rewrite_arguments(parser)
 
@@ -66,22 +72,23 @@ def add_rewrite_arguments(parser: argparse.ArgumentParser) -> None:
         "--rewrite",
         choices=SEARCHES,
         default="search",
-        help="how equal, cheaper forms are found: by the planner's cost (the default), by "
-        "DNNFusion's rule that saves most operations, not at all",
+        help="which equivalent graph is chosen: the cheapest by the planner's cost model "
+        "(search, the default), by DNNFusion's greedy rule of fewest operations, or the model's",
     )
     parser.add_argument(
         "--allow",
         default="",
         metavar="FLAG,...",
-        help=f"use laws and arithmetic outside floating point's promise: {', '.join(FLAGS)}",
+        help="also use algebraic laws and arithmetic that may change results by more than "
+        f"rounding: {', '.join(FLAGS)}",
     )
-    parser.add_argument("--fast-math", action="store_true", help="allow all of them")
+    parser.add_argument("--fast-math", action="store_true", help="--allow all of them")
     parser.add_argument(
         "--without-rule",
         action="append",
         default=[],
         metavar="NAME",
-        help="switch a rule off; `explain --rewrites` has the names",
+        help="switch a rewriting rule off; `explain --rewrites` has the names",
     )
 
 

@@ -31,14 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runner",
         default="local",
         metavar="local|rpc://HOST:PORT/KEY",
-        help="where candidates are measured: here, or by the servers of a tracker of TVM's RPC "
+        help="where candidates are measured: here, or by the servers of a TVM RPC tracker "
         "(default: %(default)s)",
     )
     parser.add_argument(
         "--search",
         choices=("bayesian", "evolutionary"),
         default="bayesian",
-        help="how configurations are chosen; evolutionary: by MetaSchedule and XGBoost",
+        help="how configurations are chosen (default: %(default)s); evolutionary: by "
+        "MetaSchedule's search and its XGBoost model",
     )
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
     parser.add_argument(
@@ -50,22 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "first",
     )
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--list", action="store_true", help="instead: show what is recorded")
+    instead.add_argument("--list", action="store_true", help="instead, show what is recorded")
     instead.add_argument(
         "--prune",
         action="store_true",
-        help="instead: remove what other versions have measured, and failed trials, which are "
+        help="instead, remove what other versions have measured, and failed trials, which are "
         "then tried again",
     )
     instead.add_argument(
-        "--export", type=Path, metavar="FILE", help="instead: write the records as JSON lines"
+        "--export", type=Path, metavar="FILE", help="instead, write the records as JSON lines"
     )
     instead.add_argument(
         "--import",
         dest="import_",
         type=Path,
         metavar="FILE",
-        help="instead: add what --export has written",
+        help="instead, add what --export has written",
     )
 
 

@@ -51,6 +51,10 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     ------
     UserError
         For a damaged artifact, one made for another device, or weights that do not fit.
+
+    Examples
+    --------
+    See :func:`tvm_fusion.compile`.
     """
     choose_threads()
     folder = Path(path)

@@ -166,10 +166,13 @@ class CostModel:
         units = min(self._units, max(claim.parallelism, 1))
         return min(us, us / units + wake) if units > 1 else us
 
+    def chosen(self, claim: Claim) -> Claim:
+        """Choose the claim, or the same group in another layout where that is cheaper."""
+        laid_out = claim.laid_out
+        return claim if laid_out is None else min(claim, laid_out, key=self._bound)
+
     def _roofline(self, claim: Claim) -> float:
-        if claim.laid_out is not None:
-            return min(self._bound(claim), self._bound(claim.laid_out))
-        return self._bound(claim)
+        return self._bound(self.chosen(claim))
 
     def _bound(self, claim: Claim) -> float:
         rates = self._rates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..core.template import Refusal
+from ..core.template import Claim, Refusal
 from ..device import Device
 from ..ecg.graph import Operator
 from ..ecg.mapping import MappingType, Relation, combine, most_complex
@@ -62,8 +62,8 @@ class Merger:
         if cell.relation is Relation.BREAK:
             return Refusal(
                 "mapping_red",
-                f"{_class(first)} feeding {_class(second)} is not fused (mapping table), "
-                f"and {self._on_proposals(first, second)}",
+                f"{_class(first)} feeding {_class(second)} is not fused (DNNFusion's mapping "
+                f"table), and {self._on_proposals(first, second)}",
             )
         type_ = cell.type or second.type
         return self.join((first, second), type_, cell.relation is Relation.DEPEND)
@@ -99,14 +99,31 @@ class Merger:
         because: Estimates | None = None
         if must_pay or recomputes or has_layouts:
             because = self._book.compare([claim], parts, may_measure=must_pay or recomputes)
-            refusal = _too_expensive(*because)
+            refusal = self._too_expensive(claim, parts, because)
             if _is_tie(*because):  # the model may know what measured times do not
                 modelled = self._book.compare([claim], parts, may_measure=False)
-                if (refused := _too_expensive(*modelled)) is not None:
+                if (refused := self._too_expensive(claim, parts, modelled)) is not None:
                     because, refusal = modelled, refused
             if refusal is not None:
                 return refusal
         return Block(members, type_, claim, blocks, because)
+
+    def _too_expensive(
+        self, claim: Claim, parts: list[Claim], because: Estimates
+    ) -> Refusal | None:
+        fused, unfused = because
+        is_measured = fused.source == "measured"
+        if fused.us <= unfused.us * (1 + (NOISE if is_measured else 1e-9)):
+            return None
+        origin = fused.origin
+        if not is_measured:
+            chosen = self._book.cost.chosen
+            origin += f": {_differences(chosen(claim), map(chosen, parts))}"
+        return Refusal(
+            "not_profitable",
+            f"Fused they would take {fused.us:.1f} us, unfused {unfused.us:.1f} us ({origin}).",
+            fused.us if is_measured else None,
+        )
 
     def reject(self, operators: frozenset[Operator], refusal: Refusal) -> None:
         """Keep the refusal of a template's proposal, to explain the edges inside of it."""
@@ -130,20 +147,20 @@ class Merger:
         return f"a template's proposal to fuse {what} was refused: {refusal.sentence}"
 
 
+def _differences(claim: Claim, parts: Iterable[Claim]) -> str:
+    """Tell what makes a kernel cost other than its parts; repeated operations count again."""
+    parts = list(parts)
+    found = [f"{claim.bytes / sum(p.bytes for p in parts):.2f} times the bytes"]
+    if flops := sum(p.flops for p in parts):
+        found.insert(0, f"{claim.flops / flops:.2f} times the operations")
+    if claim.parallelism < (most := max(p.parallelism for p in parts)):
+        found.append(f"{claim.parallelism} instead of {most} parallel tasks")
+    return ", ".join(found)
+
+
 def _is_tie(fused: Estimate, unfused: Estimate) -> bool:
     """Whether measured times are closer than what they are off by."""
     return fused.source == "measured" and abs(fused.us - unfused.us) <= NOISE * unfused.us
-
-
-def _too_expensive(fused: Estimate, unfused: Estimate) -> Refusal | None:
-    is_measured = fused.source == "measured"
-    if fused.us <= unfused.us * (1 + (NOISE if is_measured else 1e-9)):
-        return None
-    return Refusal(
-        "not_profitable",
-        f"Fused they would take {fused.us:.1f} us, unfused {unfused.us:.1f} us ({fused.origin}).",
-        fused.us if is_measured else None,
-    )
 
 
 def titles(operators: Iterable[Operator]) -> str:
@@ -158,8 +175,8 @@ def not_convex(between: Block) -> Refusal:
     """Refuse a group that something outside of it both reads and feeds."""
     return Refusal(
         "not_convex",
-        f"Fusing them would make a cycle: {titles(between.members)}, outside of the group, "
-        "depends on one of them, and another one on it.",
+        f"Fusing them would make a cycle through {titles(between.members)}, which is not among "
+        "them: it needs one of them, and another one needs it.",
     )
 
 

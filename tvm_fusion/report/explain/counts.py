@@ -30,7 +30,7 @@ def count_stock_tvm(model: Any, planned: PlannedModel) -> tuple[Counts | None, s
     None where a loop of the model would count as one trip.
     """
     target, mod = planned.spec.tvm_target(), planned.imported.mod
-    origin = "the imported module"
+    origin = "this package's importer"
     theirs = _stock_import(model, planned)
     if theirs is not None:
         mod, origin = theirs, "TVM's importer"

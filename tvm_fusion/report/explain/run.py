@@ -63,6 +63,19 @@ def explain(
     ------
     UserError
         For a model, target or option that cannot be compiled.
+
+    Examples
+    --------
+    >>> model = onnx.parser.parse_model(
+    ...     '<ir_version: 8, opset_import: ["": 17]>'
+    ...     "mlp (float[64, 256] x, float[256, 256] w) => (float[64, 256] y)"
+    ...     "{ h = MatMul(x, w) a = Relu(h) y = MatMul(a, w) }"
+    ... )
+    >>> found = tvm_fusion.explain(model, target="cuda:sm_90a", stock=False)
+    >>> [group.title for group in found.groups], found.counts.kernels
+    (['matmul + relu', 'matmul'], 2)
+    >>> [(edge.producer.title, edge.consumer.title, edge.code) for edge in found.refused]
+    [('relu', 'matmul', 'mapping_red')]
     """
     with recording() as decisions:
         with noting() if rewrites else nullcontext() as noted:

@@ -67,7 +67,7 @@ def _headline(explanation: Explanation) -> str:
     if stock is not None:
         kernels += f" (stock TVM {stock.kernels})"
         memory += f" (stock TVM {_megabytes(stock.intermediate_bytes)})"
-    origin = f"; stock TVM was given {explanation.stock_from}" if stock is not None else ""
+    origin = f"; stock TVM after {explanation.stock_from}" if stock is not None else ""
     return (
         f"[bold]{escape(explanation.source)}[/] for {escape(explanation.target)}: "
         f"{kernels}, {memory} between them{origin}"
@@ -93,7 +93,8 @@ def _groups(groups: tuple[Group, ...], in_full: bool) -> Table:
     if any(group.source != "measured" for group in groups):
         models = sorted({group.source for group in groups} - {"measured"})
         table.caption = (
-            f"MB, MFLOP and us: estimates, row by row; ~: {' or '.join(models)}, not measured"
+            "MB, MFLOP and us are estimates for all groups of a row; ~: by the "
+            f"{' or '.join(models)} model, not measured"
         )
     return table
 
@@ -138,7 +139,11 @@ def _refused(edges: tuple[Edge, ...]) -> Table:
             f"{sum(e.bytes for e in equal) / 1e6:.2f}",
             f"[bold]{escape(one.code)}[/] ({' -> '.join(one.classes)}): {escape(one.sentence)}",
         )
-    table.caption = "Classes are those of the two groups: of all their fused operators together"
+    table.caption = "In parentheses: the mapping types of the two groups, as wholes"
+    if any("(roofline" in edge.sentence for edge in edges):
+        table.caption += (
+            "\nroofline: a model that orders alternatives; its times are no predictions"
+        )
     return table
 
 

@@ -61,12 +61,18 @@ def result_of(part: Stage, stage: Stage, total: ir.Var) -> Result | Refusal:
 
 
 def elsewhere(part: Stage, stage: Stage) -> Refusal:
-    """Refuse a map that a single element of the sum does not determine."""
-    return Refusal(
-        "epilogue_elsewhere",
-        f"An element of {part.title} needs more than one element of the result of "
-        f"{stage.title}, or some elements are not read exactly once.",
-    )
+    """Refuse a map of which not every element needs one element of the sum, each another one."""
+    target = stage.targets[0]
+    reads = reads_of(part, target)
+    sometimes = [x for v in part.values for x in conditional_loads(v) if x.source.same_as(target)]
+    result = f"the result of {stage.title}"
+    if any(not _same_place(reads[0], x) for x in reads[1:]):
+        sentence = f"An element of {part.title} needs more than one element of {result}."
+    elif sometimes or not reads:
+        sentence = f"Some elements of {part.title} need no element of {result}."
+    else:
+        sentence = f"{part.title} does not read every element of {result} exactly once."
+    return Refusal("epilogue_elsewhere", sentence)
 
 
 def reads_of(part: Stage, target: ir.Var) -> list[ir.TensorLoad]:

@@ -76,8 +76,8 @@ def with_norm_scale(
         )
     unlike = Refusal(
         "no_norm_scale",
-        f"{product.title} is not fused behind {first.title}: operand A is no product of terms "
-        "with a factor per row that the reduction alone gives.",
+        f"{product.title} is not fused behind {first.title}: operand A is not x[m, k] * f[m], "
+        f"with one factor f of each row, computed from {first.title} alone.",
     )
     (target, *others), term = first.targets, _summand(first)
     normed = [f for f in given if any(x.source.same_as(target) for x in loads(f))]

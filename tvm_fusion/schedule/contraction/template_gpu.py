@@ -99,8 +99,8 @@ class GpuContraction(Contraction):
         few = problem.skinny
         if norm_scale is not None and few is None:
             sentence = (
-                "A norm prologue is fused into GEMV and skinny GEMM only; "
-                f"{contraction.stage.title} has too many or too long rows, or another layout."
+                "A norm prologue is fused into GEMV and skinny GEMM only, which "
+                f"{contraction.stage.title} is not."
             )
             return Refusal("not_skinny", sentence)
         gemm: GemmConfig | None = None
@@ -175,10 +175,11 @@ class GpuContraction(Contraction):
         tile = None if contraction is None else dual_gemm_tile(contraction, device)
         if contraction is None or tile is None:
             first, second = (s.title for s in stages if not s.is_map)
+            why = "are not such" if contraction is None else "have no tile of wgmma that pays"
             return Refusal(
                 "several_reductions",
-                f"A contraction kernel computes two products ({first}, {second}) only if they have "
-                "one A, an epilogue that reads both, and many rows of a half type for wgmma.",
+                f"A contraction kernel computes two products only of one A that an epilogue reads, "
+                f"by wgmma: {first} and {second} {why}.",
             )
         return self._claim_tile(group, program, contraction, stages, device, tile)
 

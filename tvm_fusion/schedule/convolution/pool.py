@@ -20,11 +20,6 @@ from ..address import conditional_loads
 from ..contraction.epilogue import Result, result_of
 from ..index_ranges import Ranges
 
-OVERLAPS = Refusal(
-    "pooling_windows",
-    "The pooling is not over tiles of rows and columns: windows overlap or are padded.",
-)
-
 
 @dataclass(frozen=True)
 class Window:
@@ -116,11 +111,17 @@ def pool_of(
     outside = [x for s in stages if s.is_map for v in s.values for x in loads(v)]
     padded = [x for x in conditional_loads(update) if x.source.same_as(sums)]
     read_too = sums in outputs or any(x.source.same_as(sums) for x in outside)
-    if len(stage.targets) != 1 or len(reads) != 1 or padded or read_too:
-        return OVERLAPS
+    for is_other, why in (
+        (bool(padded), "windows are padded"),
+        (read_too, f"{conv.title} is read elsewhere, too"),
+        (len(stage.targets) != 1, f"{stage.title} has several results"),
+        (len(reads) != 1, f"{stage.title} reads {conv.title} several times"),
+    ):
+        if is_other:
+            return _refusal(why)
     found = _windows(conv, stage, reads[0])
-    if found is None:
-        return OVERLAPS
+    if isinstance(found, str):
+        return _refusal(found)
     conv, windows, places = found
     dtype = str(target.ty.dtype)
     running, pooled = (tirx.Var(n, dtype) for n in ("running", "pooled"))
@@ -154,10 +155,18 @@ def pool_of(
     return Pool(windows, places, initial, update, running, total), conv, pooled, moved
 
 
+def _refusal(why: str) -> Refusal:
+    sentence = f"The pooling is not over tiles of rows and columns: {why}."
+    return Refusal("pooling_windows", sentence)
+
+
 def _windows(
     conv: Stage, stage: Stage, read: ir.TensorLoad
-) -> tuple[Stage, dict[ir.Var, Window], dict[ir.Var, ir.Var]] | None:
-    """Find windows by the convolution's axis, and its other axes by those of the pooling."""
+) -> tuple[Stage, dict[ir.Var, Window], dict[ir.Var, ir.Var]] | str:
+    """Find windows by the convolution's axis, and its other axes by those of the pooling.
+
+    Returns a sentence's part where windows are not side by side.
+    """
     ranges = Ranges()
     for axis in (*stage.axes, *stage.reduce):
         ranges.bind(axis.var, axis.extent)
@@ -177,19 +186,23 @@ def _windows(
             continue
         window = _window(stage, place, ranges)
         size, count = sizes.get(own), constant(window.pixel.extent) if window else None
-        if window is None or size is None or count is None or count * window.size > size:
-            return None
+        if window is None:
+            return "windows overlap, or have gaps"
+        if size is None or count is None:
+            return "extents are symbolic"
+        if count * window.size > size:
+            return "windows end beyond the image"
         windows[own] = window
     for own, inner in within:
         joined = _joined(conv, stage, places, own, inner)
         if joined is None:
-            return None
+            return f"{stage.title} reduces whole axes"
         conv, axis, window = joined
         windows[axis] = window
         del places[window.pixel.var]
     known = {v for w in windows.values() for v in (w.pixel.var, w.place.var)} | set(places)
     wide = {a.var for a in (*stage.axes, *stage.reduce) if constant(a.extent) != 1}
-    return (conv, windows, places) if windows and wide <= known else None
+    return (conv, windows, places) if windows and wide <= known else "other axes are reduced"
 
 
 def _window(stage: Stage, place: ir.Expr, ranges: Ranges) -> Window | None:

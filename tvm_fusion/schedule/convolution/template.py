@@ -83,10 +83,12 @@ class CpuConvolution(Template):
             program = group.program
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
-        reductions = sum(not stage.is_map for stage in program.stages)
-        if reductions not in (1, 2):
+        reductions = [stage for stage in program.stages if not stage.is_map]
+        if len(reductions) not in (1, 2):
+            names = ", ".join(dict.fromkeys(stage.title for stage in reductions))
             sentence = (
-                f"A direct convolution is one reduction, or pools its sums, not {reductions}."
+                "A direct convolution computes one reduction, or two of which the second pools its "
+                f"sums; there are {len(reductions)} ({names})."
             )
             return Refusal("several_reductions", sentence)
         refusal = too_many_parameters(program) or inlined_size(program)
@@ -110,7 +112,10 @@ class CpuConvolution(Template):
                 "not_mine", "It is a GEMM: the window is one pixel, channels are in no blocks."
             )
         if not can_store(results, problem, lanes):
-            return Refusal("strided_results", "Channels of a concatenation are not contiguous.")
+            return Refusal(
+                "strided_results",
+                "Channels of a concatenation are not contiguous: vectors of them cannot be stored.",
+            )
         if not conditions_known(results, problem):
             return Refusal(
                 "partial_results", "A result has a part of the channels or of the pixels only."

@@ -44,8 +44,13 @@ class GpuDepthwise(Template):
             program = group.program
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
-        if sum(not stage.is_map for stage in program.stages) != 1:
-            return Refusal("several_reductions", "A depthwise convolution is one reduction.")
+        reductions = [stage.title for stage in program.stages if not stage.is_map]
+        if len(reductions) != 1:
+            sentence = (
+                f"A depthwise convolution computes one reduction; there are {len(reductions)} "
+                f"({', '.join(dict.fromkeys(reductions))})."
+            )
+            return Refusal("several_reductions", sentence)
         refusal = too_many_parameters(program) or inlined_size(program)
         if refusal is not None:
             return refusal

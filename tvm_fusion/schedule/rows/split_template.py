@@ -22,6 +22,7 @@ from .half_precision import with_half_precision_math
 from .row_program import RowProgram, row_program
 from .softmax import with_inverses
 from .split_configs import SplitRowsConfig, configs, row_size, split_rows_config
+from .split_form import sums_then_maps
 
 # Contiguous bytes of a row, below which blocks take whole pixels with the channels of all groups.
 # On one H200, group norms with SiLU of one image of float16, channels last, took 18.1 us by rows of
@@ -127,10 +128,13 @@ def _config(program: Program, least: int, device: Device) -> TwoLaunches | Refus
     if by_pixels is not None:
         return by_pixels
     if by_rows is None:
-        return Refusal(
-            "dependent_sums",
-            "A reduction depends on another one, or is no sum: partial results cannot be combined.",
-        )
+        sentence = "No axis of the rows can be split."
+        if sums_then_maps(whole) is None:
+            sentence = (
+                "Partial results are combined for sums of inputs, and of squared deviations from "
+                "their mean: there is another reduction."
+            )
+        return Refusal("dependent_sums", sentence)
     if run < SECTOR_BYTES:
         return Refusal(
             "strided_rows", f"No more than {run} bytes of a row are contiguous in memory."

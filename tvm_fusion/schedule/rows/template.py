@@ -153,11 +153,12 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
     name = max(contractions, key=_operations).title
     if len(program.stages) == sum(s.is_map for s in program.stages) + 1:
         return Refusal("not_mine", f"{name} is a contraction and the only reduction.")
-    if count_rows(program) > FEW_ROWS or max(map(_operations, contractions)) > most:
+    rows, operations = count_rows(program), max(map(_operations, contractions))
+    if rows > FEW_ROWS or operations > most:
         return Refusal(
             "large_contraction",
-            f"Contractions join a row kernel of at most {FEW_ROWS} rows and {most} "
-            f"operations each; {name} is larger or has more rows.",
+            f"A row kernel takes contractions of at most {most:,} operations, and of at most "
+            f"{FEW_ROWS} rows: {name} has {operations:,} operations, and the rows are {rows}.",
         )
     return None
 

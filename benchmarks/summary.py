@@ -1,0 +1,152 @@
+"""The README's results, of the records in ``benchmarks/*/results``, losses included.
+
+``python -m benchmarks.summary`` writes them between two markers of ``README.md``. Times are ratios
+of one run, ours over the peer's.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.gpu import table as gpu
+from benchmarks.gpu_models.table import rival_us
+from benchmarks.harness.table import load, newest
+from benchmarks.markdown import marked, table
+from benchmarks.operators_torch.table import counts
+from benchmarks.robustness.table import GOOD
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+HEAD = ("works", "beside", "mean", "slower", "slowest", "device, last run", "`python -m`")
+SLOWER = 1.005  # what rounds to 1.00 is no loss
+#: Layers and operators on a CPU: their record, the two times of a work, the page.
+LAYERS = {
+    ("convolutions", "oneDNN"): ("convolutions", "ours_us", "theirs_us", "README"),
+    ("operators", "ONNX Runtime"): ("operators", "ours_us", "theirs_us", "README"),
+    ("3 x 3 convolutions with `--allow approximate`", "without"): ("winograd", 1, 0, "WINOGRAD"),
+    **{(f"convolutions, {name}", "float32"): ("low_precision", name, "float32", "LOW_PRECISION")
+       for name in ("uint8", "bfloat16", "float16")},
+}  # fmt: skip
+#: Compute-bound works of ``benchmarks.gpu`` by beginnings of their names.
+KINDS = {
+    "GEMMs, fp16 and bf16": ("gemm", "drawn_gemm", "swiglu"),
+    "GEMMs, int4 and int8 weights": ("int4_linear", "int8_weight"),
+    "GEMMs, fp8, int8, tf32, fp32": ("float8", "int8_linear", "tf32", "float32"),
+    "convolutions": ("conv",),
+    "mixtures of experts": ("experts",),
+    "attention": ("",),
+}
+
+
+class Row(NamedTuple):
+    """Works beside a peer: our time over the peer's, by the works' names."""
+
+    works: str
+    peer: str
+    where: str
+    page: str
+    ratios: Mapping[str, float]
+
+    def cells(self) -> Sequence[str]:
+        """Write the row; what is slower than the peer is bold, the slowest first."""
+        ordered = sorted(self.ratios.items(), key=lambda item: -item[1])
+        slower = [f"{name} **{ratio:.2f}**" for name, ratio in ordered if ratio >= SLOWER]
+        named = ", ".join(slower[:3]) or f"{ordered[0][0]} {ordered[0][1]:.2f}"
+        mean = f"{statistics.geometric_mean(self.ratios.values()):.2f}"
+        command = "benchmarks." + self.page.partition("/")[0].replace("cpu", "harness")
+        rest = (named, self.where, f"[{command}](benchmarks/{self.page}.md)")
+        return self.works, self.peer, mean, f"{len(slower)} of {len(ordered)}", *rest
+
+
+def rows() -> Iterator[Row]:
+    """Read the records of times."""
+    records = load(ROOT / "benchmarks/cpu/results")
+    best = {model["name"]: max(ratio["median"] for ratio in model["ratios"].values())
+            for model in newest(records) if model["ratios"]}  # fmt: skip
+    for batch in (1, 8):
+        found = {name.partition(",")[0]: ratio for name, ratio in best.items()
+                 if name.endswith(", batch 8") == (batch == 8)}  # fmt: skip
+        peer, where = "the faster of ONNX Runtime and OpenVINO", _where([*records.values()][-1])
+        yield Row(f"fp32 models, batch {batch}", peer, where, "cpu/README", found)
+    for (works, peer), (name, ours, theirs, page) in LAYERS.items():
+        folder = "operators_speed" if name == "operators" else "convolutions"
+        record = _read(f"{folder}/results/{name}.json")
+        found = {}
+        for key, one in record.get("cases", record.get("layers")).items():
+            times = one.get("median_us") or one.get("least_us") or one
+            if not key.startswith("1/") and ours in (*times, 1):  # of two threads where it says
+                found[key.removeprefix("2/")] = times[ours] / times[theirs]
+        yield Row(works, peer, _where(record), f"{folder}/{page}", found)
+    record = _read("gpu_models/results/gpu_models.json")
+    for batch in (1, 8):
+        found = {row["name"].partition("_batch")[0]: row["us"]["ours"] / us
+                 for row in record["rows"] if row["name"].endswith(f"_batch_{batch}")
+                 and not row["wrong"] and (us := rival_us(row))}  # fmt: skip
+        works, peer = f"fp16 models, batch {batch}", "TorchInductor in a CUDA graph"
+        yield Row(works, peer, _where(record), "gpu_models/README", found)
+    for file in (gpu.RESULT, *sorted(gpu.RESULT.parent.glob(gpu.CARDS))):
+        yield from _works(json.loads(file.read_text()))
+
+
+def _works(record: Mapping[str, Any]) -> Iterator[Row]:
+    """Group works by kind, by whether their shapes are drawn, and by what they stand beside."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in record["rows"]:
+        times = (best := gpu.peer_times(row)) or gpu.same_work(row)
+        if times and not row["wrong"]:
+            peer = "the fastest of PyTorch's" if best else "cuBLAS, same work"
+            kind = next(kind for kind, names in KINDS.items() if row["name"].startswith(names))
+            kind = kind if row.get("flops") else "memory-bound kernels"
+            works = found.setdefault((kind + ", drawn" * bool(row.get("seed")), peer), {})
+            works[f"`{row['name']}`"] = row["us"]["ours"] / min(times.values())
+    for (kind, peer), ratios in sorted(found.items()):
+        yield Row(kind, peer, _where(record), "gpu/README", ratios)
+
+
+def counted() -> Iterator[str]:
+    """List what is counted and not timed."""
+    models = _read("fusion/results/counts.json")["models"]
+    for target in ("cuda:sm_90a", "cpu"):
+        kernels = (f"{n} {m['ours'][target]['kernels']} / {m['stock'][target]['kernels']}"
+                   for n, m in models.items())  # fmt: skip
+        link = f"[Kernels](benchmarks/fusion/README.md) of one inference on `{target}`"
+        yield f"* {link}, ours / stock TVM's: {', '.join(kernels)}."
+    tiny = _read("robustness/results/robustness.json").values()
+    good = [sum(one.get(cell, {}).get("outcome") in GOOD for one in tiny)
+            for cell in ("cpu:fp32", "stock", "cuda:sm_90a:fp16", "rocm:gfx942:fp16")]  # fmt: skip
+    link = f"[Tiny models](benchmarks/robustness/README.md) of {len(tiny)} architectures"
+    yield f"* {link}: right on a CPU {good[0]} (stock TVM: {good[1]}), compiled in fp16 for sm_90a"
+    yield f"  {good[2]}, for gfx942 {good[3]}."
+    by_dtype = counts(_read("operators_torch/results/operators_torch.json")["operators"])
+    torch = sum(by_dtype.values(), Counter[str]())
+    of = f"{torch['right']} of {torch.total() - torch['no program']}, {torch['refused']} refused"
+    yield f"* Operator samples right: [PyTorch's](benchmarks/operators_torch/README.md) {of} by"
+    onnx, link = (
+        _read("operators_onnx/results/excluded.json"),
+        "benchmarks/operators_onnx/README.md",
+    )
+    yield f"  name, {torch['wrong']} wrong; [ONNX's]({link}) {onnx['right']} of {onnx['cases']}."
+
+
+def _read(path: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / path).read_text())
+
+
+def _where(record: Mapping[str, Any]) -> str:
+    found = record.get("environment") or record["about"]
+    return f"{found.get('cpu') or found['device']}, {found['date'][:10]}"
+
+
+def written(readme: str) -> str:
+    """Return the README with the results of today's records."""
+    lines = [*table(HEAD, (row.cells() for row in rows())), "", *counted()]
+    return marked(readme, "results", lines)
+
+
+if __name__ == "__main__":
+    README.write_text(written(README.read_text()))
