@@ -17,7 +17,9 @@ from benchmarks.gpu import table as gpu
 from benchmarks.gpu_models.table import rival_us
 from benchmarks.harness.table import load, newest
 from benchmarks.markdown import marked, table
+from benchmarks.operators_speed import __main__ as operators
 from benchmarks.operators_torch.table import counts
+from benchmarks.robustness import __main__ as robustness
 from benchmarks.robustness.table import GOOD
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +77,8 @@ def rows() -> Iterator[Row]:
         yield Row(f"fp32 models, batch {batch}", peer, where, "cpu/README", found)
     for (works, peer), (name, ours, theirs, page) in LAYERS.items():
         folder = "operators_speed" if name == "operators" else "convolutions"
-        record = _read(f"{folder}/results/{name}.json")
+        path = ROOT / f"benchmarks/{folder}/results/{name}.json"
+        record = operators.load(path) if name == "operators" else json.loads(path.read_text())
         found = {}
         for key, one in record.get("cases", record.get("layers")).items():
             times = one.get("median_us") or one.get("least_us") or one
@@ -116,7 +119,7 @@ def counted() -> Iterator[str]:
                    for n, m in models.items())  # fmt: skip
         link = f"[Kernels](benchmarks/fusion/README.md) of one inference on `{target}`"
         yield f"* {link}, ours / stock TVM's: {', '.join(kernels)}."
-    tiny = _read("robustness/results/robustness.json").values()
+    tiny = robustness.load(ROOT / "benchmarks/robustness/results/robustness.json").values()
     good = [sum(one.get(cell, {}).get("outcome") in GOOD for one in tiny)
             for cell in ("cpu:fp32", "stock", "cuda:sm_90a:fp16", "rocm:gfx942:fp16")]  # fmt: skip
     link = f"[Tiny models](benchmarks/robustness/README.md) of {len(tiny)} architectures"
