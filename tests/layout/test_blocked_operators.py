@@ -95,9 +95,12 @@ def test_right(name, channels, lanes):
     check([x], lambda e, v: e(ONE[name](v, e, channels)), Layout(lanes), [array])
 
 
-@pytest.mark.parametrize(("first", "second", "lanes"), [(16, 8, 8), (24, 8, 16), (5, 12, 4)])
-def test_concat_is_right(first, second, lanes):
-    shapes = (1, first, 5, 3), (1, second, 5, 3)
+@pytest.mark.parametrize(
+    ("first", "second", "lanes", "columns"),
+    [(16, 8, 8, 3), (24, 8, 16, 3), (5, 12, 4, 3), (32, 48, 16, 16)],
+)
+def test_concat_is_right(first, second, lanes, columns):
+    shapes = (1, first, 5, columns), (1, second, 5, columns)
     params = [
         relax.Var(n, relax.TensorType(s, "float32")) for n, s in zip("ab", shapes, strict=True)
     ]

@@ -316,6 +316,59 @@ CASES = {
 }  # fmt: skip
 
 
+def moved(emit, x):
+    return emit(op.permute_dims(x, [0, 2, 1]))
+
+
+SQUARES = {
+    "exponentials of one": (
+        [tensor("x", 3, 48, 32), tensor("b", 48)],
+        lambda emit, x, b: op.add(emit(op.exp(moved(emit, x))), b),
+        lambda x, b: [np.exp(x.transpose(0, 2, 1)) + b],
+    ),
+    "sum of two": (
+        [tensor("x", 2, 16, 80), tensor("y", 2, 16, 80)],
+        lambda emit, x, y: op.add(moved(emit, x), moved(emit, y)),
+        lambda x, y: [(x + y).transpose(0, 2, 1)],
+    ),
+    "beside a copy": (
+        [tensor("x", 2, 32, 48), tensor("y", 1, 48, 32)],
+        lambda emit, x, y: op.concat([moved(emit, x), y], 0),
+        lambda x, y: [np.concatenate([x.transpose(0, 2, 1), y], 0)],
+    ),
+    "of integers": (
+        [tensor("x", 1, 64, 16, dtype="int32")],
+        lambda emit, x: op.add(moved(emit, x), relax.const(3, "int32")),
+        lambda x: [x.transpose(0, 2, 1) + 3],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SQUARES)
+def test_a_cpu_transposes_squares_by_shuffles(case):
+    params, body, reference = SQUARES[case]
+    _, func = check(Elementwise(False), params, body, reference, CPU)
+    assert find(func.body, tirx.Shuffle)
+    # No vector gathers: every lane is the last index of a load.
+    loops = [f for f in find(func.body, tirx.For) if f.kind == tirx.ForKind.VECTORIZED]
+    for loop in loops:
+        for one in find(loop.body, ir.TensorLoad):
+            outer = {v for i in one.indices[:-1] for v in tirx.analysis.undefined_vars(i)}
+            assert loop.loop_var not in outer
+
+
+def test_a_padded_transpose_reads_nothing_outside():
+    """A choice that changes within a square guards its loads."""
+    params = [tensor("x", 1, 32, 30)]
+
+    def body(emit, x):
+        return op.nn.pad(moved(emit, x), [0, 0, 1, 1, 0, 0])
+
+    expected = lambda x: [np.pad(x.transpose(0, 2, 1), ((0, 0), (1, 1), (0, 0)))]  # noqa: E731
+    _, func = check(Elementwise(False), params, body, expected, CPU)
+    assert not find(func.body, tirx.Shuffle)
+
+
 @SPECS
 @pytest.mark.parametrize("case", CASES)
 def test_one_launch(case, spec):

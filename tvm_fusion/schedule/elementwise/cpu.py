@@ -38,6 +38,7 @@ from ..vector_loops import VECTORS, at_vector, by_vectors, vectors
 from ..vector_math import vector_math
 from .group_maps import iteration_spaces, with_offsets
 from .iteration_space import IterationSpace, Store
+from .squares_cpu import Squares, squares_of, with_block_axes
 
 CHUNK = 4096  # elements of a long row that one task computes
 TILE = 16  # rows and columns of a transposed tile: a cache line of four-byte elements each way
@@ -125,7 +126,7 @@ def maps_cpu(config: ElementwiseCpuConfig) -> tirx.Stmt:
     """Write maps: the tasks of every iteration space under one parallel loop."""
     spaces = [_with_vector_math(s) for s in iteration_spaces(config.stages, config.kept)]
     if config.has_blocks:
-        spaces = [with_offsets(space) for space in spaces]
+        spaces = [with_block_axes(with_offsets(space), _side(config)) for space in spaces]
     pieces = [piece for space in spaces for piece in _tasks(space, config)]
     is_parallel = _is_parallel(spaces) if config.is_parallel is None else config.is_parallel
     kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
@@ -147,9 +148,10 @@ def _tasks(space: IterationSpace, config: ElementwiseCpuConfig) -> list[tuple[ir
     lanes, longest = config.lanes, config.chunk
     if not space.axes:
         return [(index(1), lambda task: space.point([]))]
-    tiled = space.transposed_axis()
+    squares = squares_of(space, _side(config))
+    tiled = space.transposed_axis() if squares is None else squares.tiled
     if tiled is not None:
-        return [_tiles(space, tiled, config.tile)]
+        return [_tiles(space, tiled, config, squares)]
     *outer, row = space.axes
     extents = [a.extent for a in outer]
     many = outermost(extents)
@@ -224,8 +226,16 @@ def _vector(space: IterationSpace, place: list[ir.Expr], first: ir.Expr, width: 
     return block("vector", body, list(files.values())) if files else body
 
 
-def _tiles(space: IterationSpace, tiled: int, side: int) -> tuple[ir.Expr, Body]:
+def _side(config: ElementwiseCpuConfig) -> int:
+    """Rows and columns of a square of vectors."""
+    return min(config.lanes // VECTORS, config.tile)
+
+
+def _tiles(
+    space: IterationSpace, tiled: int, config: ElementwiseCpuConfig, squares: Squares | None
+) -> tuple[ir.Expr, Body]:
     """Divide a transposed load into bands of tiles, whose lines stay in the L1 cache."""
+    side = config.tile
     across, last = space.axes[tiled], space.axes[-1]
     rest = [a for n, a in enumerate(space.axes[:-1]) if n != tiled]
     bands = ceildiv(across.extent, side)
@@ -236,6 +246,12 @@ def _tiles(space: IterationSpace, tiled: int, side: int) -> tuple[ir.Expr, Body]
     def task_body(task: ir.Expr) -> tirx.Stmt:
         *place, band = coordinates(task, extents)
         top = band * side
+        if squares is not None and size is not None:
+            where = [*place[:tiled], top, *place[tiled:], index(0)]
+            first = dict(zip(space.variables, where, strict=True))
+            return squares.band(
+                first, index(_shorter(side, across.extent, top)), size, config.lanes
+            )
 
         def tile(left: ir.Expr, width: int) -> tirx.Stmt:
             def line(row: ir.Expr) -> tirx.Stmt:

@@ -130,14 +130,17 @@ class IterationSpace:
         places = [offset(s.buffer, s.indices) for s in self.outputs]
         return places + [offset(x.source, x.indices) for x in self.loads]
 
-    def transposed_axis(self) -> int | None:
-        """Return the axis along which a load is contiguous that is strided along the last axis."""
+    def transposed_axis(self, least: int = TILED_STRIDE) -> int | None:
+        """Return the axis along which a load is contiguous that is strided along the last axis.
+
+        By ``least`` elements, or by a symbolic stride.
+        """
         if len(self.axes) < 2:
             return None
         last = self.variables[-1]
         for place in self._places[len(self.outputs) :]:
             step = stride(place, last, self.variables)
-            if step is None or ((size := constant(step)) is not None and abs(size) < TILED_STRIDE):
+            if step is None or ((size := constant(step)) is not None and abs(size) < least):
                 continue
             for number, axis in enumerate(self.axes[:-1]):
                 if _is_one(stride(place, axis.var, self.variables)):
