@@ -25,6 +25,7 @@ def written(page: str) -> str:
     read = [row for row in record["norm_statistics"] if row["is_read_elsewhere"]]
     for name, lines in (
         ("a GEMM and its norm", _gemm_norm(record["gemm_norm"])),
+        ("layer pairs", _layer_pairs(record["layer_pairs"]["rows"])),
         ("back to back", _back_to_back(record["back_to_back"])),
         ("norms as factors", _statistics(plain)),
         ("norms that others read", _statistics(read)),
@@ -79,6 +80,18 @@ def _back_to_back(found: list[Mapping[str, Any]]) -> list[str]:
         f"One kernel takes {_span(faster, 2)} of the time of two in {len(faster)} cases, and"
         f" {_span(slower, 2)} in {len(slower)}.",
     ]
+
+
+def _layer_pairs(found: list[Mapping[str, Any]]) -> list[str]:
+    rows = []
+    for row in found:
+        us, widths = row["us"], "-".join(map(str, row["widths"]))
+        two, one = us["two"], us[row["default"]]
+        times = two, one, row["copy_alike"], us["inductor"], one / two, row["model"]
+        what = f"{row['rows']:,}" + "*" * row["held_out"], widths, row["activation"]
+        rows.append([*what, *(f"{value:.2f}" for value in times)])
+    head = ["rows", "widths", "activation", "two kernels", "one", "copy", "torch.compile"]
+    return table([*head, "one / two", "model"], rows)
 
 
 def _statistics(found: list[Mapping[str, Any]]) -> list[str]:

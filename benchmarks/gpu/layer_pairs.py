@@ -13,7 +13,7 @@ from torch.nn import functional
 from .products import ProductBlock
 
 Activation = Callable[[Tensor], Tensor]
-# (rows, columns of x, between and behind, activation); the first three groups pay, as measured.
+# (rows, columns of x, between and behind, activation); the model was fitted to all but HELD_OUT.
 SHAPES = (
     (65536, 64, 64, 64, "relu"),
     (262144, 64, 64, 64, "relu"),
@@ -29,6 +29,14 @@ SHAPES = (
     (25088, 96, 384, 96, "gelu"),
     (3136, 96, 384, 96, "gelu"),
     (25088, 64, 256, 64, "relu"),
+)
+HELD_OUT = (
+    (2048, 64, 64, 64, "relu"),
+    (131072, 48, 96, 24, "relu"),
+    (12544, 96, 384, 96, "gelu"),
+    (1024, 128, 128, 128, "relu"),
+    (6272, 128, 256, 128, "gelu"),
+    (65536, 256, 64, 256, "relu"),
 )
 
 
@@ -50,4 +58,4 @@ def _pair(m: int, k: int, n: int, columns: int, activation: str) -> ProductBlock
     )
 
 
-LAYER_PAIRS = tuple(_pair(*shape) for shape in SHAPES)
+LAYER_PAIRS = tuple(_pair(*shape) for shape in (*SHAPES, *HELD_OUT))

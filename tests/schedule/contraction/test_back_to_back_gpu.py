@@ -169,7 +169,21 @@ def test_a_pair_behind_one_that_is_refused():
 def test_the_planner_tells_why_there_are_two_kernels():
     claims, reasons = planned(layers(3136, 96, 384, 96, activation="gelu", has_residual=True))
     assert [c.template.name for c in claims] == ["contraction"] * 2
-    assert any("of the time of two: 49 tiles of 64 rows" in reason for reason in reasons)
+    assert any("is worth it up to 85%: 49 tiles of 64 rows" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("case", "consumers", "chunk"),
+    [
+        (layers(MANY, 64, 64, 64), 3, 64),
+        (layers(MANY, 32, 128, 32), 3, 128),
+        (layers(MANY, 256, 64, 256), 2, 64),  # more sums than three consumers have registers for
+        (layers(4096, 128, 128, 128), 2, 128),  # of a tile a block
+    ],
+)
+def test_the_default(case, consumers, chunk):
+    config = claimed(case).details["config"]
+    assert (config.consumers, config.chunk) == (consumers, chunk)
 
 
 def test_the_design_space():
@@ -240,6 +254,7 @@ def test_a_planted_mistake(mistake, monkeypatch):
 
 
 COMPILED = {
+    "wide_results": layers(MANY, 256, 64, 256),
     "narrow": layers(MANY, 64, 64, 64),
     "wide": layers(MANY, 128, 128, 128, turned=True, has_residual=True),
     "chunks": layers(MANY, 96, 384, 96, activation="gelu", turned=True),

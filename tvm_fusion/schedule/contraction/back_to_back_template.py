@@ -26,6 +26,10 @@ from .back_to_back_model import back_to_back_clocks, two_kernels_clocks
 from .dual_gemm import has_two_products
 from .wgmma_configs import has_wgmma
 
+# What one kernel may take of the clocks of two, as far as their models are off: 3136 rows of
+# 96-384-96 are estimated to take 0.92 of two and took 1.04, all others of 14 pairs 0.43 to 0.71 and
+# 0.40 to 0.70.
+MOST_OF_TWO = 0.85
 KERNELS = Kernels({BackToBackConfig: ("back to back", ("consumers", "chunk", "stages"))})
 
 
@@ -106,12 +110,12 @@ class BackToBackGemm(Template):
 def _slower(pair: BackToBack, config: BackToBackConfig, device: Device) -> Refusal | None:
     """Refuse what two kernels are estimated to compute faster."""
     one, two = back_to_back_clocks(config, device), two_kernels_clocks(pair, device)
-    if two is None or one < two:
+    if two is None or one < MOST_OF_TWO * two:
         return None
     names = pair.first.stage.title, pair.second.stage.title
     return Refusal(
         "two_kernels_are_faster",
         f"One kernel of {names[0]} and {names[1]} is estimated to take {one / two:.0%} of the time "
-        f"of two: {config.tiles} tiles of 64 rows, each with {config.weight_bytes} bytes of "
-        "weights in shared memory.",
+        f"of two, and is worth it up to {MOST_OF_TWO:.0%}: {config.tiles} tiles of 64 rows, with "
+        f"{config.weight_bytes} bytes of weights in each multiprocessor.",
     )
