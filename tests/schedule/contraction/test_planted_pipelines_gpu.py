@@ -97,10 +97,10 @@ OF_MMA = {
 def a_producer_with_a_stage_less(monkeypatch):
     produce = Roles.produce
 
-    def fewer(self, beside=None):
+    def fewer(self, *given):
         self._ring._stages -= 1
         try:
-            return produce(self, beside)
+            return produce(self, *given)
         finally:
             self._ring._stages += 1
 

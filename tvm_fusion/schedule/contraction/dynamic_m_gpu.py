@@ -6,7 +6,7 @@
 of half types on tensor cores:
     elif M < LEAST_ROWS:           skinny GEMM of as many rows
     elif M <= FEW_ROWS:            tiled GEMM of small tiles
-    elif M <= 128, or 256:         wgmma, of the tile and the split-K of as many rows (SOME_ROWS)
+    elif M <= SOME_ROWS:           wgmma, of the tile and the split-K of as many rows
     else:                          tiled GEMM
 
 All are one PrimFunc, of which each way is one launch.
@@ -39,9 +39,7 @@ from .wgmma_configs import wgmma_config
 from .wgmma_gemm_gpu import wgmma_gemm_gpu
 
 FEW_ROWS = 64  # memory is the limit up to here
-# Tiles for many rows leave most multiprocessors idle. 129x4096x4096 with GELU took 26 us with tiles
-# of 128 by 128, cuBLAS 14 without GELU.
-SOME_ROWS = (128, 256)
+SOME_ROWS = 128  # tiles for many rows leave most multiprocessors idle
 # What makes the tile of a wgmma kernel.
 _TILE = (
     *("block_m", "block_n", "block_k", "warps_m", "warps_n", "warps_k", "stages", "split_k"),
@@ -91,8 +89,9 @@ def dispatch_on_m(
         few = tile.m <= FEW_ROWS
         choices.append((tirx.And(rest, few), tile_gemm_gpu(program, small, beside).body))
         rest = tirx.And(rest, tirx.Not(few))
-    for most_rows, some in _of_some_rows(contraction, tile, device) if is_symbolic else ():
-        has_some = some.m <= most_rows
+    some = _of_some_rows(contraction, tile, device) if is_symbolic else None
+    if tile is not None and some is not None:
+        has_some = tile.m <= SOME_ROWS
         choices.append((tirx.And(rest, has_some), wgmma_gemm_gpu(program, some, beside).body))
         rest = tirx.And(rest, tirx.Not(has_some))
     if not choices:
@@ -102,31 +101,19 @@ def dispatch_on_m(
 
 def _of_some_rows(
     contraction: SumOfProducts, tile: TileGemmConfig | None, device: Device
-) -> list[tuple[int, WgmmaConfig]]:
-    """Choose tiles of wgmma for so few rows, each with the most; none that is the next one's."""
+) -> WgmmaConfig | None:
+    """Choose the tile of a wgmma kernel for so few rows; ``None`` if it is the same, or none."""
     axis = _symbolic_m(contraction)
     if axis is None or type(tile) is not WgmmaConfig or [a.var for a in tile.m_axes] != [axis.var]:
-        return []
-    found: list[tuple[int, WgmmaConfig]] = []
-    following = tile
-    for most_rows in reversed(SOME_ROWS):
-        some = _of_rows(contraction, tile, axis, most_rows, device)
-        if some is not None and any(getattr(following, n) != getattr(some, n) for n in _TILE):
-            found.insert(0, (most_rows, some))
-            following = some
-    return found
-
-
-def _of_rows(
-    contraction: SumOfProducts, tile: WgmmaConfig, axis: Axis, rows: int, device: Device
-) -> WgmmaConfig | None:
-    """Give a kernel of symbolic M the tile that is chosen for a number of rows, if there is one."""
-    axes = tuple(Axis(a.var, index(rows)) if a is axis else a for a in contraction.stage.axes)
+        return None
+    axes = tuple(Axis(a.var, index(SOME_ROWS)) if a is axis else a for a in contraction.stage.axes)
     static = replace(contraction, stage=replace(contraction.stage, axes=axes))
     chosen = wgmma_config(static, device)
     if chosen is None:
         return None
     sizes = {name: getattr(chosen, name) for name in _TILE}
+    if all(getattr(tile, name) == size for name, size in sizes.items()):
+        return None
     a, b = tile.operands
     operands = a.of_rows(chosen.block_m), b.of_rows(chosen.block_n)
     return replace(tile, **sizes, operand_a=operands[0], operand_b=operands[1])

@@ -21,6 +21,7 @@ from .tile_shape import TileShape
 # turns.
 UNALIGNED_ALONE, UNALIGNED_BUSY = 50.0, 12.0
 UNALIGNED_TILES = (
+    (128, 128, 2, 4, 1),
     (64, 128, 2, 2, 2),
     (64, 64, 1, 2, 2),
     (32, 128, 1, 2, 2),
