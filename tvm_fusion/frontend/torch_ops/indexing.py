@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tvm import ir, relax, tirx
 
+from ...core.loops import constant
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
 from .call import Call, is_zero
@@ -155,7 +156,8 @@ def _is_permutation(call: Call, number: Any, extent: Any) -> bool:
     """Whether indices are the places of a sort: each number once."""
     bound = call.importer.block_builder.lookup_binding(number)
     is_sort = isinstance(bound, relax.Call) and bound.op == ir.Op.get("relax.argsort")
-    return is_sort and isinstance(extent, int | tirx.IntImm) and number.ty.shape[0] == extent
+    sizes = {constant(size) for size in (number.ty.shape[0], extent)}
+    return is_sort and len(sizes) == 1 and None not in sizes
 
 
 def _permuted(call: Call, number: Any, values: Any) -> Any:

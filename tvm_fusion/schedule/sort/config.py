@@ -47,7 +47,8 @@ class RankSortConfig:
         """Share the comparisons of few rows out to many threads; short rows share a block."""
         warp, size = device.warp_size or 32, DataType(dtype).itemsize
         if keys < warp:
-            return cls(max(1, THREADS // 2 // keys), 1, keys, keys, keys, size)
+            together = min(rows, max(1, THREADS // 2 // keys))
+            return cls(together, 1, keys, keys, keys, size)
         wanted = (device.sm_count or 1) * 4 * WAVES * warp
         slices = 1
         while slices < MOST_SLICES and slices * rows * keys < wanted and slices * warp < keys:
