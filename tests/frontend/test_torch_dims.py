@@ -121,7 +121,10 @@ def graph(x, edges, waves):
         functional.interpolate(picture, size=(edges.shape[1], 5), mode=mode)
         for mode in ("nearest", "bilinear")
     ]
-    return added, put, frames, spectrum, back, scaled, *resized
+    table = torch.arange(12.0).reshape(4, 3)
+    bags = functional.embedding_bag(end % 4, table, torch.arange(edges.shape[1]))
+    norm = functional.instance_norm(waves.reshape(waves.shape[0], 3, 6))
+    return added, put, frames, spectrum, back, scaled, bags, norm, x.std(0), *resized
 
 
 def test_operators_over_symbolic_extents(tmp_path):

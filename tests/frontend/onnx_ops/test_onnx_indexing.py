@@ -2,6 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
+
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.frontend import import_model
+from tvm_fusion.signature import DimRange
 
 
 @pytest.mark.parametrize(("time", "batch"), [(0, 1), (1, 0)])
@@ -27,3 +32,25 @@ def test_cumulative_product(agrees, rng, reverse, exclusive, axis):
     inputs = {"x": x, "a": np.array(axis)}
     attrs = {"reverse": reverse, "exclusive": exclusive, "opset": 26}
     agrees("CumProd", inputs, {"y": "float32"}, constants=["a"], expected=[expected], **attrs)
+
+
+def test_extents_are_gathered_and_joined_with_computed_numbers(onnx_model, run, rng):
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "last"], ["extents"], axis=0),
+        helper.make_node("Concat", ["rest", "extents"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["y"]),
+        helper.make_node("Concat", ["n", "extents"], ["z"], axis=0),
+    ]
+    weights = {"last": np.array([-1, 0]), "rest": np.array([-1])}
+    model = onnx_model(
+        nodes,
+        {"x": ("float32", ["a", 4, "b"]), "n": ("int64", [2])},
+        {"y": ("float32", ["k", "b", "a"]), "z": ("int64", [4])},
+        weights,
+    )
+    x, n = rng.standard_normal((3, 4, 5), "float32"), np.array([7, 8])
+    dims = {name: DimRange(1, 8) for name in "ab"}
+    y, z = run(import_model(model, FusionConfig(dims=dims)).mod, x, n)
+    np.testing.assert_array_equal(y, x.reshape(-1, 5, 3))
+    np.testing.assert_array_equal(z, [7, 8, 5, 3])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
+from tvm.ir.prim import expr_deep_equal
 
 from ..registry import Unsupported
 from ..tensor_types import accumulation_dtype, dtype_of
@@ -43,6 +44,8 @@ def resize(node: Node) -> Any:
     if node.has(2) and scales is None:
         raise Unsupported("whose scales are computed", "make the scales an initializer")
     scales = scales if scales is not None and scales.size else None
+    if scales is None and isinstance(node.inputs[3], relax.ShapeExpr):
+        return _to_extents(node, sampling, list(node.inputs[3]))
     if scales is None and node.constant(3) is None and not _is_symbolic(node):
         raise Unsupported(
             "whose sizes are computed or an input of the model", "make sizes an initializer"
@@ -87,6 +90,30 @@ def _resample(node: Node, sampling: Sampling, scales: Any, sizes: Any) -> Any:
             continue
         taps = sampling.taps(shape[axis], out[axis], factors[axis], region)
         x = _along(node, x, axis, taps, fill)
+    return x
+
+
+def _to_extents(node: Node, sampling: Sampling, out: list[Any]) -> Any:
+    """Take the nearest elements below, for extents that may be symbolic: i * before // after.
+
+    So pyramids of features are joined, whose levels have extents of their own.
+    """
+    is_plain = (sampling.mode, sampling.coordinates) == ("nearest", "asymmetric")
+    policy = node.attribute("keep_aspect_ratio_policy", "stretch")
+    axes = [axis % len(node.shape()) for axis in node.attribute("axes") or range(len(out))]
+    if not is_plain or sampling.rounding != "floor" or policy != "stretch":
+        raise Unsupported("over symbolic extents, with scales or modes that need them", _BIND)
+    x = node.inputs[0]
+    for axis, after in zip(axes, out, strict=True):
+        before = node.shape()[axis]
+        if expr_deep_equal(tirx.IntImm("int64", 0) + before, after):
+            continue
+        numbers = [
+            node.emit(op.squeeze(node.emit(op.shape_to_tensor(relax.ShapeExpr([extent]))), [0]))
+            for extent in (before, after)
+        ]
+        steps = op.multiply(op.arange(after, dtype="int64"), numbers[0])
+        x = node.emit(op.take(x, node.emit(op.floor_divide(steps, numbers[1])), axis))
     return x
 
 

@@ -1,4 +1,4 @@
-"""Convert operators that compute or take shapes: Expand, Slice, Split."""
+"""Convert operators that compute or take shapes: Concat, Gather, Expand, Slice, Split."""
 
 from __future__ import annotations
 
@@ -14,6 +14,35 @@ from .node import Node
 from .registry import register
 
 op = relax.op
+
+
+@register("Concat", takes_extents=True)
+def concat(node: Node) -> Any:
+    """Convert Concat of shapes with other values; shapes and constants alone are left to TVM."""
+    is_shape = [isinstance(value, relax.ShapeExpr) for value in node.inputs]
+    if not any(is_shape) or all(
+        shape or isinstance(value, GenericConst)
+        for shape, value in zip(is_shape, node.inputs, strict=True)
+    ):
+        return None
+    tensors = [
+        node.emit(op.shape_to_tensor(value)) if shape else value
+        for shape, value in zip(is_shape, node.inputs, strict=True)
+    ]
+    return op.concat(tensors, axis=node.attribute("axis", 0))
+
+
+@register("Gather", takes_extents=True)
+def gather(node: Node) -> Any:
+    """Convert Gather of several extents of a shape, which stay extents; all others are TVM's."""
+    shape = node.inputs[0]
+    if not isinstance(shape, relax.ShapeExpr) or not isinstance(node.inputs[1], GenericConst):
+        return None
+    places = node.inputs[1].value.numpy()
+    if places.ndim != 1:
+        return None
+    node.attribute("axis")
+    return relax.ShapeExpr([shape.values[int(place)] for place in places])
 
 
 @register("Expand", takes_extents=True)

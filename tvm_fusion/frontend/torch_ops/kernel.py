@@ -17,6 +17,8 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from ...core.expressions import substitute
+from ..registry import Unsupported
 from ..tensor_types import dtype_of
 from .call import Call
 
@@ -75,6 +77,29 @@ class when:
             frame.__exit__(*exception)
 
 
+class _Extents:
+    """Extents over variables of a kernel's own."""
+
+    def __init__(self) -> None:
+        self._variables: dict[Any, tirx.Var] = {}
+
+    def of(self, extents: Sequence[Any]) -> list[Any]:
+        """Write extents over the kernel's variables; numbers stay."""
+        return [int(e) if isinstance(e, int | tirx.IntImm) else self._own(e) for e in extents]
+
+    def _own(self, extent: Any) -> Any:
+        for var in tirx.analysis.undefined_vars(extent):
+            self._variables.setdefault(var, tirx.Var(var.name, "int64"))
+        return substitute(extent, self._variables)
+
+    def check(self, types: Sequence[tuple[list[Any], str]]) -> None:
+        """Refuse a variable that no buffer has as an extent: nothing tells its value."""
+        told = [e for shape, _ in types for e in shape]
+        for var in self._variables.values():
+            if not any(var.same_as(e) for e in told):
+                raise Unsupported("on a symbolic extent", "give the dimension a fixed extent")
+
+
 def emit_kernel(
     call: Call,
     name: str,
@@ -83,7 +108,10 @@ def emit_kernel(
     outputs: Sequence[tuple[Sequence[int], str]],
     body: Callable[..., None],
 ) -> list[Any]:
-    """Emit a kernel over static shapes.
+    """Emit a kernel.
+
+    Symbolic extents are variables of its own, read from its buffers' shapes: where a body asks for
+    an extent, it asks a buffer.
 
     Parameters
     ----------
@@ -91,7 +119,7 @@ def emit_kernel(
         The operator that it computes.
     name : str
         Of the function in TensorIR.
-    tasks : sequence of int
+    tasks : sequence of int or tirx.PrimExpr
         Extents of the tasks that run in parallel.
     inputs : sequence of relax.Expr
         Tensors to read.
@@ -106,16 +134,19 @@ def emit_kernel(
     list of relax.Expr
         The outputs.
     """
-    types = [([int(e) for e in x.ty.shape], dtype_of(x)) for x in inputs]
+    own = _Extents()
+    types = [(own.of(x.ty.shape), dtype_of(x)) for x in inputs]
+    written = [(own.of(shape), dtype) for shape, dtype in outputs]
+    own.check(types)
     # A buffer without axes, or without elements, is none to most of TVM's passes.
     with IRBuilder() as builder, script.prim_func(is_private=True, s_tir=True):
         script.func_name(name)
         script.func_attr({"tir.noalias": True})
         buffers = [
             script.arg(f"b{i}", script.buffer(tuple(shape), dtype, layout=None))
-            for i, (shape, dtype) in enumerate([*types, *outputs])
+            for i, (shape, dtype) in enumerate([*types, *written])
         ]
-        extents = [tirx.IntImm("int64", e) for e in tasks] or [tirx.IntImm("int64", 1)]
+        extents = [as_expr(e, "int64") for e in own.of(tasks)] or [tirx.IntImm("int64", 1)]
         with script.grid(*extents) as loops:
             loops = [loops] if isinstance(loops, tirx.Var) else list(loops)
             with script.sblock(name):

@@ -105,8 +105,12 @@ def _batch_norm(call: Call, mean: Any, variance: Any) -> Any:
     narrow = dtype_of(call.tensor("input"))
     dtype = accumulation_dtype(narrow)
     x = call.tensor("input", dtype)
-    (channels,) = static([call.meta("input").shape[1]])
+    # Instances are channels to torch: as many as a batch has, which may be symbolic.
+    channels = call.extent(call.meta("input").shape[1])
     weight, bias = call["weight"], call["bias"]
+    if not isinstance(channels, int):
+        weight = op.ones([channels], dtype) if weight is None else weight
+        bias = op.zeros([channels], dtype) if bias is None else bias
     weight = relax.const(np.ones(channels), dtype) if weight is None else weight
     bias = relax.const(np.zeros(channels), dtype) if bias is None else bias
     parts = [call.cast(p, dtype) for p in (weight, bias, mean, variance)]

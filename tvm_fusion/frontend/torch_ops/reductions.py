@@ -10,7 +10,7 @@ from tvm import relax
 
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
-from .call import Call, static
+from .call import Call, is_zero
 from .registry import register
 
 op = relax.op
@@ -125,17 +125,22 @@ def variance(call: Call) -> Any:
     x, axes = call.tensor("self"), axes_of(call)
     correction = 1 if call["correction"] is None else call["correction"]
     keeps = keeps_dims(call)
-    count = math.prod(static([call.meta("self").shape[a] for a in axes]))
+    count = math.prod(call.extent(call.meta("self").shape[a]) for a in axes)
     dtype = dtype_of(x)
     wide = call.wide(x)
     if not axes:  # A single value: reduced over nothing, it keeps its shape.
         value = call.emit(op.subtract(wide, wide))
-    elif count == 0:
+    elif is_zero(count):
         value = call.emit(op.full(call.shape(out), relax.const(math.nan, "float32"), "float32"))
         value = call.cast(value, dtype_of(wide))
     else:
         value = call.emit(op.variance(wide, axes, keeps))
-    if correction != 0:  # Torch divides by no less than zero.
+    if correction != 0 and not isinstance(count, int):
+        many = call.as_tensor(count, dtype_of(wide))
+        divisor = op.subtract(many, relax.const(correction, dtype_of(wide)))
+        divisor = op.maximum(divisor, relax.const(0, dtype_of(wide)))
+        value = call.emit(op.multiply(value, call.emit(op.divide(many, divisor))))
+    elif correction != 0:  # Torch divides by no less than zero.
         divisor = max(0, count - correction)
         if divisor:
             value = call.emit(op.multiply(value, relax.const(count / divisor, dtype_of(wide))))
@@ -145,7 +150,7 @@ def variance(call: Call) -> Any:
         value = call.emit(op.sqrt(value))
     value = call.cast(value, dtype)
     if name.startswith("var_mean"):
-        if count == 0:
+        if is_zero(count):
             mean = op.full(call.shape(out), relax.const(math.nan, dtype), dtype)
             return value, call.emit(mean)
         return value, call.emit(op.mean(x, axes, keeps)) if axes else x

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 from ...core.loops import index
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
-from .call import Call, name_of, static
+from .call import Call, is_zero, name_of, static
 from .kernel import Local, emit_kernel, loop, store, when
 from .registry import register
 
@@ -31,9 +31,8 @@ def embedding_bag(call: Call) -> Any:
         raise Unsupported("with more than its first result used", "use its first result only")
     mode, skipped, includes_last = call["mode"], call["padding_idx"], call["include_last_offset"]
     rows, width = static(call.meta("weight").shape)
-    bags, dtype = static(call.out[0].shape)[0], name_of(call.out[0].dtype)
-    count = static(call.meta("indices").shape)[0]
-    if 0 in (bags, width, count):
+    (bags, _), dtype = call.shape(call.out[0]), name_of(call.out[0].dtype)
+    if any(is_zero(e) for e in (bags, width, *call.meta("indices").shape)):
         return call.emit(op.zeros([bags, width], dtype)), None, None, None
     weight = call.tensor("weight")
     wide = dtype_of(call.wide(weight))
@@ -46,13 +45,14 @@ def embedding_bag(call: Call) -> Any:
     def body(b: Any, j: Any, weight: Any, indices: Any, offsets: Any, *rest: Any) -> None:
         *factors, y = rest
         total, counted = Local(wide, 0.0), Local("int64", 0)
-        end = Local("int64", count)
+        end = Local("int64", indices.shape[0])
         if includes_last:
             end.set(_int(offsets[b + index(1)]))
         else:
-            with when(b < index(bags - 1)):
+            last = y.shape[0] - 1
+            with when(b < last):
                 # A bag is the last one's neighbour, and its end is read where there is one.
-                end.set(_int(offsets[tirx.min(b + index(1), index(bags - 1))]))
+                end.set(_int(offsets[tirx.min(b + index(1), last)]))
         with loop(_int(offsets[b]), end.value) as i:
             row = Local("int64", _int(indices[i]))
             with when(row.value != index(skipped)):

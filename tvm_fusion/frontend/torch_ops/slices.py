@@ -182,7 +182,16 @@ def roll(call: Call) -> Any:
 @register("repeat", "tile")
 def repeat(call: Call) -> Any:
     """Repeat a tensor along its axes."""
-    return op.tile(call.tensor("self"), call["repeats"])
+    x, repeats = call.tensor("self"), call["repeats"]
+    if all(isinstance(r, int) for r in repeats):
+        return op.tile(x, repeats)
+    shape = [*call.importer.shape_of(x)]
+    shape = [*[1] * (len(repeats) - len(shape)), *shape]
+    apart = call.emit(op.reshape(x, [e for extent in shape for e in (1, extent)]))
+    pairs = zip(repeats, shape, strict=True)
+    return op.reshape(
+        call.emit(op.broadcast_to(apart, [e for p in pairs for e in p])), call.shape()
+    )
 
 
 @register("constant_pad_nd")
