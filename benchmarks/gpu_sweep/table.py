@@ -85,10 +85,10 @@ def _of_held_out(measured: Iterable[Mapping[str, Any]]) -> list[str]:
     return [f"Of shapes that no fit saw: {geometric_mean(ratios):.3f} (of {len(ratios)}).", ""]
 
 
-def describe_any(config: Mapping[str, Any] | None) -> str:
-    """Name a configuration of any template."""
-    if config is None:
-        return "default"
+def describe_any(config: Mapping[str, Any] | str | None) -> str:
+    """Name a configuration of any template; a record that was kept has its name already."""
+    if config is None or isinstance(config, str):
+        return config or "default"
     if config.get("kernel") in DESCRIBED:
         return describe(config)
     return ", ".join(f"{name} {value}" for name, value in config.items() if value)
