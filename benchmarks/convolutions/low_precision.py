@@ -12,6 +12,7 @@ import math
 import os
 import time
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def _render(record: dict[str, Any]) -> str:
                 *(f"{ratios[dtype][-1]:.2f}" for dtype in DTYPES[1:]),
             ]
         )
-    means = [math.exp(sum(map(math.log, ratios[d])) / len(layers)) for d in DTYPES[1:]]
+    means = [geometric_mean(ratios[d]) for d in DTYPES[1:]]
     rows.append(["geometric mean", *[""] * 5, *(f"{mean:.2f}" for mean in means)])
     headings = ["layer", *(f"{dtype}, us" for dtype in DTYPES), "uint8, 10^9 operations/s"]
     headings += [f"speed of {dtype}" for dtype in DTYPES[1:]]

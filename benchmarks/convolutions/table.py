@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
@@ -97,4 +97,4 @@ def _cells(found: Mapping[str, Any], calls: list[float]) -> list[str]:
 
 
 def _mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
+    return geometric_mean(values) if values else float("nan")

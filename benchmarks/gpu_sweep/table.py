@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
@@ -51,7 +51,7 @@ def render(record: Mapping[str, Any]) -> str:
         for config, reason in shape.get("wrong", {}).items()
     ]
     behind = sum(ratio > BEHIND for ratio in ratios)
-    mean = _mean(ratios)
+    mean = geometric_mean(ratios or [1.0])
     lines = [
         "# Defaults beside the rest of their design spaces",
         "",
@@ -82,13 +82,13 @@ def _of_held_out(measured: Iterable[Mapping[str, Any]]) -> list[str]:
     ratios = [_ratio(shape) for shape in measured if shape.get("held_out")]
     if not ratios:
         return []
-    return [f"Of shapes that no fit saw: {_mean(ratios):.3f} (of {len(ratios)}).", ""]
+    return [f"Of shapes that no fit saw: {geometric_mean(ratios):.3f} (of {len(ratios)}).", ""]
 
 
-def describe_any(config: Mapping[str, Any] | None) -> str:
-    """Name a configuration of any template."""
-    if config is None:
-        return "default"
+def describe_any(config: Mapping[str, Any] | str | None) -> str:
+    """Name a configuration of any template; a record that was kept has its name already."""
+    if config is None or isinstance(config, str):
+        return config or "default"
     if config.get("kernel") in DESCRIBED:
         return describe(config)
     return ", ".join(f"{name} {value}" for name, value in config.items() if value)
@@ -123,11 +123,6 @@ def describe(config: Mapping[str, Any]) -> str:
 def _ratio(shape: Mapping[str, Any]) -> float:
     default, *_ = us = [*shape["us"].values()]
     return float(default / min(us))
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    logs = [math.log(ratio) for ratio in ratios]
-    return math.exp(sum(logs) / max(1, len(logs)))
 
 
 def _cells(shape: Mapping[str, Any]) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.gpu_sweep.table import describe_any
@@ -86,8 +86,8 @@ def render(record: Mapping[str, Any]) -> str:
         " faster is raced again in another process, and the worse figure counts. Whole models:"
         " microseconds a call, host included, medians of calls in turns in one process.",
         "",
-        f"Default over records: {_mean(ratios):.3f} (geometric mean of {len(ratios)}; wanted of"
-        f" each: {FLOOR}).",
+        f"Default over records: {geometric_mean(ratios or [1.0]):.3f} (geometric mean of"
+        f" {len(ratios)}; wanted of each: {FLOOR}).",
         "",
         *([about["remark"], ""] if about.get("remark") else []),
         *table(
@@ -170,7 +170,3 @@ def _faster(one: Mapping[str, Any]) -> Iterable[list[str]]:
                 f"{task['gain']:.3f}",
                 task["config"],
             ]
-
-
-def _mean(ratios: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0

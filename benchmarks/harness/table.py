@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
@@ -87,11 +87,10 @@ def render(records: dict[str, dict[str, Any]], memory: dict[str, Any] | None = N
 
 def _latency(models: Sequence[dict[str, Any]], peers: Sequence[str]) -> list[str]:
     rows = [[model["name"], *(_latency_cell(model, peer) for peer in peers)] for model in models]
-    means = [
-        _geometric_mean(m["ratios"][p]["median"] for m in models if p in m["ratios"]) for p in peers
-    ]
-    if any(mean is not None for mean in means):
-        rows.append(["geometric mean", *(f"({_ratio(m)})" if m else "" for m in means)])
+    found = [[m["ratios"][p]["median"] for m in models if p in m["ratios"]] for p in peers]
+    if any(found):
+        means = (f"({_ratio(geometric_mean(ratios))})" if ratios else "" for ratios in found)
+        rows.append(["geometric mean", *means])
     return [
         "## Median latency\n",
         f"Milliseconds; in brackets the median over the rounds of {OURS}/peer: below 1, {OURS} is "
@@ -232,11 +231,6 @@ def _number(value: float) -> str:
 
 def _ratio(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
-
-
-def _geometric_mean(values: Iterable[float]) -> float | None:
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
@@ -58,9 +58,8 @@ def _summary(ratios: Mapping[str, float]) -> list[list[str]]:
     for size in (*SIZES, "all"):
         chosen = [r for k, r in ratios.items() if size in ("all", k.partition("/")[0])]
         if chosen:
-            mean = math.exp(sum(map(math.log, chosen)) / len(chosen))
             above = sum(r > LIMIT for r in chosen)
-            rows.append([size, str(len(chosen)), f"{mean:.2f}", str(above)])
+            rows.append([size, str(len(chosen)), f"{geometric_mean(chosen):.2f}", str(above)])
     return rows
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
@@ -119,7 +119,7 @@ def _models(
             *cells,
             str(record[name]["load"]),
         ]
-    means = [f"**{_mean(found):.2f}**" if found else "" for found in (most, over)]
+    means = [f"**{geometric_mean(found):.2f}**" if found else "" for found in (most, over)]
     yield ["**geometric mean**", *[""] * 6, means[0], "", "", means[1], ""]
 
 
@@ -130,7 +130,3 @@ def _gaps(name: str, kernels: Sequence[Kernel], rates: Rates) -> Iterator[list[s
         k = kernels[i]
         times = [f"{k['us']:.1f}", f"{rates.bound(k):.1f}", f"{gaps[i] / us:.1%}"]
         yield [name, k["title"], k["template"], str(k["calls"]), str(k["configs"]), *times]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.harness.engines import OURS
@@ -92,7 +92,7 @@ def _floors(records: Mapping[str, Record]) -> list[str]:
         where = f"{_plain(labels.minutes_of(last) or 0.0)} min" if last else ""
         rows.append([name, _ratio(over_stock), _ratio(gain), where, _ratio(slowest)])
     for machine, found in gains.items():
-        means = [_ratio(_mean(stock[machine])), _ratio(_mean(found)), "", ""]
+        means = [_mean(stock[machine]), _mean(found), "", ""]
         rows.append([f"**geometric mean**, {machine}", *means])
     return [
         "",
@@ -199,9 +199,8 @@ def _last(record: Record) -> str:
     return label if minutes else ""
 
 
-def _mean(values: Iterable[float]) -> float | None:
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs)) if logs else None
+def _mean(values: Sequence[float]) -> str:
+    return _ratio(geometric_mean(values) if values else None)
 
 
 def _ratio(value: float | None) -> str:
