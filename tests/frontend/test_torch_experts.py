@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -107,6 +109,19 @@ def test_what_is_written_in_the_order_of_a_sort(run):
     mod = import_model(torch.export.export(Written(), (x, y))).mod
     assert mod.script().count("R.max(") == 1  # of what is longer
     for found, right in zip(run(mod, x.numpy(), y.numpy()), Written()(x, y), strict=True):
+        np.testing.assert_array_equal(found, right.numpy())
+
+
+def test_places_are_sorted_in_32_bits(run):
+    class Sorted(torch.nn.Module):
+        def forward(self, x):
+            chosen = x.topk(2, -1).indices.reshape(-1)
+            return *chosen.sort(stable=True), x.long().sort(1).values
+
+    x = torch.randn(5, 7) * 4
+    mod = import_model(torch.export.export(Sorted(), (x,))).mod
+    assert len(re.findall(r'R.astype\(\w+, dtype="int32"\)', mod.script())) == 1
+    for found, right in zip(run(mod, x.numpy()), Sorted()(x), strict=True):
         np.testing.assert_array_equal(found, right.numpy())
 
 

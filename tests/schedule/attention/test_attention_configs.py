@@ -99,11 +99,11 @@ def test_products_on_cuda_cores_run_at_the_rate_of_float32():
     assert cost.estimate(faster) < cost.estimate(claim)
 
 
-@pytest.mark.parametrize(("heads", "rows"), [(2, 1), (40, 2), (200, 4)])
+@pytest.mark.parametrize(("heads", "rows"), [(2, (16, 1)), (40, (8, 4)), (200, (16, 4))])
 def test_rows_of_a_thread_leave_blocks_for_all_multiprocessors(heads, rows):
     members = group(tensors(1, heads, 128, 128, 64), PLAIN[0], CUDA)
     config = GpuConfig.of(read_group(members), CUDA.device)
-    assert config.rows_of_thread == rows
+    assert (config.rows, config.rows_of_thread) == rows
 
 
 @pytest.mark.parametrize("size", [8, 24, 33, 64, 80, 128, 256])

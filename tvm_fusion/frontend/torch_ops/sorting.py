@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tvm import relax
+from tvm import ir, relax
 
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
@@ -27,10 +27,25 @@ def sort(call: Call) -> Any:
         places = relax.const(0, "int64")
         return (x, places) if is_tuple else places
     key = call.cast(x, "int8") if dtype_of(x) == "bool" else x
+    if _is_places(call, x):  # numbers of experts, say: of 32 bits they are compared at once
+        key = call.cast(x, "int32")
     places = call.emit(op.argsort(key, axis, falls, dtype="int64"))
     if not is_tuple:
         return places
     return call.emit(op.gather_elements(x, places, axis=axis)), places
+
+
+def _is_places(call: Call, x: Any) -> bool:
+    """Whether numbers are places of a sort, in any shape: none is as large as 2^31."""
+    find, bound = call.importer.block_builder.lookup_binding, x
+    while isinstance(bound, relax.Var):
+        bound = find(bound)
+        if isinstance(bound, relax.Call) and bound.op == ir.Op.get("relax.reshape"):
+            bound = bound.args[0]
+    if isinstance(bound, relax.TupleGetItem) and bound.index == 1:
+        bound = find(bound.tuple_value)
+        return isinstance(bound, relax.Call) and bound.op == ir.Op.get("relax.topk")
+    return isinstance(bound, relax.Call) and bound.op == ir.Op.get("relax.argsort")
 
 
 @register("topk")
