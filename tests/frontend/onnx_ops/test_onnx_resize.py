@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
+
+import tvm_fusion
+from tvm_fusion.signature import DimRange
 
 F32 = "float32"
 
@@ -95,3 +99,31 @@ def test_computed_scales_are_refused(refuses):
         "Resize", {"x": (F32, [1, 1, 4, 4]), "r": (F32, [0]), "s": (F32, [4])}, {"y": (F32, None)}
     )
     assert "operator Resize whose scales are computed; bind r, s with --constant r=VALUE" in text
+
+
+def test_to_the_symbolic_extents_of_another_level(onnx_model, rng, tmp_path):
+    nodes = [
+        helper.make_node("Shape", ["low"], ["low_shape"], end=2),
+        helper.make_node("Shape", ["high"], ["high_shape"], start=2),
+        helper.make_node("Cast", ["high_shape"], ["extents"], to=TensorProto.INT64),
+        helper.make_node("Concat", ["low_shape", "extents"], ["sizes"], axis=0),
+        helper.make_node(
+            "Resize",
+            ["low", "", "", "sizes"],
+            ["up"],
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        ),
+        helper.make_node("Add", ["up", "high"], ["y"]),
+    ]
+    shapes = {"low": (F32, [1, 2, "a", "b"]), "high": (F32, [1, 2, "h", "w"])}
+    model = onnx_model(nodes, shapes, {"y": (F32, [1, 2, "h", "w"])})
+    dims = {name: DimRange(1, 64) for name in "abhw"}
+    artifact = tvm_fusion.compile(model, dims=dims)
+    executable = tvm_fusion.load(artifact.export(tmp_path / "artifact"))
+    for a, b, h, w in ((5, 6, 9, 13), (10, 3, 4, 3)):
+        low, high = (rng.standard_normal((1, 2, *e), dtype=F32) for e in ((a, b), (h, w)))
+        rows, columns = np.arange(h) * a // h, np.arange(w) * b // w
+        (y,) = executable.run({"low": low, "high": high}).values()
+        np.testing.assert_array_equal(y, low[:, :, rows][:, :, :, columns] + high)

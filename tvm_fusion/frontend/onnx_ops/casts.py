@@ -27,7 +27,8 @@ def cast(node: Node) -> Any:
     else:
         target = node.narrow_dtype(1) or dtype_of(node.inputs[1])
     if not source and target not in NARROW:
-        return None
+        is_extents = isinstance(node.inputs[0], relax.ShapeExpr) and target == "int64"
+        return node.inputs[0] if is_extents else None
     value = node.inputs[0]
     if not isinstance(value.ty, relax.TensorType):
         raise Unsupported(f"of an extent to {target}", "cast it to int64")
