@@ -113,6 +113,7 @@ def _gpu(found: Mapping[str, Any] | None) -> list[str]:
         "the answers changed, left to the model. Code: the model's library compiled with the "
         "answers, beside that without; where it is the same, there is nothing to time. Changed "
         "answers change no code where a larger group that was accepted contains theirs.",
+        *(["", found["remark"]] if "remark" in found else []),
         "",
         *table((*head, "code", "us", "us profiled"), [list(map(str, row)) for row in rows]),
         "",

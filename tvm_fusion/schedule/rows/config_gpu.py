@@ -58,6 +58,9 @@ class RowConfig(RowThreads):
         Whether a variance is computed together with its mean.
     mask_tail : bool
         Whether threads without a vector in the last step of an aligned row compute it, masked.
+    groups_per_block : int
+        Groups of ``rows`` that a block takes one after the other, at a stride of the grid: what
+        rows share stays in registers, as do their offsets in vectors (:mod:`.row_groups`).
     """
 
     row_elements: int = MAX_ROW_ELEMENTS
@@ -66,6 +69,12 @@ class RowConfig(RowThreads):
     keep_packed: bool = False
     one_pass_variance: bool = False
     mask_tail: bool = False
+    groups_per_block: int = 1
+
+    @property
+    def keeps_shared(self) -> bool:
+        """Whether what rows share stays in registers from group to group."""
+        return self.groups_per_block > 1
 
 
 def row_config(program: RowProgram, device: Device) -> RowConfig:

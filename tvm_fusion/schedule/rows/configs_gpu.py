@@ -29,7 +29,7 @@ KERNELS = Kernels(
             "rows",
             (
                 *("threads", "rows", "row_elements", "min_blocks_per_sm"),
-                *("keep_packed", "one_pass_variance", "mask_tail"),
+                *("keep_packed", "one_pass_variance", "mask_tail", "groups_per_block"),
             ),
         )
     }

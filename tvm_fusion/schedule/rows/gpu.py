@@ -13,11 +13,22 @@ for pass over the row (max, sum of exp, normalize, ..):
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...core.loops import NEAR, block, ceildiv, constant, find, kernel, sequence, threads
+from ...core.loops import (
+    NEAR,
+    block,
+    ceildiv,
+    constant,
+    find,
+    index,
+    kernel,
+    loop,
+    sequence,
+    threads,
+)
 from ...core.template import Refusal
 from ...device import Device
 from ...program.program import Program
@@ -28,8 +39,9 @@ from .default_config import default_config
 from .emit import volume
 from .half_precision import with_half_precision_math
 from .passes import plan_passes
-from .passes_gpu import emit_early_loads, emit_pass
+from .passes_gpu import emit_early_loads, emit_first_rows, emit_pass
 from .register_budget import BLOCK_REGISTERS, RegisterBudget
+from .row_groups import group_stride
 from .row_program import RowProgram, row_program
 from .softmax import with_inverses
 from .split_form import with_axes_of_maps
@@ -46,6 +58,7 @@ FEW_REGISTERS, ELEMENT_REGISTERS = 20, 3
 # Of what all rows share, such as the scale of a norm, in the registers of a thread. No load passes
 # a barrier: issued behind the last one, its latency would be added to that of the rows.
 EARLY_BYTES = 64
+ALL_BYTES = 1 << 10  # of a block of several groups of rows
 
 
 @dataclass(frozen=True)
@@ -174,23 +187,36 @@ def row_kernel(
     ValueError
         If there is no room for the row buffers.
     """
+    groups = ceildiv(volume(rows.rows), config.rows)
+    stride = group_stride(groups, config)
+    config = config if stride else replace(config, groups_per_block=1)
     storage = place_rows(rows, config, _shared_limit(device), copies=True)
     if isinstance(storage, str):
         raise ValueError(storage)
     passes = plan_passes(storage.program)
     parts = blocks_per_row(storage.program, passes, config, device.sm_count or 1)
 
-    blocks = ceildiv(volume(storage.program.rows), config.rows) * parts
+    blocks = groups * parts if stride is None else index(stride)
     early_bytes = EARLY_BYTES if parts == 1 and _run_at_once(blocks, config, device) else 0
+    early_bytes = early_bytes if stride is None else ALL_BYTES
 
     def body(number: ir.Expr) -> tirx.Stmt:
         owner = ThreadBlock(storage, passes, config, number, parts, early_bytes)
         loops: list[VectorLoop] = []
-        stmts = [stmt for one in passes for stmt in emit_pass(owner, one, loops)]
+        if stride is not None:
+            owner.stride, owner.turns = stride, ceildiv(groups - number, stride)
+
+        def group(turn: ir.Expr) -> tirx.Stmt:
+            owner.turn = turn
+            return sequence([stmt for one in passes for stmt in emit_pass(owner, one, loops)])
+
+        stmts = loop("turn", owner.turns, group)
+        owner.turn = index(0)
         before = emit_early_loads(owner, loops, constants, True)
         behind = emit_early_loads(owner, loops, constants, False)
         wait = [dependency_wait()] if before and device.dependent_launch else []
-        stmt = sequence([*before, *wait, *behind, *stmts])
+        ahead = emit_first_rows(owner, loops)
+        stmt = sequence([*before, *wait, *ahead, *behind, stmts])
         stmt = block("rows", stmt, owner.buffers)
         has_bound = owner.row_registers > 0 and _loads_shared(stmt)
         has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)

@@ -31,7 +31,7 @@ def with_half_precision_math(program: RowProgram, one_pass: bool = False) -> Row
     one_pass : bool
         Whether the variance of a row is computed together with its mean.
     """
-    program = program.map_values(_unrounded)
+    program = program.map_values(without_round_trips)
     if _has_half_results(program):
         program = _with_loose_means(program)
         program = with_one_pass_variance(program) if one_pass else program
@@ -45,7 +45,9 @@ def with_half_precision_math(program: RowProgram, one_pass: bool = False) -> Row
     )
 
 
-def _unrounded(value: ir.Expr) -> ir.Expr:
+def without_round_trips(value: ir.Expr) -> ir.Expr:
+    """Drop conversions from float32 to a half type and back."""
+
     def drop(cast: tirx.Cast) -> ir.Expr:
         inner = cast.value
         is_rounding = isinstance(inner, tirx.Cast) and str(inner.ty.dtype) in HALF_TYPES

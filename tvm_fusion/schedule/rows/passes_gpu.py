@@ -96,6 +96,15 @@ def emit_early_loads(
     return found
 
 
+def emit_first_rows(block: ThreadBlock, loops: Sequence[VectorLoop]) -> list[tirx.Stmt]:
+    """Load the first rows of a block of several groups, which loads each a group ahead."""
+    return [block.config.each_thread(_copies_ahead(one)) for one in loops if one.ahead]
+
+
+def _copies_ahead(one: VectorLoop) -> Callable[[ir.Expr, ir.Expr], tirx.Stmt]:
+    return lambda r, t: one.at(r, t).copies_ahead()
+
+
 def _copies(
     one: VectorLoop, reads: Sequence[RowVectorLoad]
 ) -> Callable[[ir.Expr, ir.Expr], tirx.Stmt]:

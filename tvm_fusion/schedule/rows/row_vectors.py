@@ -17,6 +17,7 @@ from tvm import ir, tirx
 from ...core.expressions import has_load
 from ...core.loops import index
 from ...program.stage import Axis
+from ..half_math import HALF_TYPES
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .register_budget import items_per_thread
 from .row_program import RowStage
@@ -44,6 +45,8 @@ class RowVectorLoad:
         Whether it is issued before anything is computed: each row has elements of its own.
     is_early : bool
         Whether it is issued before the first pass: all rows share the elements.
+    ahead : Var or None
+        Registers of the same elements of the block's next group of rows.
     """
 
     stage: RowStage
@@ -52,6 +55,7 @@ class RowVectorLoad:
     is_row: bool
     is_streamed: bool
     is_early: bool = False
+    ahead: ir.Var | None = None
 
 
 class RowVectors:
@@ -117,13 +121,24 @@ class RowVectors:
         if streamed and self._is_copy(stage, load):
             row = self.block.row_in_registers(stage.targets[0])
         if row is not None:
-            return RowVectorLoad(stage, load, row, True, True)
-        if not streamed and self.is_unrolled and not any(map(has_load, load.indices)):
-            early = self.block.early_registers(load, self.steps * self.width)
+            size = self.steps * self.width
+            ahead = self._registers(row, size) if self.block.config.keeps_shared else None
+            return RowVectorLoad(stage, load, row, True, True, ahead=ahead)
+        is_early = not streamed and self.is_unrolled and not any(map(has_load, load.indices))
+        if is_early:
+            dtype = str(load.source.dtype)
+            is_widened = self.block.config.keeps_shared and dtype in HALF_TYPES
+            dtype = "float32" if is_widened else dtype
+            early = self.block.early_registers(load, self.steps * self.width, dtype)
             if early is not None:
                 return RowVectorLoad(stage, load, early, False, False, True)
         size = self.width * (self.in_flight if streamed else 1)
         return RowVectorLoad(stage, load, self._registers(load.source, size), False, streamed)
+
+    @staticmethod
+    def _is_widened(read: RowVectorLoad) -> bool:
+        """Whether elements are converted when they are loaded, once for all rows of a block."""
+        return str(read.registers.dtype) != str(read.load.source.dtype)
 
     def _is_copy(self, stage: RowStage, load: ir.TensorLoad) -> bool:
         return (

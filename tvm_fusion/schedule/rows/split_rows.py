@@ -53,6 +53,8 @@ def blocks_per_row(
     is_written_only = all(stage.is_map for stage in last.stages)
     if not before or outside or not is_written_only or config.rows_first or None in rows:
         return 1
+    if config.keeps_shared:
+        return 1
     vectors = vectorize(program, last.loop_axes)
     if not vectors.is_unconditional:
         return 1

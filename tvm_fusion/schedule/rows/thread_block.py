@@ -76,7 +76,10 @@ class ThreadBlock:
         self._early_bytes = early_bytes
         self._early: list[tuple[ir.TensorLoad, ir.Var]] = []
         self._part = tirx.floormod(number, index(parts))
-        self._first_row = tirx.floordiv(number, index(parts)) * config.rows
+        self._first_group = tirx.floordiv(number, index(parts))
+        self.turn: ir.Expr = index(0)
+        self.stride = 0
+        self.turns: ir.Expr = index(1)
         self._count = volume(self.program.rows)
         self._private = private_buffers(self.program, passes)
         self._passes = passes
@@ -104,7 +107,7 @@ class ThreadBlock:
         """32-bit registers of a thread that hold what rows share."""
         return sum(-(-_bytes(own, int(own.shape[-1])) // 4) for _, own in self._early)
 
-    def early_registers(self, load: ir.TensorLoad, size: int) -> ir.Var | None:
+    def early_registers(self, load: ir.TensorLoad, size: int, dtype: str) -> ir.Var | None:
         """Give the registers of ``size`` elements of a thread that all rows share.
 
         Returns
@@ -115,13 +118,12 @@ class ThreadBlock:
         known = next((own for other, own in self._early if other.same_as(load)), None)
         if known is not None:
             return known
-        needed = _bytes(load.source, size)
+        needed = size * DataType(dtype).itemsize
         if needed > self._early_bytes:
             return None
         self._early_bytes -= needed
         shape = [self.config.threads, size]
-        dtype, name = str(load.source.dtype), f"{load.source.name}_early"
-        own = self.scratch(shape, dtype, name, "local")
+        own = self.scratch(shape, dtype, f"{load.source.name}_early", "local")
         self._early.append((load, own))
         return own
 
@@ -154,10 +156,23 @@ class ThreadBlock:
 
     def pairs(self, stage: RowStage, at: Pairs, r: ir.Expr) -> Pairs:
         """Give the values of a stage's axes, from those inside the row."""
-        row = self._first_row + r
+        row = self._row_number(r)
         if not self._fills_blocks:
-            row = tirx.min(row, self._count - 1)  # computed again, stored once
+            row = self._existing(row, r)  # computed again, stored once
         return [*bind(stage.rows, unflatten(row, stage.rows)), *at]
+
+    def _row_number(self, r: ir.Expr) -> ir.Expr:
+        return (self._first_group + self.turn * self.stride) * self.config.rows + r
+
+    def first_row(self, stage: RowStage, r: ir.Expr) -> Pairs:
+        """Give the values of a stage's row axes in the first group of a block of several."""
+        return bind(stage.rows, unflatten(self._first_group * self.config.rows + r, stage.rows))
+
+    def _existing(self, row: ir.Expr, r: ir.Expr) -> ir.Expr:
+        """Give a row that there is: of a block of several groups, one with the same offset."""
+        if not self.config.keeps_shared:
+            return tirx.min(row, self._count - 1)
+        return tirx.Select(row < self._count, row, self._first_group * self.config.rows + r)
 
     def value(self, stage: RowStage, expr: ir.Expr, pairs: Pairs, position: Position) -> ir.Expr:
         """Express a stage's value over the buffers of the block."""
@@ -199,7 +214,7 @@ class ThreadBlock:
         """Guard a store to memory against rows behind the last."""
         if self._fills_blocks:
             return store
-        return tirx.IfThenElse(self._first_row + r < self._count, store, None)
+        return tirx.IfThenElse(self._row_number(r) < self._count, store, None)
 
     def is_own_step(self, stages: Sequence[RowStage], step: ir.Expr) -> ir.Expr | None:
         """Whether a step of a pass is this block's; ``None`` if all are."""

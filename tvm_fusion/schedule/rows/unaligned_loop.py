@@ -12,6 +12,7 @@ from ..address import offset
 from .emit import Pairs, bind, replace
 from .row_program import RowStage
 from .row_vectors import RowVectorLoad
+from .unaligned import RowOrigin
 from .vector_loop import UNROLLED, VectorLoop
 from .vectorize import is_streamed
 
@@ -25,24 +26,42 @@ class UnalignedLoop(VectorLoop):
     but the ends vanish once the loop is unrolled.
     """
 
-    is_unrolled = False  # vectors of rows begin elsewhere in what rows share
+    @property
+    def is_unrolled(self) -> bool:
+        """Vectors of rows begin elsewhere in what rows share, unless it stays in registers."""
+        return self.block.config.keeps_shared and super().is_unrolled
 
-    @cached_property
+    @property
     def _begin(self) -> ir.Expr:
         """Position of the row in memory, modulo whole vectors."""
+        return self._position(self.block.pairs(self._origin.stage, [], self.r))
+
+    @cached_property
+    def _before(self) -> ir.Expr:
+        """Elements of the head vector before the row, as of all rows that a block takes in turn."""
+        begin = self._begin
+        if self.block.config.keeps_shared:
+            begin = self._position(self.block.first_row(self._origin.stage, self.r))
+        return sym.Analyzer().simplify(tirx.floormod(begin, index(self.width)))
+
+    @property
+    def _origin(self) -> RowOrigin:
         origin = self.block.vectorized(self.stages[0].loop_axes).origin
         if origin is None:
             raise ValueError(f"rows of {self.stages[0].name} are aligned")
-        position = replace(origin.position, self.block.pairs(origin.stage, [], self.r))
-        return sym.Analyzer().simplify(position)
+        return origin
+
+    def _position(self, row: Pairs) -> ir.Expr:
+        return sym.Analyzer().simplify(replace(self._origin.position, row))
 
     @cached_property
     def _size(self) -> ir.Expr:
         return index(self.stages[0].loop_axes[0].extent)
 
     def _is_in_vectors(self, stage: RowStage, load: ir.TensorLoad, axis: Axis) -> bool:
-        # What rows share has another offset in a vector for each row.
-        return is_streamed(load, stage.rows) and super()._is_in_vectors(stage, load, axis)
+        # What rows share has another offset in a vector for each row, but for those of a block.
+        is_alike = is_streamed(load, stage.rows) or self.block.config.keeps_shared
+        return is_alike and super()._is_in_vectors(stage, load, axis)
 
     def _exists(self, step: ir.Expr) -> ir.Expr:
         return self._first(step) < self._size
@@ -51,6 +70,8 @@ class UnalignedLoop(VectorLoop):
         return self._is_inside(step, lane)
 
     def _copy(self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+        if not read.is_streamed:
+            return self._by_elements(read, number, step)
         whole = super()._copy(read, number, step)
         buffer, stage = read.load.source, read.stage
         size = product(buffer.shape)
@@ -58,13 +79,8 @@ class UnalignedLoop(VectorLoop):
             return whole
         first = self._placed(read, self._contiguous(stage, step, index(0)), step, index(0))
         end = offset(buffer, first.indices) + self.width
-
-        def one(lane: ir.Expr) -> tirx.Stmt:
-            value = self._placed(read, self._element(stage, step, lane), step, lane)
-            return tirx.BufferStore(read.registers, value, self._slot(read, number, step, lane))
-
         is_in_memory = tirx.Or(self._first(step) + self.width <= self._size, end <= size)
-        return tirx.IfThenElse(is_in_memory, whole, loop("lane", self.width, one, UNROLLED))
+        return tirx.IfThenElse(is_in_memory, whole, self._by_elements(read, number, step))
 
     def _write(self, target: ir.Var, own: ir.Var, step: ir.Expr) -> tirx.Stmt:
         first = self._first(step)
@@ -93,5 +109,4 @@ class UnalignedLoop(VectorLoop):
 
     def _first(self, step: ir.Expr) -> ir.Expr:
         """Position in the row of a vector's first element; negative in the head vector."""
-        before = tirx.floormod(self._begin, index(self.width))
-        return self._number(step) * self.width - before
+        return self._number(step) * self.width - self._before

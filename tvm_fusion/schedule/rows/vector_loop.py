@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace as replace_fields
 
 from tvm import ir, tirx
 
@@ -18,6 +19,7 @@ from ...core.loops import NEAR, index, loop, sequence, update_all, vectorized
 from ..gpu.keep_packed import keep_packed
 from ..half_math import HALF_TYPES
 from .emit import Pairs, replace
+from .half_precision import without_round_trips
 from .row_program import RowStage
 from .row_vectors import RowVectorLoad, RowVectors
 from .thread_block import Position
@@ -51,6 +53,7 @@ class VectorLoop(RowVectors):
     def at(self, r: ir.Expr, t: ir.Expr) -> VectorLoop:
         """Give the same loop in other names of the row and the thread."""
         other = copy(self)
+        other.__dict__.pop("_before", None)  # of the row and the thread
         other.r, other.t = r, t
         return other
 
@@ -66,10 +69,46 @@ class VectorLoop(RowVectors):
         streamed = [read for read in self.reads if read.is_streamed]
 
         def read_all(number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
-            return sequence([self._copy(read, number, step) for read in streamed])
+            return sequence([self._take(read, number, step) for read in streamed])
 
         phases = [read_all, self._vector] if streamed else [self._vector]
-        return sequence([self._each(first, count, phase) for phase in phases])
+        stmts = [self._each(first, count, phase) for phase in phases]
+        if self.ahead:
+            has_next = self.block.turn + 1 < self.block.turns
+            read = self._each(first, count, lambda _number, step: self._next(step))
+            stmts.insert(1, tirx.IfThenElse(has_next, read, None))
+        return sequence(stmts)
+
+    @property
+    def ahead(self) -> list[RowVectorLoad]:
+        """What is loaded a group of rows ahead."""
+        return [read for read in self.reads if read.ahead is not None]
+
+    def copies_ahead(self) -> tirx.Stmt:
+        """Load what a thread needs of its first row."""
+        return self._each(index(0), self.steps, lambda _number, step: self._first_of(step))
+
+    def _first_of(self, step: ir.Expr) -> tirx.Stmt:
+        reads = [replace_fields(read, registers=read.ahead) for read in self.ahead]
+        return sequence([self._copy(read, step, step) for read in reads])
+
+    def _next(self, step: ir.Expr) -> tirx.Stmt:
+        turn = self.block.turn
+        self.block.turn = turn + 1
+        stmt = self._first_of(step)
+        self.block.turn = turn
+        return stmt
+
+    def _take(self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+        """Load a vector, or take the one that was loaded ahead."""
+        if read.ahead is None:
+            return self._copy(read, number, step)
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            place = self._slot(read, number, step, lane)
+            return tirx.BufferStore(read.registers, tirx.BufferLoad(read.ahead, place), place)
+
+        return self._in_accesses(str(read.registers.dtype), one)
 
     def _each(
         self, first: ir.Expr, count: int, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
@@ -109,7 +148,7 @@ class VectorLoop(RowVectors):
             loaded = tuple(
                 (
                     self._placed(read, self._element(read.stage, step, lane), step, lane),
-                    tirx.BufferLoad(read.registers, self._slot(read, number, step, lane)),
+                    self._loaded(read, number, step, lane),
                 )
                 for read in self.reads
             )
@@ -157,6 +196,8 @@ class VectorLoop(RowVectors):
         block = self.block
         pairs = self._element(stage, step, lane)
         values = [block.value(stage, value, pairs, position) for value in stage.values]
+        if any(map(self._is_widened, self.reads)):
+            values = [without_round_trips(value) for value in values]
         mine = [self.r, self.t]
         if stage.combine_in_order is not None:
             terms = block.terms(stage)
@@ -178,6 +219,8 @@ class VectorLoop(RowVectors):
 
     def _copy(self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
         """Load one vector."""
+        if self._is_widened(read):
+            return self._by_elements(read, number, step)
 
         def one(lane: ir.Expr) -> tirx.Stmt:
             value = self._placed(read, self._contiguous(read.stage, step, lane), step, lane)
@@ -189,6 +232,23 @@ class VectorLoop(RowVectors):
         return tirx.For(
             made.loop_var, made.min, made.extent, made.kind, made.body, annotations={NEAR: True}
         )
+
+    def _by_elements(self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+        """Load a vector element by element, each converted where registers are wider."""
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            value = self._placed(read, self._element(read.stage, step, lane), step, lane)
+            value = tirx.Cast(str(read.registers.dtype), value) if self._is_widened(read) else value
+            return tirx.BufferStore(read.registers, value, self._slot(read, number, step, lane))
+
+        return loop("lane", self.width, one, UNROLLED)
+
+    def _loaded(
+        self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr, lane: ir.Expr
+    ) -> ir.Expr:
+        """Give an element out of the registers that it was loaded into."""
+        value = tirx.BufferLoad(read.registers, self._slot(read, number, step, lane))
+        return tirx.Cast(str(read.load.source.dtype), value) if self._is_widened(read) else value
 
     def _placed(self, read: RowVectorLoad, pairs: Pairs, step: ir.Expr, lane: ir.Expr) -> ir.Expr:
         """Write a load whose indices may be results of the row, such as rows of a table."""
