@@ -12,6 +12,7 @@ from tvm_fusion.schedule.columns.template import ColumnReductions
 from tvm_fusion.schedule.contraction.grouped_gemm_template import GroupedGemm
 from tvm_fusion.schedule.contraction.grouped_gemm_template_gpu import GpuGroupedGemm
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
+from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.convolution.template_gpu import GpuDepthwise
 from tvm_fusion.schedule.rows.split_template import SplitRows
@@ -64,6 +65,12 @@ def shared_weight(emit, a, b):
 
 def squares(count, size, dtype):
     return [tensor(f"a{i}", size, size, dtype=dtype) for i in range(count)]
+
+
+def across(emit, x, w):
+    """Rows of one half of the columns, columns of the other."""
+    first, second = (emit(part) for part in op.split(emit(op.matmul(x, w)), 2, -1))
+    return [first, op.permute_dims(second, [1, 0])]
 
 
 def centred(emit, x):
@@ -236,6 +243,14 @@ KERNEL_CASES = [
         squares(4, 32, "float64"),
         products(),
         ("Tensor cores cannot compute",),
+        True,
+    ),
+    Case(
+        "results_across",
+        GpuContraction(),
+        [tensor("x", 256, 64, dtype="float16"), tensor("w", 64, 256, dtype="float16")],
+        across,
+        ("along its rows", "along its columns"),
         True,
     ),
     Case(

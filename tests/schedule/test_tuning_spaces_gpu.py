@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from expert_graphs import experts
 from relax_modules import main_module
-from tuned_models import experts
 from tvm import relax
 
 from tvm_fusion.core.template import Refusal

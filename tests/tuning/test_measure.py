@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm_ffi
-from tuned_models import QUICK, experts, two_products
+from expert_graphs import experts
+from tuned_models import QUICK, two_products
 from tvm import tirx
 
 from tvm_fusion.config import FusionConfig

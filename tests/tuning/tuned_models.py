@@ -6,7 +6,6 @@ import numpy as np
 from relax_modules import main_module
 from tvm import relax
 
-from tvm_fusion.core.ragged import grouped_matmul
 from tvm_fusion.fusion.tuning_records import Trial
 from tvm_fusion.measure.isolate import Failed
 from tvm_fusion.measure.timing import Effort
@@ -36,19 +35,6 @@ def attention():
 
     shapes = {"q": (19, 24), "k": (24, 19), "v": (19, 24)}
     params = [relax.Var(n, relax.TensorType(s, "float32")) for n, s in shapes.items()]
-    return main_module(params, body)
-
-
-def experts(rows=130, groups=4):
-    """Rows by the matrix of their group, whose ends are the last argument."""
-    params = [("x", (rows, 64)), ("w", (groups, 64, 64))]
-    params = [relax.Var(name, relax.TensorType(shape, "float16")) for name, shape in params]
-    params.append(relax.Var("ends", relax.TensorType((groups,), "int32")))
-
-    def body(emit, x, w, ends):
-        builder = relax.BlockBuilder.current()
-        return emit(builder.call_te(grouped_matmul, x, w, ends, "float32"))
-
     return main_module(params, body)
 
 

@@ -121,7 +121,7 @@ def test_other_reductions_are_refused():
     members = group([tensor("x", 2, 1 << 16)], lambda emit, x: op.nn.softmax(x), CUDA)
     refusal = SplitRows().claim(members, CUDA.device)
     assert isinstance(refusal, Refusal)
-    assert "depends on another one" in refusal.sentence
+    assert "there is another reduction" in refusal.sentence
 
 
 def test_sums_of_both_inputs_are_split_alike():
