@@ -41,7 +41,7 @@ from .wgmma_gemm_gpu import wgmma_gemm_gpu
 FEW_ROWS = 64  # memory is the limit up to here
 # Tiles for many rows leave most multiprocessors idle. Up to 256 rows of 4096x4096 with GELU a tile
 # of 128x64 was no better (H200): 256 rows 16.0 us and 24.3, but 129 33.2 and 30.0, 192 26.7 and
-# 23.2; each row of TMA's boxes beyond M costs 0.13 us, which 65 to 127 rows pay, too.
+# 23.2; each row of a tile beyond M seems to cost 0.13 us, with 65 to 127 rows, too.
 SOME_ROWS = 128
 # What makes the tile of a wgmma kernel.
 _TILE = (
