@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from group_kernels import CUDA, group, kernel, run, tensor
-from tvm import relax
+from tvm import relax, tirx
 
+from tvm_fusion.core.loops import find
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.sort.template import RankSort
 
@@ -62,6 +63,15 @@ def test_long_rows_in_chunks_and_slices():
     assert config.rounds > 1
     assert config.slices > 1
     np.testing.assert_array_equal(values, np.sort(x))
+
+
+def test_many_rows_are_a_grid_that_devices_take():
+    members = group([tensor("x", 70000, 40, dtype="int32")], lambda e, x: op.argsort(x), CUDA)
+    _, func = kernel(RankSort(), members, CUDA)
+    bound = [x for x in find(func.body, tirx.For) if x.thread_binding is not None]
+    extents = {x.thread_binding.thread_tag: int(x.extent) for x in bound}
+    assert extents["blockIdx.x"] == 70000
+    assert extents["blockIdx.y"] == 1  # which ends at 65,535
 
 
 def test_rows_that_are_merged_are_left_to_tvm():

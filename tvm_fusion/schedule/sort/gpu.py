@@ -1,6 +1,6 @@
 """Sorts by ranks, on a GPU.
 
-grid: (tiles of a row's elements, rows); block: (rows, slices, elements) threads
+grid: (rows, tiles of a row's elements); block: (rows, slices, elements) threads
 own = the element's key; count = 0
 for each chunk of the row's keys:
     chunk -> shared memory, behind the row keys that stand before none; __syncthreads
@@ -53,9 +53,9 @@ class _RankSort:
         """Write all blocks."""
         rows = -(-self.problem.rows // self.config.rows)
         return threads(
-            "blockIdx.y",
+            "blockIdx.x",  # y ends at 65,535
             rows,
-            lambda row: threads("blockIdx.x", self.config.tiles, lambda t: self._tile(row, t)),
+            lambda row: threads("blockIdx.y", self.config.tiles, lambda t: self._tile(row, t)),
         )
 
     def _tile(self, row: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
