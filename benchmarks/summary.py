@@ -18,7 +18,7 @@ from benchmarks.gpu_models.table import rival_us
 from benchmarks.harness.table import load, newest
 from benchmarks.markdown import marked, table
 from benchmarks.operators_speed import __main__ as operators
-from benchmarks.operators_torch.table import counts
+from benchmarks.operators_torch.counts import counts
 from benchmarks.robustness import __main__ as robustness
 from benchmarks.robustness.table import GOOD
 

@@ -12,12 +12,9 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
-DTYPES = {
-    "float32": torch.float32,
-    "int64": torch.int64,
-    "bool": torch.bool,
-    "float16": torch.float16,
-}
+from .counts import NAMES
+
+DTYPES = {name: getattr(torch, name) for name in NAMES}
 
 
 class Program(torch.nn.Module):

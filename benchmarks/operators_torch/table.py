@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.markdown import table
 
 from . import core
+from .counts import counts
 from .samples import DTYPES
 from .sweep import CaseResult
 
@@ -80,17 +81,6 @@ def defects(record: Mapping[str, list[str]]) -> list[str]:
         for name in record
         if any(counts({name: record[name]})[d][b] for d in DTYPES for b in BAD)
     ]
-
-
-def counts(record: Mapping[str, list[str]]) -> dict[str, Counter[str]]:
-    """Count outcomes by dtype."""
-    totals = {dtype: Counter[str]() for dtype in DTYPES}
-    for texts in record.values():
-        for dtype, text in zip(DTYPES, texts, strict=True):
-            for part in text.split("; ") if text else ():
-                number, _, rest = part.partition(" ")
-                totals[dtype][rest.partition(":")[0] or "right"] += int(number)
-    return totals
 
 
 def page(stored: Mapping[str, Any]) -> str:
