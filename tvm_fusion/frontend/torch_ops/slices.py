@@ -187,10 +187,10 @@ def repeat(call: Call) -> Any:
         return op.tile(x, repeats)
     shape = [*call.importer.shape_of(x)]
     shape = [*[1] * (len(repeats) - len(shape)), *shape]
-    apart = call.emit(op.reshape(x, [e for extent in shape for e in (1, extent)]))
+    expanded = call.emit(op.reshape(x, [e for extent in shape for e in (1, extent)]))
     pairs = zip(repeats, shape, strict=True)
     return op.reshape(
-        call.emit(op.broadcast_to(apart, [e for p in pairs for e in p])), call.shape()
+        call.emit(op.broadcast_to(expanded, [e for p in pairs for e in p])), call.shape()
     )
 
 

@@ -25,15 +25,11 @@ from ...core.loops import (
     block,
     ceildiv,
     constant,
-    coordinates,
     index,
-    kernel,
     local,
     loop,
-    product,
     sequence,
     substitute,
-    tasks,
     when,
 )
 from ...program.program import Program
@@ -43,6 +39,7 @@ from .epilogue_cpu import Epilogue
 from .online_softmax import float_
 from .pack_kv_cpu import pack_panels, pack_rows
 from .pattern import FLOAT, Pattern
+from .query_blocks_cpu import Where, query_blocks
 from .softmax_cpu import OnlineSoftmax
 from .visible_keys import VisibleKeys
 
@@ -61,17 +58,9 @@ class _Kernel:
         self._visible = VisibleKeys(pattern, config)
 
     def func(self, program: Program) -> tirx.PrimFunc:
-        extents = [a.extent for a in self._pattern.batch]
-        blocks = ceildiv(self._queries, self._config.block)
+        return query_blocks(program, self._pattern, self._queries, self._config.block, self._task)
 
-        def task(number: ir.Expr) -> tirx.Stmt:
-            *batch, part = coordinates(number, [*extents, blocks])
-            where = {a.var: i for a, i in zip(self._pattern.batch, batch, strict=True)}
-            return self._task(where, part * self._config.block)
-
-        return kernel(program, tasks(product([*extents, blocks]), task))
-
-    def _task(self, where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
+    def _task(self, where: Where, first: ir.Expr) -> tirx.Stmt:
         """Compute a block of queries; fewer than the rows of a tile are computed one by one."""
         whole = self._block(where, first, self._config.rows)
         if constant(self._queries) is not None or self._config.rows == 1:
@@ -79,7 +68,7 @@ class _Kernel:
         one = self._block(where, first, 1)
         return tirx.IfThenElse(self._queries >= self._config.rows, whole, one)
 
-    def _block(self, where: dict[ir.Var, ir.Expr], first: ir.Expr, rows: int) -> tirx.Stmt:
+    def _block(self, where: Where, first: ir.Expr, rows: int) -> tirx.Stmt:
         config = self._config
         panels = [index(config.keys // config.width), index(config.depth), index(config.width)]
         keys = scratch(panels, FLOAT, "keys")
@@ -130,7 +119,7 @@ class _Kernel:
 
     def _packed(
         self,
-        where: dict[ir.Var, ir.Expr],
+        where: Where,
         start: ir.Expr,
         count: ir.Expr | int,
         keys: ir.Var,
@@ -157,7 +146,7 @@ class _Kernel:
         self,
         state: OnlineSoftmax,
         epilogue: Epilogue,
-        where: dict[ir.Var, ir.Expr],
+        where: Where,
         query: ir.Expr,
         slot: ir.Expr,
         start: ir.Expr,

@@ -81,10 +81,7 @@ def _block(
 ) -> tirx.Stmt:
     size = config.shared_bytes // HALF_BYTES
     # CUDA wants one type for all declarations of a name in a module.
-    shared = tirx.decl_buffer(
-        [index(size)], problem.half, f"tiles_{problem.half}", scope="shared.dyn",
-        data_alignment=tma.TILE_ALIGNMENT, layout=None,
-    )  # fmt: skip
+    shared = tma.shared_tiles(size, problem.half, f"tiles_{problem.half}")
 
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
         warp = tirx.floordiv(thread, index(WARP)) - wgmma.WARPS  # of the consumers

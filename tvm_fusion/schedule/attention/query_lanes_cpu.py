@@ -26,15 +26,11 @@ from ...core.loops import (
     Body,
     block,
     ceildiv,
-    coordinates,
     index,
-    kernel,
     local,
     loop,
-    product,
     sequence,
     substitute,
-    tasks,
     vectorized,
 )
 from ...program.program import Program
@@ -47,9 +43,8 @@ from .epilogue_cpu import Epilogue
 from .online_softmax import LOWEST, float_
 from .pack_kv_cpu import pack_panels, pack_rows
 from .pattern import FLOAT, Pattern
+from .query_blocks_cpu import Where, query_blocks
 from .query_lanes_config import QueryLanesConfig
-
-Where = dict[ir.Var, ir.Expr]
 
 
 def query_lanes_cpu(program: Program, pattern: Pattern, config: QueryLanesConfig) -> tirx.PrimFunc:
@@ -72,15 +67,7 @@ class _Kernel:
         self._epilogue = Epilogue(pattern, config, self._acc, self._l_i)
 
     def func(self, program: Program) -> tirx.PrimFunc:
-        extents = [a.extent for a in self._pattern.batch]
-        blocks = ceildiv(self._queries, self._config.block)
-
-        def task(number: ir.Expr) -> tirx.Stmt:
-            *batch, part = coordinates(number, [*extents, blocks])
-            where = {a.var: i for a, i in zip(self._pattern.batch, batch, strict=True)}
-            return self._task(where, part * self._config.block)
-
-        return kernel(program, tasks(product([*extents, blocks]), task))
+        return query_blocks(program, self._pattern, self._queries, self._config.block, self._task)
 
     def _task(self, where: Where, first: ir.Expr) -> tirx.Stmt:
         """Compute a block of queries."""

@@ -40,14 +40,7 @@ def back_to_back_gpu(program: Program, config: BackToBackConfig) -> tirx.PrimFun
 
 
 def _block(config: BackToBackConfig, maps: list[ir.Var], number: ir.Expr) -> tirx.Stmt:
-    shared = tirx.decl_buffer(
-        [index(config.shared_bytes)],
-        "uint8",
-        "resident",
-        scope="shared.dyn",
-        data_alignment=tma.TILE_ALIGNMENT,
-        layout=None,
-    )
+    shared = tma.shared_tiles(config.shared_bytes, "uint8", "resident")
 
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
         roles = Roles(config, maps, number, thread, shared)

@@ -53,14 +53,7 @@ def wgmma_gemm_gpu(
 def _block(
     config: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr, beside: ConcatParts | None
 ) -> tirx.Stmt:
-    shared = tirx.decl_buffer(
-        [index(config.shared_bytes)],
-        "uint8",
-        "stages",
-        scope="shared.dyn",
-        data_alignment=tma.TILE_ALIGNMENT,
-        layout=None,
-    )
+    shared = tma.shared_tiles(config.shared_bytes, "uint8", "stages")
 
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
         roles = Roles(config, maps, number, thread, shared)

@@ -107,6 +107,18 @@ class TensorMap:
         return int(tirx.const(0, str(self.buffer.ty.dtype)).ty.dtype.itemsize)
 
 
+def shared_tiles(elements: int, dtype: str, name: str) -> ir.Var:
+    """Declare a block's dynamic shared memory, aligned as the swizzle of boxes wants it."""
+    return tirx.decl_buffer(
+        [index(elements)],
+        dtype,
+        name,
+        scope="shared.dyn",
+        data_alignment=TILE_ALIGNMENT,
+        layout=None,
+    )
+
+
 def load(
     to: ir.TensorLoad, tensor_map: ir.Var, bar: ir.TensorLoad, coordinates: Sequence[ir.Expr]
 ) -> tirx.Stmt:

@@ -76,7 +76,7 @@ class RankSortConfig:
 
     @property
     def shared_bytes(self) -> int:
-        """Keys, and the counts of slices, which lie where keys of as many bytes did."""
+        """Keys, and the counts of slices, which reuse the memory of keys of as many bytes."""
         counts = COUNT_BYTES * self.threads if self.slices > 1 else 0
         keys = self.rows * self.chunk * self.bytes
         return max(keys, counts) if self.bytes == COUNT_BYTES else keys + counts
