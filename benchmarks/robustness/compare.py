@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from benchmarks.largest_error import error
 
 from .catalog import build
 
@@ -44,31 +45,6 @@ def reference(name: str) -> tuple[list[Tensor], str]:
 
 def _finite(results: Sequence[Tensor]) -> int:
     return sum(int(x.isfinite().sum()) for x in results)
-
-
-def error(got: Sequence[Any], expected: Sequence[Tensor]) -> float:
-    """Return the largest difference over an output's largest value, of all outputs.
-
-    Infinite where numbers, shapes or places of infinities and NaN differ; integers and booleans
-    differ by one for each.
-    """
-    if len(got) < len(expected):
-        return float("inf")
-    worst = 0.0
-    for mine, theirs in zip(got, expected, strict=False):
-        ours = np.asarray(mine).astype("float64")
-        right = theirs.double().numpy()
-        if ours.shape != right.shape or not right.size:
-            if ours.shape != right.shape:
-                return float("inf")
-            continue
-        finite = np.isfinite(right)
-        if not np.array_equal(finite, np.isfinite(ours)):
-            return float("inf")
-        apart = np.abs(ours - right, where=finite, out=np.zeros_like(right)).max()
-        scale = np.abs(right, where=finite, out=np.zeros_like(right)).max()
-        worst = max(worst, float(apart / scale) if scale else float(apart))
-    return worst
 
 
 def limit(name: str, precision: str, expected: Sequence[Tensor]) -> float:

@@ -1,0 +1,1 @@
+"""Graphs of real PyTorch models out of the public collection GraphNet: are they right, how fast."""

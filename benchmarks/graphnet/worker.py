@@ -1,0 +1,186 @@
+"""One graph in a process of its own: exported, compiled for each target, run, compared, timed."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+import tvm_fusion
+from benchmarks.broken_claims import broken_claims
+from benchmarks.largest_error import error
+from benchmarks.workers import Worker
+
+from .draw import VARIABLE
+from .sample import load
+
+#: Largest error over an output's largest value that is right in any case.
+LIMIT = 1e-4
+#: How much larger than that of eager PyTorch in the graph's own dtypes an error may be.
+WITHIN = 4
+#: Deviations of weights are these parts of those recorded, where more makes results overflow, or
+#: eager PyTorch's own error larger than ``TAME``: then nothing is shown by the comparison.
+SPREADS = (1.0, 0.2, 0.04)
+TAME = 1e-3
+_SECONDS = 4.0  # of timed calls a graph
+_ROUNDS = (3, 15)
+
+
+class Case:
+    """A graph with its program and its reference.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``timm/resnet18``.
+    folder : str
+        For artifacts.
+    """
+
+    def __init__(self, name: str, folder: str):
+        self.folder = folder
+        path = Path(os.environ[VARIABLE]) / "samples" / name
+        for spread in SPREADS:
+            self.module, self.inputs = load(path, spread=spread)
+            self.eager = _tensors(self.module(*self.inputs))
+            self.expected = self._reference()
+            is_finite = all(bool(x.isfinite().all()) for x in self.expected)
+            if is_finite and error(self._eager(), self.expected) < TAME:
+                break
+        self.program = torch.export.export(self.module, self.inputs)
+
+    def _reference(self) -> list[Tensor]:
+        """Compute in float64; as the graph stands, where it makes tensors of other dtypes."""
+        inputs = [x.double() if x.is_floating_point() else x for x in self.inputs]
+        try:
+            return _tensors(copy.deepcopy(self.module).double()(*inputs))
+        except Exception:  # guard: mixed dtypes; the graph in its own dtypes stands
+            return self.eager
+
+    def cpu(self) -> dict[str, Any]:
+        """Compile for this machine, run without the compiler, compare; time beside eager."""
+        path, row = self._compiled("cpu", "fp32")
+        given = f"{self.folder}/inputs.npz"
+        names = self.program.graph_signature.user_inputs
+        np.savez(given, **{n: _plain(x) for n, x in zip(names, self.inputs, strict=True)})
+        arguments = ("-m", "benchmarks.graphnet.run", path, given)
+        worker = Worker(*arguments, environment={"TVM_USE_RUNTIME_LIB": "1"})
+        try:
+            worker.send(f"{self.folder}/results.npz")
+            if worker.line(300) != "saved":
+                return {"outcome": "crash", **row, "reason": worker.ended()[:300]}
+            with np.load(f"{self.folder}/results.npz") as file:
+                got = list(file.values())[: len(self.expected)]
+            found, theirs = error(got, self.expected), error(self._eager(), self.expected)
+            row |= {"error": float(f"{found:.2g}"), "eager_error": float(f"{theirs:.2g}")}
+            allowed = max(LIMIT, WITHIN * theirs)
+            if not found <= allowed:
+                reason = f"an error of {found:.1e}, {allowed:.1e} allowed"
+                return {"outcome": "wrong", **row, "reason": reason}
+            return {"outcome": "right", **row, **self._times(worker)}
+        finally:
+            worker.close()
+
+    def sm_90a(self) -> dict[str, Any]:
+        """Compile for an H200 in float16; nothing runs."""
+        return {"outcome": "compiles", **self._compiled("cuda:sm_90a", "fp16")[1]}
+
+    def _compiled(self, target: str, precision: str) -> tuple[str, dict[str, Any]]:
+        start = time.process_time()
+        artifact = tvm_fusion.compile(self.program, target, precision=precision)
+        if broken := broken_claims(artifact.manifest["decisions"]):
+            raise RuntimeError(broken[0])
+        path = artifact.export(f"{self.folder}/{precision}")
+        functions = artifact.manifest["functions"].values()
+        kernels = sum(f["kernels"] for f in functions if isinstance(f.get("kernels"), int))
+        return str(path), {"seconds": round(time.process_time() - start, 1), "kernels": kernels}
+
+    def _eager(self) -> list[np.ndarray]:
+        return [_plain(x) for x in self.eager]
+
+    def _times(self, worker: Worker) -> dict[str, float]:
+        """Take the median seconds of calls in turns, one thread each."""
+        ours, theirs = [], []
+        end = time.perf_counter() + _SECONDS
+        while len(ours) < _ROUNDS[0] or (time.perf_counter() < end and len(ours) < _ROUNDS[1]):
+            worker.send("time")
+            ours.append(float(worker.line(300) or "nan"))
+            start = time.perf_counter()
+            self.module(*self.inputs)
+            theirs.append(time.perf_counter() - start)
+        pairs = {"ours_s": ours[1:], "eager_s": theirs[1:]}  # the first calls warm caches
+        return {name: float(f"{statistics.median(times):.4g}") for name, times in pairs.items()}
+
+
+def _tensors(results: Any) -> list[Tensor]:
+    return [x.detach() for x in pytree.tree_leaves(results) if isinstance(x, Tensor)]
+
+
+def _plain(tensor: Tensor) -> np.ndarray:
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+
+def work(name: str, cells: Sequence[str], answers: Any) -> None:
+    """Work through cells, ``cpu`` and ``sm_90a``.
+
+    Parameters
+    ----------
+    name : str
+        The graph.
+    cells : sequence of str
+        Names of methods of :class:`Case`.
+    answers : multiprocessing.connection.Connection
+        Gets ``(cell, None)`` before a cell and ``(cell, row)`` after it.
+    """
+    if not os.environ.get("TRACEBACK"):
+        silence = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(silence, stream)  # TVM and LLVM print much.
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    sys.setrecursionlimit(20000)  # graphs of thousands of nodes
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        try:
+            case = Case(name, folder)
+        except Exception as failure:  # guard: torch's own failures are no finding; reported
+            answers.send(("export", {"outcome": "no program", "reason": _line(failure)}))
+            return
+        answers.send(("export", {"outcome": "right"}))
+        for cell in cells:
+            answers.send((cell, None))
+            answers.send((cell, outcome(case, cell)))
+
+
+def outcome(case: Case, cell: str) -> dict[str, Any]:
+    """Say what becomes of a cell; no failure ends the process."""
+    try:
+        return getattr(case, cell)()
+    except tvm_fusion.UserError as refusal:
+        return {"outcome": "refused", "reason": str(refusal)[:300]}
+    except Exception as failure:  # guard: what is looked for
+        if os.environ.get("TRACEBACK"):
+            traceback.print_exc()
+        place = traceback.extract_tb(failure.__traceback__)[-1]
+        where = f"{os.path.basename(place.filename)}:{place.lineno}"
+        return {"outcome": "crash", "reason": f"{where}: {_line(failure)}"}
+
+
+def _line(failure: BaseException) -> str:
+    text = " ".join(str(failure).split())
+    return f"{type(failure).__name__}: {text}"[:250]
