@@ -125,6 +125,12 @@ def counted() -> Iterator[str]:
     link = f"[Tiny models](benchmarks/robustness/README.md) of {len(tiny)} architectures"
     yield f"* {link}: right on a CPU {good[0]} (stock TVM: {good[1]}), compiled in fp16 for sm_90a"
     yield f"  {good[2]}, for gfx942 {good[3]}."
+    graphs = _read("graphnet/results/graphnet.json")["graphs"].values()
+    exported = [graph for graph in graphs if graph["export"]["outcome"] == "right"]
+    cells = [Counter(graph[cell]["outcome"] for graph in exported) for cell in ("cpu", "sm_90a")]
+    link = "[Graphs of real PyTorch models](benchmarks/graphnet/README.md)"
+    yield f"* {link}, drawn from GraphNet: right on a CPU {cells[0]['right']} of {len(exported)},"
+    yield f"  {cells[0]['wrong']} wrong, compiled in fp16 for sm_90a {cells[1]['compiles']}."
     by_dtype = counts(_read("operators_torch/results/operators_torch.json")["operators"])
     torch = sum(by_dtype.values(), Counter[str]())
     of = f"{torch['right']} of {torch.total() - torch['no program']}, {torch['refused']} refused"
