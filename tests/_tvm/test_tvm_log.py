@@ -28,6 +28,7 @@ def test_an_error_keeps_what_was_written(capfd):
     assert capfd.readouterr().err == "last words\n"
 
 
+@pytest.mark.slow
 def test_tvm_still_prints_noise():
     """Fails when TVM no longer warns of every power: then that line of the list can go."""
     code = "import tvm; x = tvm.tirx.Var('x', 'float32'); tvm.tirx.pow(x, 3.0)"

@@ -193,6 +193,7 @@ def test_seeds_make_inputs(cli, dense_folder):
     assert means[0] == means[1] != means[2]
 
 
+@pytest.mark.slow
 def test_the_program_itself(dense_folder, tmp_path):
     command = [sys.executable, "-m", "tvm_fusion.cli"]
     done = subprocess.run([*command, "run", dense_folder, "--json"], capture_output=True, text=True)

@@ -291,6 +291,7 @@ def test_an_interrupt_is_no_traceback(cli, dense_folder, monkeypatch):
     assert (result.code, result.out, result.err) == (130, "", "tvm-fusion: interrupted\n")
 
 
+@pytest.mark.slow
 def test_the_process_itself_prints_one_line(dense_file, tmp_path):
     """TVM's own libraries write to the streams, too."""
     command = [

@@ -236,6 +236,7 @@ def test_gpus_convolve_in_float32():
     st.tuples(st.integers(1, 2), st.integers(1, 2)),
     st.integers(0, 200),
 )
+@pytest.mark.slow
 def test_compiled_convolutions_are_exact(dtype, zero, padding, strides, weight_zero):
     """Through the whole pipeline against int64, wide weights and flipped images included."""
     limits, rng = np.iinfo(dtype), np.random.default_rng()

@@ -96,11 +96,13 @@ def rewritten(name):
         return SearchEquivalents(LAWS, Limits(seconds=600))(EXPRESSIONS[name].before)
 
 
+@pytest.mark.slow
 def test_two_runs_write_the_same():
     for name in NAMES:
         tvm.ir.assert_structural_equal(rewritten(name), rewritten(name))
 
 
+@pytest.mark.slow
 def test_another_process_with_other_hashes_writes_the_same():
     here = Path(__file__).parent
     path = os.pathsep.join([str(here.parents[1]), os.environ.get("PYTHONPATH", "")])

@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +22,12 @@ from ..device.probe import machine
 from ..errors import UserError
 from ..threads import choose_threads
 from . import manifest, weights_file
-from .executable import Executable
+from .executable import Executable, Library, release_pools
 from .tensors import to_tensor
 
 _libraries: dict[str, ctypes.CDLL] = {}
-# By SHA-256. TVM never unloads a model's library, since what it made may outlive it: another module
-# for the same code would cost memory with every load.
-_models: dict[str, Any] = {}
+# By SHA-256: another module for the same code would cost memory with every load.
+_models: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
 _opened: dict[str, str] = {}  # the SHA-256 of what was opened first, by path
 
 
@@ -63,25 +63,28 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     _check_version(folder, found["versions"]["apache-tvm"])
     device, arch = _open_device(folder, found["target"])
     found = manifest.of_architecture(found, arch)
-    library = _open_model(folder, found["files"][manifest.LIBRARY]["sha256"])
+    release_pools()
+    library = _open_model(folder, found["files"][manifest.LIBRARY]["sha256"], device)
     arrays = weights_file.read(folder, found)
     given: dict[str, Any] = {**weights_file.replacements(found, weights, arch)}
     if not isinstance(weights, (str, os.PathLike)):  # another artifact's are packed already
         for name in given:
             if "packed" in found["weights"][name]:
-                given[name] = _packed(library, found["weights"][name], given[name])
+                given[name] = _packed(library.module, found["weights"][name], given[name])
     tensors = {name: to_tensor(a, device) for name, a in {**arrays, **given}.items()}
     return Executable(found, library, device, tensors)
 
 
-def _open_model(folder: Path, sha256: str) -> Any:
-    """Load a model's library of a known hash, once in this process."""
-    if sha256 in _models:
-        return _models[sha256]
+def _open_model(folder: Path, sha256: str, device: tvm_ffi.Device) -> Library:
+    """Load a model's library of a known hash, once at a time in this process."""
+    known = _models.get(sha256)
+    if known is not None:
+        return known
     place = os.path.abspath(folder / manifest.LIBRARY)
     try:
         with _unseen_name(place, sha256) as name:
-            library = tvm_ffi.load_module(name)
+            # Closed with its last user; a GPU may still run its kernels then.
+            library = tvm_ffi.load_module(name, keep_module_alive=device.type != "cpu")
         library.get_function("vm_load_executable")
     except (RuntimeError, ValueError, AttributeError) as error:
         lines = str(error).strip().splitlines() or ["no message"]
@@ -90,7 +93,7 @@ def _open_model(folder: Path, sha256: str) -> Any:
             "a library that `tvm-fusion compile` wrote",
             manifest.AGAIN,
         ) from error
-    return _models.setdefault(sha256, library)
+    return _models.setdefault(sha256, Library(library))
 
 
 @contextmanager
