@@ -87,6 +87,7 @@ def test_reads_are_clamped_and_writes_left_out(before, after):
 def test_a_loop_over_a_range_that_is_read_gives_bounded_indices():
     text = bound_indices(ranges).script()
     assert "x[T.max(T.min(j, 8), 0)]" in text
+    assert "range(T.min(begin[a + T.int64(1)] - begin[a], 9))" in text.replace("T.int32(9)", "9")
     assert "y[a]" in text  # not an index that is data
 
 

@@ -8,7 +8,8 @@ index depends on what is read from a buffer is bounded, unless the index provabl
 
 which costs two integer operations an index. TVM's scatters add the coordinates of a write up to one
 number, whose range says nothing of them: there each index is compared with the extent of its own
-axis, from whose end it counts if it is negative. Conditions of writes move out of loops that they
+axis, from whose end it counts if it is negative. A loop whose bounds are data has no more trips
+than the axis that it runs through has elements. Conditions of writes move out of loops that they
 do not depend on, so that loops over vectors stay loops over vectors.
 """
 
@@ -24,7 +25,7 @@ from tvm import ir, s_tir, sym, tirx
 from tvm.ir.transform import PassContext
 
 from .._tvm.structural import structural_map, structural_walk
-from ..core.expressions import has_load, variables
+from ..core.expressions import choice, has_load, variables
 from ..core.loops import find
 from ..core.untouched import has_blocks, is_scheduled
 from .record import record_of
@@ -118,6 +119,7 @@ class _Bounds:
         self._attrs = record.attrs if record is not None else {}
         self._analyzer = sym.Analyzer()
         self._guards: dict[int, tirx.Stmt] = {}  # by their addresses
+        self._most: dict[int, ir.Expr] = {}  # trips of loops, by their variables
         structural_walk(func.body, (tirx.For, self._range))
 
     def body(self) -> tirx.Stmt:
@@ -132,6 +134,10 @@ class _Bounds:
         )
 
     def _range(self, loop: tirx.For) -> None:
+        if _depends(loop.extent, self._dependent):
+            extents = _extents_run_through(loop)
+            if extents:
+                self._most[hash(loop.loop_var)] = functools.reduce(tirx.min, extents)
         if all(isinstance(x, tirx.IntImm) for x in (loop.min, loop.extent)):
             bounds = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
             self._analyzer.bind(loop.loop_var, bounds, allow_override=True)
@@ -203,7 +209,13 @@ class _Bounds:
         return region if _same(ranges, region.region) else tirx.BufferRegion(region.source, ranges)
 
     def _loop(self, loop: tirx.For) -> tirx.Stmt:
-        """Let a guard that is the same in every trip stand around the loop."""
+        """Bound the trips; let a guard that is the same in every trip stand around the loop."""
+        most = self._most.get(hash(loop.loop_var))
+        if most is not None:
+            trips = tirx.min(loop.extent, _of(loop.extent, most))
+            loop = tirx.For(
+                loop.loop_var, loop.min, trips, loop.kind, loop.body, annotations=loop.annotations
+            )
         guard = loop.body
         if not self._is_guard(guard) or loop.kind == tirx.ForKind.THREAD_BINDING:
             return loop
@@ -233,6 +245,34 @@ class _Bounds:
         if not self._analyzer.can_prove(i <= last):
             i = tirx.min(i, last)
         return i if self._analyzer.can_prove(i >= _of(i, 0)) else tirx.max(i, _of(i, 0))
+
+
+def _extents_run_through(loop: tirx.For) -> list[ir.Expr]:
+    """List the extents of axes of which each trip of a loop accesses another element."""
+    conditional: set[int] = set()
+
+    def skip(branch: Any) -> None:
+        conditional.update(hash(access) for access in _accesses(branch))
+
+    structural_walk(loop.body, ((tirx.IfThenElse, tirx.Select), skip))
+    calls = [c for c in find(loop.body, ir.Call) if choice(c) is not None]
+    for call in calls:
+        skip(call)
+    return [
+        extent
+        for access, buffer in ((a, _buffer(a)) for a in _accesses(loop.body))
+        if hash(access) not in conditional
+        for i, extent in zip(access.indices, buffer.shape, strict=True)
+        if isinstance(i, ir.Var) and i.same_as(loop.loop_var)
+    ]
+
+
+def _accesses(node: Any) -> list[Any]:
+    return [*find(node, ir.TensorLoad), *find(node, tirx.BufferStore)]
+
+
+def _buffer(access: Any) -> ir.Var:
+    return access.source if isinstance(access, ir.TensorLoad) else access.buffer
 
 
 def _axis_of_elements(bounds: _Bounds, load: ir.TensorLoad) -> int | None:
