@@ -81,6 +81,7 @@ def compile(  # the public name, as in tvm.compile
 
         from .core.weight_names import WeightNames, tracking
         from .deploy.build import build, export_library, store
+        from .deploy.packed_functions import packed_functions
         from .deploy.prepare import prepare
         from .frontend import import_model
         from .fusion.claims import remembering
@@ -112,6 +113,7 @@ def compile(  # the public name, as in tvm.compile
                 with one.tvm_target(), recording() as taken[arch]:
                     mod = _scheduled(imported, _dumped(config, arch, spec))
                     prepared[arch] = prepare(mod, one, public, imported.dims, names)
+            packed = packed_functions(one.mod for one in prepared.values())
             built = build(prepared, spec)
     weights, used = store(prepared, built.names)
     code = {
@@ -141,6 +143,8 @@ def compile(  # the public name, as in tvm.compile
         ],
         "profile": None if profile is None else profile.counts(),
         "decisions": _decisions(decisions, taken),
+        "libraries": packed.libraries,
+        "packed_functions": packed.application,
     }
     return Artifact(
         content,

@@ -49,6 +49,12 @@ def bundle(artifact: Path, folder: Path) -> Path:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{str(folder)!r} exists", "a new folder", "name another one")
     check_writable(target.parent)
+    if own := found.get("packed_functions"):
+        raise UserError(
+            f"the artifact calls the packed function {own[0]!r}, which the runner does not have",
+            "an artifact that needs TVM's runtime libraries alone",
+            "load it in a program that registers the function",
+        )
     settings = _settings(found)
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = temporary_beside(target)

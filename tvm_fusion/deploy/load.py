@@ -63,6 +63,7 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     _check_version(folder, found["versions"]["apache-tvm"])
     device, arch = _open_device(folder, found["target"])
     found = manifest.of_architecture(found, arch)
+    _check_packed_functions(folder, found)
     release_pools()
     library = _open_model(folder, found["files"][manifest.LIBRARY]["sha256"], device)
     arrays = weights_file.read(folder, found)
@@ -129,6 +130,20 @@ def _check_version(folder: Path, made_with: str) -> None:
             f"apache-tvm {TVM}",
             "compile the model again",
         )
+
+
+def _check_packed_functions(folder: Path, found: Mapping[str, Any]) -> None:
+    """Load the libraries that have what the code calls; name what is nowhere."""
+    for name in found.get("libraries", ()):
+        _open_library(name)
+    for name in found.get("packed_functions", ()):
+        if tvm_ffi.get_global_func(name, allow_missing=True) is None:
+            raise UserError(
+                f"artifact {str(folder)!r} calls the packed function {name!r}, which this process "
+                "does not have",
+                "a process that has registered it",
+                "load the library that registers it first",
+            )
 
 
 def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Device, str]:

@@ -183,7 +183,11 @@ _SCHEMA = record(
         ),
         "files": record({LIBRARY: _FILE, WEIGHTS: _FILE}),
     },
-    {"alignment": text},
+    {
+        "alignment": text,
+        "libraries": list_of(one_of("tvm_runtime_extra")),
+        "packed_functions": list_of(text),
+    },
 )
 
 

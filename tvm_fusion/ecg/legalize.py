@@ -18,6 +18,7 @@ from ..errors import UserError, reason_of
 from ..frontend.normalize.engine import Scope, rewrite_pass
 from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
+from .bound_indices import BoundIndices
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
 from .legalizations import EXTREMA, LEGALIZATIONS, from_infinity
 from .legalizations.rank_sort import SORTS
@@ -81,9 +82,8 @@ class Legalize:
         # does what takes the places of topk alone.
         lowered = relax.transform.LegalizeOps(known)
         unread = relax.transform.DeadCodeElimination()
-        return on_rewritable(IntegerPower(), SplitLongExtrema(), lowered, TupleFields(), unread)(
-            mod
-        )
+        passes = [IntegerPower(), SplitLongExtrema(), lowered, TupleFields(), unread]
+        return Sequential([on_rewritable(*passes), BoundIndices()])(mod)
 
 
 @rewrite_pass

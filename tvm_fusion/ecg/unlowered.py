@@ -8,7 +8,6 @@ import tvm
 from tvm import ir, relax
 from tvm.ir.transform import PassContext
 
-from ..core.decisions import Decision, record
 from ..core.untouched import is_lowered, is_rewritable
 from ..errors import UserError
 from .legalize import DISPATCHED
@@ -24,8 +23,8 @@ _PYTHON = {"relax.run.nonzero": "nonzero", "relax.run.unique": "unique"}
 class RefuseUnlowered:
     """Raise a :class:`tvm_fusion.errors.UserError` where an operator is left that has no kernel.
 
-    TVM's code generation would fail on it after all other work is done. Operators that TVM has as
-    Python functions alone are recorded: an artifact with one runs in Python, where TVM is.
+    TVM's code generation would fail on it after all other work is done, and what TVM has as Python
+    functions alone would fail where the artifact is loaded.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -34,10 +33,8 @@ class RefuseUnlowered:
 
         def visit(expr: Any) -> None:
             if isinstance(expr, relax.Call) and (python := _python_name(expr)):
-                sentence = (
-                    f"{python} is a Python function of TVM: the artifact runs in Python only."
-                )
-                record(Decision(python, "", "fallback", "python_only", sentence))
+                reason = "is a function of TVM over numpy, which artifacts do not have"
+                found.setdefault(reason, {})[python] = None
             elif isinstance(expr, relax.Call) and _is_unlowered(expr):
                 name = str(expr.op.name).removeprefix("relax.")
                 found.setdefault(_reason(expr), {})[name] = None

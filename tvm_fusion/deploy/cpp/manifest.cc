@@ -174,6 +174,8 @@ Manifest Manifest::Read(const std::string& folder, const std::string& arch) {
   }
   result.library = File(root["files"]["model.so"]);
   result.weights_file = File(root["files"]["weights.bin"]);
+  if (root.Has("libraries")) result.libraries = root["libraries"].Texts();
+  if (root.Has("packed_functions")) result.packed_functions = root["packed_functions"].Texts();
   // A further architecture's entries take the places of the first one's.
   bool is_first = arch.empty() || arch == result.target.archs[0];
   Node own = is_first ? root : root["architectures"][arch];

@@ -146,6 +146,7 @@ Model::Model(const std::string& folder) : manifest_(Manifest::Read(folder)) {
   auto [device, arch] = OpenDevice(manifest_.target);
   device_ = device;
   manifest_ = Manifest::Read(folder, arch);
+  OpenLibraries(manifest_);
   for (const auto& [name, tensor] : MapWeights(folder, manifest_)) weights_.emplace(name, CopyTo(tensor, device));
   std::string library = LibraryPath(folder, manifest_.library);
   try {
