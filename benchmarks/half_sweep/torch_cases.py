@@ -24,6 +24,10 @@ SKIPPED = re.compile(
 )
 
 
+class NoProgram(Exception):
+    """PyTorch cannot export a sample."""
+
+
 def names() -> Iterator[str]:
     """Yield the operators that take float16 on a CPU."""
     yield from (name for name, dtype in cases() if dtype == "float16" and not SKIPPED.search(name))
@@ -71,7 +75,10 @@ def compiled(parts: Sequence[Sample]) -> list[Run]:
     import tvm_fusion
 
     whole = together(parts)
-    program = torch.export.export(whole.program, whole.inputs)
+    try:
+        program = torch.export.export(whole.program, whole.inputs)
+    except Exception as error:  # guard: torch's own failures are no finding of ours
+        raise NoProgram(str(error)) from error
     names = list(program.graph_signature.user_inputs)
     counts = [len(part.program(*(x.clone() for x in part.inputs))) for part in parts]
     artifact = tvm_fusion.compile(program, "cpu")

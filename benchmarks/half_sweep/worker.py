@@ -65,6 +65,8 @@ def judged_alone(case: Case) -> dict[str, Any]:
     except tvm_fusion.UserError as error:
         return {"outcome": "refused", "reason": str(error)}
     except Exception as error:  # guard: a crash is an outcome, and is recorded
+        if type(error).__name__ == "NoProgram":
+            return {"outcome": "no case"}
         return {"outcome": "crash", "reason": _line(error)}
     return _judged(case, run)
 
