@@ -39,11 +39,17 @@ def main() -> int:
             print(key, json.dumps(found), flush=True)
         if found["outcome"] != "no case":
             stored[key] = found
+            _write(stored)
+    _write(stored)
+    return 1 if bad(stored) else 0
+
+
+def _write(stored: dict[str, Any]) -> None:
+    """Write the record and its page, after each case: a sweep may take an hour."""
     stored = dict(sorted(stored.items()))
     RECORD.parent.mkdir(exist_ok=True)
     RECORD.write_text(records.text(stored))
     (HERE / "README.md").write_text(page(stored))
-    return 1 if bad(stored) else 0
 
 
 def _tasks(options: argparse.Namespace) -> Iterator[str]:

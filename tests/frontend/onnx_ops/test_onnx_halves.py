@@ -99,6 +99,26 @@ def test_norms_are_rounded_once(program, size):
         assert np.abs(got).max() > 0, name
 
 
+@pytest.mark.parametrize("size", [6000.0, 200.0, 1e-4])
+def test_storage_in_halves_keeps_the_range_of_norms(stored_in_halves, size):
+    x = (np.random.default_rng().standard_normal(SHAPE) * size).astype("f2").astype("f4")
+    found = stored_in_halves.run({"x": x})
+    for name, (_, exact) in OPERATORS.items():
+        want = exact(x.astype(np.float64))
+        # Some roundings to float16 of what is stored in between, none of which overflows.
+        error = np.abs(found[name.lower()] - want).max()
+        assert error <= 4 * 2.0**-11 * np.abs(want).max(), name
+
+
+@pytest.fixture(scope="module")
+def stored_in_halves(tmp_path_factory):
+    model = model_of("float16")
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.elem_type = TensorProto.FLOAT
+    compiled = tvm_fusion.compile(model, "cpu", precision="fp16")
+    return tvm_fusion.load(compiled.export(tmp_path_factory.mktemp("halves") / "stored"))
+
+
 def half_arithmetic(mod):
     """Name the PrimFuncs that add or multiply in a half type more than once an element."""
     found = []
