@@ -14,6 +14,7 @@ from ..core.decisions import Decision, record
 from ..errors import UserError
 from .quiet import quiet_importer
 from .torch_assertions import without_assertions
+from .torch_half_decompositions import in_float32
 from .torch_ops import reason_of, unsupported
 
 # Torch would unroll these over time.
@@ -54,6 +55,7 @@ def decompose(program: torch.export.ExportedProgram, source: str) -> torch.expor
         if not table:
             break
         tried |= table.keys()
+        table |= in_float32(table)
         try:
             with quiet_importer(), _without_checks():
                 program = without_assertions(program.run_decompositions(table))
@@ -110,6 +112,8 @@ def _table() -> Any:
     table = torch.export.default_decompositions()
     for name in _KEPT:
         table.pop(getattr(torch.ops.aten, name).input)
+    for target, decomposition in in_float32(table).items():
+        table[target] = decomposition
     return table
 
 

@@ -16,6 +16,7 @@ from . import (  # noqa: F401  # for their registrations
     detection,
     elementwise,
     fourier,
+    gemm,
     group_query_attention,
     indexing,
     linear_algebra,

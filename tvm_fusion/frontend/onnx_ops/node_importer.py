@@ -16,10 +16,11 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ...errors import UserError
 from ...signature import DimRange
+from ..half_intermediates import narrowed, rounds_between, widened
 from ..narrow_types import NARROW, STORAGE, storage_of
 from ..onnx_types import ValueType
 from ..registry import Unsupported
-from ..tensor_types import mismatch, static
+from ..tensor_types import HALF, dtype_of, mismatch, static
 from . import control_flow
 from .fold import fold
 from .node import Node
@@ -98,8 +99,21 @@ class NodeImporter(ONNXGraphImporter):
             name in self._types and self._types[name].dtype in NARROW for name in node.input
         )
         found = None if has_narrow else fold(node, tensors, self.opset)
-        if found is None:
-            found = self._convert_own(node, inputs, used)
+        if found is not None:
+            return found
+        found = self._convert_once(node, inputs, used)
+        if not any(dtype_of(value) in HALF for value in (*inputs, *found)):
+            return found
+        read = found if self._is_applied else [v for v, u in zip(found, used, strict=False) if u]
+        if not rounds_between(read, self.bb, inputs):
+            return found
+        wide = self._convert_once(node, [widened(v, self.bb.emit) for v in inputs], used)
+        return [narrowed(v, like, self.bb.emit) for v, like in zip(wide, found, strict=True)]
+
+    def _convert_once(
+        self, node: onnx.NodeProto, inputs: Sequence[Any], used: tuple[bool, ...]
+    ) -> list[Any]:
+        found = self._convert_own(node, inputs, used)
         return self._convert_by_tvm(node, inputs) if found is None else found
 
     def _apply(

@@ -13,9 +13,11 @@ from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ...errors import UserError
+from ..half_intermediates import narrowed, rounds_between
 from ..registry import Unsupported
+from ..tensor_types import HALF, dtype_of
 from . import complex_pairs, control_flow
-from .call import COMPLEX, FLOAT8, Call, refusal
+from .call import COMPLEX, FLOAT8, Call, Convert, WideCall, refusal
 from .complex_pairs import Pair
 from .operator_errors import compare, ignoring, operator_name, reason_of
 from .python_numbers import as_tensor, on_numbers
@@ -139,7 +141,7 @@ class Importer(translator.ExportedProgramImporter):
     def _converted(self, node: fx.Node) -> tuple[Call, Any]:
         key, call = key_of(node), Call(node, self)
         if not complex_pairs.touches_complex(node):
-            return call, CONVERTERS[key].convert(call)
+            return self._rounded_once(call, CONVERTERS[key].convert)
         if key in complex_pairs.CONVERTERS:
             return call, complex_pairs.CONVERTERS[key](call)
 
@@ -150,6 +152,23 @@ class Importer(translator.ExportedProgramImporter):
 
         result = complex_pairs.by_part(node, self, convert)
         return call, result
+
+    def _rounded_once(self, call: Call, convert: Convert) -> tuple[Call, Any]:
+        """Convert, again in float32 where the results of half types are rounded in between."""
+        narrow = convert(call)
+        is_list = isinstance(narrow, list | tuple)
+        results = [self._variable(x) for x in (narrow if is_list else [narrow])]
+        given = self._retrieve_args(list(call.given.values()))
+        if not any(dtype_of(x) in HALF for x in results):
+            return call, narrow
+        if not rounds_between(results, self.block_builder, given):
+            return call, results if is_list else results[0]
+        call = WideCall(call.node, self)
+        again = convert(call)
+        again = [self._variable(x) for x in (again if is_list else [again])]
+        emit = self.block_builder.emit
+        results = [narrowed(x, like, emit) for x, like in zip(again, results, strict=True)]
+        return call, results if is_list else results[0]
 
     def create_input_vars(self, exported_program: Any) -> Any:
         """Create the parameters; a complex tensor gets a last axis of two.
