@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
 from .config import FusionConfig
-from .core.decisions import Decision, recording
+from .core.decisions import Decision, record, recording
 from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
 from .deploy.signature_json import signature_to_json
 from .device import TargetSpec, parse
 from .device.cpu_features import linux_names
+from .device.plain_cpu import plain_cpu_note, warn_of_plain_cpu
 from .device.probe import machine
 from .errors import UserError
 from .signature import DimRange, Signature
@@ -76,7 +77,10 @@ def compile(  # the public name, as in tvm.compile
     start = time.perf_counter()
     config = _configure(config or FusionConfig(), options)
     spec = parse(target).permitting(config.flags)
+    warn_of_plain_cpu(target)
     with toolchain(spec), recording() as decisions:
+        if note := plain_cpu_note(target):
+            record(Decision(spec.text, "", "fallback", "plain_cpu", note))
         import tvm
 
         from .core.weight_names import WeightNames, tracking
