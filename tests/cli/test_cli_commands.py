@@ -25,8 +25,8 @@ def test_compile(cli, dense_file, tmp_path):
     folder = tmp_path / "new" / "dense"
     found = object_of(cli("compile", dense_file, "-o", folder, "--dim", "batch=1..4", "--json"))
     assert set(found) == {
-        "artifact", "target", "seconds", "peak_rss_mb", "kernels", "calls", "intermediate_bytes",
-        "architectures", "profile",
+        "artifact", "cached", "target", "seconds", "peak_rss_mb", "kernels", "calls",
+        "intermediate_bytes", "architectures", "profile",
         "not_fused", "not_recomposed", "explain", "fallbacks", "files",
     }  # fmt: skip
     assert found["explain"] == f"tvm-fusion explain {dense_file} --dim batch=1..4"
