@@ -18,9 +18,11 @@ from tvm.tirx import compilation_pipeline
 from . import transform
 from ._tvm.versions import PIPELINE, register_pipelines
 from .config import FusionConfig
+from .core.current_target import current_target
 from .core.untouched import has_blocks
 from .deploy.dependent_launch import ReadBehindWaits
 from .deploy.dump import Dump
+from .device.plain_cpu import warn_of_plain_cpu
 from .ecg.composites import CompileComposites
 from .ecg.unlowered import RefuseUnlowered
 from .lower.alignment import NaturalAlignment
@@ -95,7 +97,9 @@ def relax_pipeline(*, target: Target | None = None, lower: bool = True) -> Pass:
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        with target or Target.current(allow_none=False):
+        chosen = target or current_target(f"the pipeline {PIPELINE!r}")
+        warn_of_plain_cpu(chosen)
+        with chosen:
             first: list[Pass] = [transform.NormalizeImport()]
             last: list[Pass] = []
             if lower:

@@ -48,12 +48,22 @@ def test_results_are_those_of_python(runner, dense_folder, tmp_path):
     done = call(runner, dense_folder, "--input", f"data={tmp_path}/data.npy", "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
-        r"latency of 1 run: min .* ms\n  scores: float32 \(3, 32\), mean .*, std .*\n", done.stdout
+        r"latency of 1 run: min .* ms\n  at batch=3 \(of 1\.\.8\); others: --dim NAME=N\n"
+        r"  scores: float32 \(3, 32\), mean .*, std .*\n",
+        done.stdout,
     )
     result = np.load(tmp_path / "scores.npy")
     np.testing.assert_array_equal(result, tvm_fusion.load(dense_folder)(data=data)["scores"])
     expected = dense_expected(data, **dense_weights())
     assert np.abs(result - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+def test_warns_of_what_is_no_number(runner, dense_folder, tmp_path):
+    data = dense_data(2)
+    data[0, 0] = np.nan
+    np.save(tmp_path / "data.npy", data)
+    done = call(runner, dense_folder, "--input", f"data={tmp_path}/data.npy")
+    assert "  warning: scores: 32 NaN and 0 infinite of 64 values\n" in done.stdout
 
 
 TYPES = {

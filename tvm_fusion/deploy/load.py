@@ -22,6 +22,7 @@ from ..device.probe import machine
 from ..errors import UserError
 from ..threads import choose_threads
 from . import manifest, weights_file
+from .elf import machine_of
 from .executable import Executable, Library, release_pools
 from .tensors import to_tensor
 
@@ -168,6 +169,10 @@ def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Devic
             raise UserError(
                 made_for, None, "this machine shows no CUDA device: run it where one is"
             )
+        host = machine_of(folder / manifest.LIBRARY)
+        if host is not None and host != machine():
+            advice = f"this CPU is {machine()}: compile it on such a machine"
+            raise UserError(f"{made_for} beside a CPU that is {host}", None, advice)
         arch = choose_arch(target["archs"], devices[0].arch)
         if arch is None:
             raise UserError(

@@ -16,6 +16,9 @@ from .legalize import DISPATCHED
 _BUILTIN = ("relax.reshape", "relax.shape_to_tensor", "relax.inspect.", "relax.ccl.", "relax.dist.")
 _WITHOUT_KERNEL = frozenset({"relax.ewise_fma"})
 # Python functions over numpy, which TVM has for these operators.
+_CALLS_TIR = tuple(
+    ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_with_grad", "call_tir_inplace")
+)
 _PYTHON = {"relax.run.nonzero": "nonzero", "relax.run.unique": "unique"}
 
 
@@ -50,6 +53,56 @@ class RefuseUnlowered:
                 "with shapes that do not depend on data",
             )
         return mod
+
+
+def check_legalized(mod: tvm.IRModule, name: str) -> None:
+    """Refuse a module of which nothing is TensorIR yet, where a pass would find nothing to do.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        What the pass is applied to.
+    name : str
+        The pass.
+
+    Raises
+    ------
+    UserError
+        If the module has operators that have a lowering, and no calls of functions.
+    """
+    waiting: dict[str, None] = {}
+    is_begun = False
+
+    def visit(expr: Any) -> None:
+        nonlocal is_begun
+        if not isinstance(expr, relax.Call):
+            return
+        if isinstance(expr.op, ir.GlobalVar) or expr.op in _CALLS_TIR:
+            is_begun = True
+        elif _has_lowering(expr):
+            waiting[str(expr.op.name)] = None
+
+    for func in mod.functions.values():
+        if is_rewritable(func) and not is_lowered(func):
+            relax.analysis.post_order_visit(func.body, visit)
+    if waiting and not is_begun:
+        first, *others = waiting
+        more = f" and {len(others)} others" if others else ""
+        raise UserError(
+            f"{name} groups TensorIR functions, and the module's operators are none yet ({first}"
+            f"{more})",
+            "a module after tvm_fusion.transform.Legalize()",
+            f"apply Legalize() before {name}()",
+        )
+
+
+def _has_lowering(call: relax.Call) -> bool:
+    """Whether Legalize would make a PrimFunc of a call, whose shapes it must know."""
+    if call.op in _CALLS_TIR or not _is_unlowered(call) or call.op.name in DISPATCHED:
+        return False
+    types = [*_results(call), *(arg.ty for arg in call.args if hasattr(arg, "ty"))]
+    tensors = [ty for ty in types if isinstance(ty, relax.TensorType)]
+    return all(isinstance(ty.shape, relax.ShapeExpr) for ty in tensors)
 
 
 def _python_name(call: relax.Call) -> str | None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tvm
 from tvm.ir.transform import PassContext
-from tvm.target import Target
 
+from ..core.current_target import current_target
 from .egraph import EGraph
 from .head import Heads
 from .law import Law
@@ -138,4 +138,4 @@ class GreedyEquivalents:
         from .rules import laws
 
         chosen = laws() if self._laws is None else self._laws
-        return rewrite_regions(mod, GreedySearcher(chosen, Target.current(allow_none=False)))
+        return rewrite_regions(mod, GreedySearcher(chosen, current_target("GreedyEquivalents")))

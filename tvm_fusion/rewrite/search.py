@@ -12,6 +12,7 @@ from tvm.ir.transform import PassContext
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
+from ..core.current_target import current_target
 from ..core.decisions import Decision, record
 from ..core.untouched import is_rewritable
 from ..fusion.estimate import Estimator, RegionCost
@@ -181,7 +182,7 @@ class SearchEquivalents:
         from .rules import laws
 
         chosen = laws() if self._laws is None else self._laws
-        searcher = Searcher(chosen, Target.current(allow_none=False), self._limits)
+        searcher = Searcher(chosen, current_target("SearchEquivalents"), self._limits)
         return rewrite_regions(mod, searcher)
 
 

@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 # Elements of an input or a result; shapes, axes and scalars are far below.
-_LARGEST = 256
+LARGEST = 256
 _OPERATORS = {
     *("Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal"),
     *("Expand", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual"),
@@ -55,7 +55,7 @@ def fold(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> list[Any] |
         results = evaluate(node, arrays, opset)
     except Exception:  # guard: what cannot be folded is converted as any other node
         return None
-    if any(r.size > _LARGEST or r.dtype.name not in _DTYPES for r in results):
+    if any(r.size > LARGEST or r.dtype.name not in _DTYPES for r in results):
         return None
     constants = iter([relax.const(result, result.dtype.name) for result in results])
     return [next(constants) if name else None for name in node.output]
@@ -92,4 +92,4 @@ def _is_small(value: Any) -> bool:
     if not isinstance(value, GenericConst):
         return False
     array = value.value
-    return int(np.prod(array.shape)) <= _LARGEST and str(array.dtype) in _DTYPES
+    return int(np.prod(array.shape)) <= LARGEST and str(array.dtype) in _DTYPES

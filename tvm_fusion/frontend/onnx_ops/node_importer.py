@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -22,7 +23,7 @@ from ..onnx_types import ValueType
 from ..registry import Unsupported
 from ..tensor_types import HALF, dtype_of, mismatch, static
 from . import control_flow
-from .fold import fold
+from .fold import LARGEST, fold
 from .node import Node
 from .reads import ReadAttributes, ReadInputs, ignored
 from .registry import CONVERTERS, STANDARD, qualified_name
@@ -163,6 +164,10 @@ class NodeImporter(ONNXGraphImporter):
             else self.as_tensor(value)
             for value in inputs
         )
+        if all(value is None or isinstance(value, GenericConst) for value in values):
+            # TVM computes what it can of constants, such as a second copy of a tied embedding;
+            # FoldConstants knows who else reads them.
+            values = ReadInputs(self._bound(value) for value in values)
         attributes = ReadAttributes(self._parse_attr(node.attribute))
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         result = self._convert_operator(name, values, attributes, self.opset)
@@ -178,6 +183,11 @@ class NodeImporter(ONNXGraphImporter):
                 self.bb.emit(relax.TupleGetItem(result, i)) for i in range(len(result.ty.fields))
             ]
         return [result]
+
+    def _bound(self, value: Any) -> Any:
+        """Bind a constant of weights to a variable; others may be axes, sizes or scales."""
+        is_weight = value is not None and math.prod(map(int, value.value.shape)) > LARGEST
+        return self.bb.emit(value) if is_weight else value
 
     def _refuse_ignored(
         self, node: onnx.NodeProto, attributes: ReadAttributes, inputs: ReadInputs

@@ -9,8 +9,8 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.target import Target
 
+from ...core.current_target import current_target
 from ...core.decisions import Decision, record
 from ...core.untouched import is_lowered, is_rewritable
 from ..changes import Change, Gain, note, note_uses
@@ -40,7 +40,7 @@ class Recompose:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Rewrite every rewritable function."""
-        pricer = Pricer(Target.current(allow_none=False))
+        pricer = Pricer(current_target("Recompose"))
         result = mod
         for gvar, func in mod.functions.items():
             if not is_rewritable(func) or is_lowered(func):
