@@ -80,9 +80,9 @@ class Accountant:
             classes, fired = self._replay(before, after, self._laws)
         if classes is None:
             own = {self._numbering(t): self._numbering(t) for t in subterms([*before, *after])}
-            pieces = differences(before, after, self._numbering, own)
+            pieces = self._pieces(before, after, own)
             return self._written(pieces, own, tuple(named), is_replayed=False)
-        pieces = differences(before, after, self._numbering, classes)
+        pieces = self._pieces(before, after, classes)
         needed: dict[str, None] = {}
         is_replayed = True
         for old, new in pieces:
@@ -90,6 +90,19 @@ class Accountant:
             is_replayed &= fewest is not None
             needed.update(dict.fromkeys(fired if fewest is None else fewest))
         return self._written(pieces, classes, tuple(sorted(needed)), is_replayed)
+
+    def _pieces(
+        self, before: tuple[Term, ...], after: tuple[Term, ...], classes: dict[int, int]
+    ) -> list[tuple[Term, Term]]:
+        """Find the parts that differ; the results where only orders of operands do.
+
+        ``exp(a * b) + exp(b * a)`` becomes ``exp(a * b) + exp(a * b)`` by no law.
+        """
+        found = differences(before, after, self._numbering, classes)
+        if found:
+            return found
+        number, pairs = self._numbering, list(zip(before, after, strict=True))
+        return [(a, b) for a, b in pairs if number(a) != number(b)] or pairs[:1]
 
     def _written(
         self,
