@@ -80,9 +80,9 @@ class Accountant:
             classes, fired = self._replay(before, after, self._laws)
         if classes is None:
             own = {self._numbering(t): self._numbering(t) for t in subterms([*before, *after])}
-            pieces = self._pieces(before, after, own)
+            pieces, own = self._pieces(before, after, own)
             return self._written(pieces, own, tuple(named), is_replayed=False)
-        pieces = self._pieces(before, after, classes)
+        pieces, classes = self._pieces(before, after, classes)
         needed: dict[str, None] = {}
         is_replayed = True
         for old, new in pieces:
@@ -93,16 +93,18 @@ class Accountant:
 
     def _pieces(
         self, before: tuple[Term, ...], after: tuple[Term, ...], classes: dict[int, int]
-    ) -> list[tuple[Term, Term]]:
-        """Find the parts that differ; the results where only orders of operands do.
+    ) -> tuple[list[tuple[Term, Term]], dict[int, int]]:
+        """Find the parts that differ, and what is equal in them.
 
-        ``exp(a * b) + exp(b * a)`` becomes ``exp(a * b) + exp(a * b)`` by no law.
+        Those are the results where only orders of operands differ: ``exp(a * b) + exp(b * a)``
+        becomes ``exp(a * b) + exp(a * b)`` by no law. Then terms are equal only to themselves.
         """
         found = differences(before, after, self._numbering, classes)
         if found:
-            return found
+            return found, classes
         number, pairs = self._numbering, list(zip(before, after, strict=True))
-        return [(a, b) for a, b in pairs if number(a) != number(b)] or pairs[:1]
+        changed = [(a, b) for a, b in pairs if number(a) != number(b)] or pairs[:1]
+        return changed, {number(t): number(t) for t in subterms([*before, *after])}
 
     def _written(
         self,

@@ -102,16 +102,21 @@ class Law:
         """Say of what this match may change; by its constants, for some."""
         return self.changes
 
+    def may_change(self, match: Match) -> NonFinite:
+        """Say of what this match may change; nothing of integers."""
+        is_floating = "float" in str(match.graph[match.root].type.dtype)
+        return self.changed(match) if is_floating else NONE
+
     def refusal(self, match: Match) -> Refusal | None:
         """Say why the law may not be used here; None if it may.
 
         It may where it holds, unless the model tells values that it changes from numbers.
         """
         refusal = self.check(match)
-        if refusal is not None or "float" not in str(match.graph[match.root].type.dtype):
+        if refusal is not None:
             return refusal
         told = match.graph.told(match.root)
-        seen = told and self.changed(match) & told
+        seen = told and self.may_change(match) & told
         if not seen:
             return None
         sentence = f"The model makes numbers of {words(seen)} here, which the law may change."

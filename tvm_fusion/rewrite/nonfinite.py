@@ -47,7 +47,7 @@ _DIVISOR: Becomes = (NAN, NUMBER | ALL, NUMBER | ALL)
 _RISES: Becomes = (NAN, PLUS, NUMBER)  # from 0 or another bound on
 _LOGARITHM: Becomes = (NAN, PLUS, NAN)
 _EVEN: Becomes = (NAN, PLUS, PLUS)
-_SCORES: Becomes = (NAN, NAN, NUMBER)
+_SCORES: Becomes = (NAN, NAN, NUMBER | ALL)
 _ASKED: Becomes = (NUMBER | ALL,) * 3
 
 _OF: dict[str, tuple[Becomes, ...]] = {

@@ -144,7 +144,7 @@ def _apply(law: Law, match: Match, graph: EGraph, uses: dict[str, Use]) -> bool:
     if graph[written].type is not graph[match.root].type:
         use.refused["The result has another shape or type."] += 1
         return graph.size != before
-    if law.changed(match) and not _is_safe(match, written):
+    if law.may_change(match) and not _is_safe(match, written):
         use.refused[_BOTH] += 1
         return graph.size != before
     changed = graph.equate(match.root, written) or graph.size != before
