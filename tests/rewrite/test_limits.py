@@ -157,9 +157,9 @@ def test_equal_regions_are_searched_once(monkeypatch):
     searched = []
     plain = Searcher._search
 
-    def counted(self, region, before):
+    def counted(self, region, before, told):
         searched.append(before)
-        return plain(self, region, before)
+        return plain(self, region, before, told)
 
     monkeypatch.setattr(Searcher, "_search", counted)
     searcher = Searcher(LAWS, TARGET)

@@ -80,7 +80,7 @@ class Rewrite:
             record(Decision("Rewrite", "", "refused", "no_target", sentence))
             found = mod
         else:
-            found = on_rewritable(Recompose(without), self._search())(mod)
+            found = on_rewritable(Recompose(without, self._options.flags), self._search())(mod)
         if not _same(found, mod):
             found = on_rewritable(FoldConstants(), *_tidy())(found)
         last = {
