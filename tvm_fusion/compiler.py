@@ -14,7 +14,7 @@ from .config import FusionConfig
 from .core.decisions import Decision, recording
 from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
-from .deploy.signature_json import signature_to_json
+from .deploy.signature_json import dims_to_json, signature_to_json
 from .device import TargetSpec, parse
 from .device.cpu_features import linux_names
 from .device.probe import machine
@@ -127,7 +127,7 @@ def compile(  # the public name, as in tvm.compile
         "target": _describe(spec),
         "precision": config.precision,
         "alignment": "element",
-        "dims": {n: {"min": r.low, "max": r.high} for n, r in imported.dims.items()},
+        "dims": dims_to_json(imported.dims),
         "suffix": built.suffixes[first],
         "functions": {
             name: {**signature_to_json(signature), **code[first][name]}
@@ -156,8 +156,9 @@ def _check_dims(dims: Mapping[str, DimRange], spec: TargetSpec) -> None:
     for name, dim in dims.items():
         if dim.low == 0 and spec.kind != "llvm":
             raise UserError(
-                f"--dim {name}=0..{dim.high} for {spec.kind}",
-                f"{name}=1..{dim.high}, since empty tensors have no kernels on GPUs",
+                f"--dim {name}={dim.text} for {spec.kind}",
+                f"{name}={replace(dim, low=dim.step).text}, since empty tensors have no kernels on "
+                "GPUs",
             )
 
 
