@@ -99,7 +99,8 @@ class FusionConfig:
             raise UserError(f"precision {self.precision!r}", f"one of {', '.join(PRECISIONS)}")
         for name, value in self.dims.items():
             if not isinstance(value, int | DimRange):
-                raise UserError(f"dims[{name!r}] is {value!r}", "an int or a DimRange(low, high, step)")
+                wanted = "an int or a DimRange(low, high, step)"
+                raise UserError(f"dims[{name!r}] is {value!r}", wanted)
         constants = {name: np.asarray(value) for name, value in self.constants.items()}
         object.__setattr__(self, "constants", constants)
         if self.rewrite not in SEARCHES:
@@ -206,7 +207,7 @@ def whole_steps(option: str, given: DimRange) -> DimRange:
     low = -(-given.low // given.step) * given.step
     high = given.high // given.step * given.step
     if low > high:
-        raise UserError(f"{option} allows no extent", f"a multiple of {given.step} between the ends")
+        raise UserError(f"{option} allows no extent", f"a multiple of {given.step} in it")
     return DimRange(low, high, given.step)
 
 

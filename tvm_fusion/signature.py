@@ -77,9 +77,7 @@ class DimRange:
     def __contains__(self, extent: object) -> bool:
         """Tell whether the dimension may have an extent."""
         return (
-            isinstance(extent, int)
-            and self.low <= extent <= self.high
-            and extent % self.step == 0
+            isinstance(extent, int) and self.low <= extent <= self.high and extent % self.step == 0
         )
 
     @property

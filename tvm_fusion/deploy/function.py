@@ -215,9 +215,7 @@ class Function:
             for value, spec, label in zip(values, specs, labels, strict=True)
         ]
         shapes, dtypes = [tuple(a.shape) for a in arrays], [_dtype_name(a.dtype) for a in arrays]
-        known = arguments.check(
-            specs, shapes, dtypes, self._dims, extents, self.signature.equal
-        )
+        known = arguments.check(specs, shapes, dtypes, self._dims, extents, self.signature.equal)
         tensors = [
             to_tensor(as_stored(array, spec.storage), self._device, label, self._alignment)
             for array, spec, label in zip(arrays, specs, labels, strict=True)

@@ -161,7 +161,10 @@ _SCHEMA = record(
         "dims": by_name(record({"min": number, "max": number}, {"step": number})),
         "suffix": text,
         "functions": by_name(
-            record({"inputs": list_of(_SPEC), "outputs": list_of(_SPEC), **_CODE}, _OPTIONAL | _EQUAL), 1
+            record(
+                {"inputs": list_of(_SPEC), "outputs": list_of(_SPEC), **_CODE}, _OPTIONAL | _EQUAL
+            ),
+            1,
         ),
         "weights": by_name(_WEIGHT),
         "architectures": by_name(

@@ -22,9 +22,7 @@ from .weights import WEIGHTS
 class TakeWholeExtents:
     """Replace the parameter of numbers of steps; runs behind the memory plan, which bounds them."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Apply to every function that has such a parameter."""
         mod = mod.clone()
         for gvar, func in list(mod.functions.items()):
@@ -65,9 +63,7 @@ def _whole(func: relax.Function) -> relax.Function:
 
 def _over(node: Any, values: dict[Any, Any]) -> Any:
     """Write expressions or types over other variables."""
-    return tvm_ffi.structural_map(
-        node, [(ir.Var, lambda var: values.get(var, var))], order="post"
-    )
+    return tvm_ffi.structural_map(node, [(ir.Var, lambda var: values.get(var, var))], order="post")
 
 
 def _names(ty: Any) -> set[str]:
@@ -92,4 +88,3 @@ def _outer_type(ty: Any, extents: Any, by_steps: Any, steps: Any) -> Any:
     if not changed:
         return None
     return relax.TensorType(found, ty.dtype, ty.vdevice)
-

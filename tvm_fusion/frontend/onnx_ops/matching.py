@@ -55,7 +55,7 @@ class Matcher:
             return list(inputs)
         if node.op_type in BROADCAST:
             rank = max(len(shape) for shape in shapes if shape is not None)
-            axes = range(-rank, 0)
+            axes = list(range(-rank, 0))
         elif node.op_type == "Concat":
             rank = max(len(shape) for shape in shapes if shape is not None)
             along = next((a.i for a in node.attribute if a.name == "axis"), 0) % rank

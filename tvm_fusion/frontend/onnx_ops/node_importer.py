@@ -165,10 +165,10 @@ class NodeImporter(ONNXGraphImporter):
             raise _refused(node, "is left to TVM, which has no converter of it", None)
         values = ReadInputs(
             value
-            if (isinstance(value, relax.ShapeExpr) and name in TAKE_SHAPES)
+            if (isinstance(value, relax.ShapeExpr) and name in TAKE_SHAPES and i)
             or (value is not None and is_prim_expr(value) and name in TAKE_EXTENTS)
             else self.as_tensor(value)
-            for value in inputs
+            for i, value in enumerate(inputs, name == "ConstantOfShape")
         )
         attributes = ReadAttributes(self._parse_attr(node.attribute))
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}

@@ -98,6 +98,17 @@ def _needs_step(stride: int) -> Unsupported:
     )
 
 
+def _require_static(node: Node) -> None:
+    if not all(isinstance(extent, int) for extent in node.shape()[2:]):
+        raise Unsupported("over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}")
+
+
+def _is_left_symbolic(node: Node) -> bool:
+    """Tell whether TVM counts the windows: over symbolic extents, without automatic padding."""
+    is_static = all(isinstance(extent, int) for extent in node.shape()[2:])
+    return not is_static and not node.attribute("auto_pad", "NOTSET").startswith("SAME")
+
+
 @register("MaxPool")
 def max_pool(node: Node) -> Any:
     """Convert MaxPool, with the places of the largest elements where they are read."""
@@ -105,7 +116,7 @@ def max_pool(node: Node) -> Any:
         "NOTSET",
         "VALID",
     )
-    if plain and not node.uses(1):
+    if (plain or _is_left_symbolic(node)) and not node.uses(1):
         return None
     at = windows(node)
     rank = len(at.kernel)
@@ -116,7 +127,7 @@ def max_pool(node: Node) -> Any:
     )
     if not node.uses(1):
         return result
-    node.static_shape()
+    _require_static(node)
     indices = node.emit_te(
         lambda x: _indices(x, at, node.attribute("storage_order", 0)),
         node.inputs[0],
@@ -165,13 +176,15 @@ def average_pool(node: Node) -> Any:
     ceil = node.attribute("ceil_mode", 0)
     if not ceil and node.attribute("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
         return None
+    if _is_left_symbolic(node):
+        return None
     at = windows(node)
     rank = len(at.kernel)
     counts_padding = bool(node.attribute("count_include_pad", 0))
     if rank > 3:
         raise Unsupported(f"over {rank} axes", "use 1 to 3 spatial axes")
     if counts_padding and any(r > e for r, e in zip(at.reach, at.end, strict=True)):
-        node.static_shape()
+        _require_static(node)
         x, both = node.wide(node.inputs[0]), (at.begin, at.end)
         windows_ = (at.out, at.kernel, at.strides, at.dilations)
         mean = average_windows(x, node.emit, node.shape()[2:], *windows_, both, True)

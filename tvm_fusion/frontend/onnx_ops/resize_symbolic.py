@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, te
 
 from ..registry import Unsupported
 from ..shape_values.elements import Real, Unknown, real, rounded, to_integer
@@ -97,23 +97,29 @@ def _is_whole(node: Node, before: Any, after: Any) -> int | None:
 
 def _nearest(node: Node, shape: list[Any], out: list[Any], axes: list[int]) -> Any:
     """Take the nearest elements below: ``i * before // after``, so that levels are joined."""
-    whole = {axis: _is_whole(node, shape[axis], out[axis]) for axis in axes}
+    found = ((axis, _is_whole(node, shape[axis], out[axis])) for axis in axes)
+    whole = {axis: times for axis, times in found if times is not None}
+    extents = [out[axis] if axis in whole else extent for axis, extent in enumerate(shape)]
 
-    def sampled(x: te.Tensor) -> te.Tensor:
+    def repeated(x: te.Tensor) -> te.Tensor:
         def element(*at: Any) -> Any:
-            place = list(at)
-            for axis in axes:
-                times = whole[axis]
-                if times is not None:
-                    place[axis] = at[axis] // times
-                else:
-                    step = tirx.Cast("int64", at[axis]) * as_expr(shape[axis])
-                    place[axis] = step // as_expr(out[axis])
-            return x(*place)
+            return x(*(i // whole.get(axis, 1) for axis, i in enumerate(at)))
 
-        return te.compute([as_expr(extent) for extent in out], element, name="resize")
+        return te.compute([as_expr(extent) for extent in extents], element, name="resize")
 
-    return node.emit_te(sampled, node.inputs[0], primfunc_name_hint="resize_nearest")
+    x = node.inputs[0]
+    if whole:
+        x = node.emit_te(repeated, x, primfunc_name_hint="resize_nearest")
+    for axis in axes:
+        if axis in whole:
+            continue
+        before, after = (
+            node.emit(op.squeeze(node.emit(op.shape_to_tensor(relax.ShapeExpr([e]))), [0]))
+            for e in (as_expr(shape[axis]), as_expr(out[axis]))
+        )
+        steps = node.emit(op.multiply(op.arange(out[axis], dtype="int64"), before))
+        x = node.emit(op.take(x, node.emit(op.floor_divide(steps, after)), axis))
+    return x
 
 
 def _by_tvm(

@@ -154,7 +154,8 @@ def slice_(node: Node) -> Any:
     if any(values is None and node.has(i + 1) for i, values in enumerate(given)):
         return None
     starts, ends, axes, steps = given
-    assert starts is not None and ends is not None
+    if starts is None or ends is None:
+        return None
     axes, steps, shape = axes or list(range(len(starts))), steps or [1] * len(starts), node.shape()
     if not all(isinstance(number, int) for number in (*axes, *steps)) or min(steps) < 1:
         return None

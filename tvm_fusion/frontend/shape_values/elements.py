@@ -37,11 +37,14 @@ class Real:
         Numerator and denominator, which is positive.
     run : callable
         From extents by name to the numbers that the model's operators compute.
+    variables : tuple of tvm.tirx.Var
+        Those that ``run`` needs, of which ``over`` and ``under`` may have lost some.
     """
 
     over: Any
     under: Any
     run: Callable[[Mapping[str, np.ndarray]], Any]
+    variables: tuple[Any, ...] = ()
 
     @staticmethod
     def of_constant(value: Any) -> Real:
@@ -56,7 +59,11 @@ class Real:
     @staticmethod
     def of_integer(value: Any, dtype: str) -> Real:
         """Convert an integer to a floating point type."""
-        return Real(value, 1, lambda extents: np.asarray(at(value, extents)).astype(dtype))
+
+        def run(extents: Mapping[str, np.ndarray]) -> Any:
+            return np.asarray(at(value, extents)).astype(dtype)
+
+        return Real(value, 1, run, tuple(variables_of(value)))
 
 
 def is_symbolic(*values: Any) -> bool:
@@ -89,22 +96,27 @@ def real(name: str, facts: Facts, a: Any, b: Any) -> Any:
         if order is None:
             raise Unknown
         return a if order is (name == "Max") else b
+    variables = (*a.variables, *b.variables)
     if name == "Div":
         if not facts.proves(as_expr(b.over) > 0):
             raise Unknown
-        return _ratio(facts, [a.over, b.under], [a.under, b.over], lambda e: a.run(e) / b.run(e))
+        parts = [a.over, b.under], [a.under, b.over]
+        return _ratio(facts, *parts, lambda e: a.run(e) / b.run(e), variables)
     if name == "Mul":
-        return _ratio(facts, [a.over, b.over], [a.under, b.under], lambda e: a.run(e) * b.run(e))
+        parts = [a.over, b.over], [a.under, b.under]
+        return _ratio(facts, *parts, lambda e: a.run(e) * b.run(e), variables)
     if name == "Add":
         over = a.over * b.under + b.over * a.under
-        return _ratio(facts, [over], [a.under, b.under], lambda e: a.run(e) + b.run(e))
+        return _ratio(facts, [over], [a.under, b.under], lambda e: a.run(e) + b.run(e), variables)
     if name == "Sub":
         over = a.over * b.under - b.over * a.under
-        return _ratio(facts, [over], [a.under, b.under], lambda e: a.run(e) - b.run(e))
+        return _ratio(facts, [over], [a.under, b.under], lambda e: a.run(e) - b.run(e), variables)
     raise Unknown
 
 
-def _ratio(facts: Facts, over: list[Any], under: list[Any], run: Any) -> Real:
+def _ratio(
+    facts: Facts, over: list[Any], under: list[Any], run: Any, variables: tuple[Any, ...]
+) -> Real:
     """Divide products of which equal factors are left out."""
     over, under = list(over), list(under)
     for factor in list(under):
@@ -113,13 +125,13 @@ def _ratio(facts: Facts, over: list[Any], under: list[Any], run: Any) -> Real:
             del over[twin]
             under.remove(factor)
     top, bottom = facts.simplify(math.prod(over)), facts.simplify(math.prod(under))
-    if isinstance(bottom, int):
-        if isinstance(top, int):
-            common = math.gcd(top, bottom) or 1
-            return Real(top // common, bottom // common, run)
-        if facts.simplify(tirx.floormod(top, bottom)) == 0:
-            return Real(facts.simplify(tirx.floordiv(top, bottom)), 1, run)
-    return Real(top, bottom, run)
+    if isinstance(bottom, int) and isinstance(top, int):
+        common = math.gcd(top, bottom) or 1
+        return Real(top // common, bottom // common, run, variables)
+    rest = facts.simplify(tirx.floormod(as_expr(top), as_expr(bottom)))
+    if isinstance(rest, int) and rest == 0:
+        return Real(facts.simplify(tirx.floordiv(as_expr(top), as_expr(bottom))), 1, run, variables)
+    return Real(top, bottom, run, variables)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -131,6 +143,7 @@ def _same(one: Any, other: Any) -> bool:
 def rounded(name: str, facts: Facts, x: Real) -> Real:
     """Compute ``Floor``, ``Ceil`` or ``Round``, which must be the one of the exact ratio."""
     over, under = as_expr(x.over), as_expr(x.under)
+    run: Any
     if name == "Floor":
         value, run = tirx.floordiv(over, under), np.floor
     elif name == "Ceil":
@@ -139,7 +152,7 @@ def rounded(name: str, facts: Facts, x: Real) -> Real:
         value, run = tirx.floordiv(over, under), np.rint
     else:
         raise Unknown
-    result = Real(facts.simplify(value), 1, lambda extents: run(x.run(extents)))
+    result = Real(facts.simplify(value), 1, lambda extents: run(x.run(extents)), x.variables)
     to_integer(facts, result)
     return result
 
@@ -147,12 +160,12 @@ def rounded(name: str, facts: Facts, x: Real) -> Real:
 def to_integer(facts: Facts, x: Real) -> Any:
     """Drop what is behind the point, if that is the same for the ratio and for what is computed."""
     value = facts.simplify(tirx.floordiv(as_expr(x.over), as_expr(x.under)))
-    extents = facts.samples({v for part in (x.over, x.under, value) for v in variables_of(part)})
+    extents = facts.samples(x.variables)
     if extents is None:
         raise Unknown
     with np.errstate(all="ignore"):
         computed = np.trunc(np.asarray(x.run(extents), "float64"))
-    if not np.array_equal(*np.broadcast_arrays(computed, at(value, extents))):
+    if not bool(np.all(computed == at(value, extents))):
         raise Unknown
     return value
 
@@ -201,9 +214,9 @@ def choose(facts: Facts, condition: Any, a: Any, b: Any) -> Any:
             ((tirx.GT, tirx.GE), tirx.max),
             ((tirx.LT, tirx.LE), tirx.min),
         ):
-            if isinstance(condition, kind):
-                if _equal(condition.a, a) and _equal(condition.b, b):
-                    return facts.simplify(function(as_expr(a), as_expr(b)))
+            is_order = isinstance(condition, kind)
+            if is_order and _equal(condition.a, a) and _equal(condition.b, b):
+                return facts.simplify(function(as_expr(a), as_expr(b)))
     raise Unknown
 
 

@@ -18,6 +18,7 @@ from ..tensor_types import static
 
 # Assignments of extents at which a formula is compared with the arithmetic it stands for.
 _MOST_SAMPLES = 1 << 16
+_LARGEST_EXTENT = 1 << 40
 
 
 class Facts:
@@ -133,8 +134,8 @@ class Facts:
         """Note of variables that came up since, which are extents of tensors, that they are."""
         for var in variables_of(value):
             if var.name not in self._bound and var not in self._ranges:
-                limit = ir.Range.from_min_extent(tirx.IntImm("int64", 0), tirx.IntImm("int64", 2**40))
-                self._analyzer.bind(var, limit, True)
+                limits = (tirx.IntImm("int64", limit) for limit in (0, _LARGEST_EXTENT))
+                self._analyzer.bind(var, ir.Range.from_min_extent(*limits), True)
 
 
 def as_expr(value: Any) -> Any:
@@ -153,4 +154,4 @@ def at(value: Any, extents: Mapping[str, np.ndarray]) -> Any:
     if isinstance(text, int):
         return np.int64(text)
     functions = {"max": np.maximum, "min": np.minimum, "__builtins__": {}}
-    return eval(text, functions, dict(extents))  # noqa: S307  # arithmetic that from_tir wrote
+    return eval(text, functions, dict(extents))  # arithmetic that from_tir wrote

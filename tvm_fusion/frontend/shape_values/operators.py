@@ -82,7 +82,7 @@ def evaluate(
         else:
             attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
             results = [_EVALUATED[node.op_type](node.op_type, facts, arrays, attributes)]
-    except (Unknown, IndexError, ValueError, TypeError):
+    except (Unknown, IndexError, ValueError):
         return None
     if any(r.elements.size > LARGEST or not _fits(r, facts) for r in results):
         return None
@@ -259,7 +259,7 @@ def _cast(name: str, facts: Facts, arrays: Arrays, attributes: Any) -> SymbolicA
             if to == "bool":
                 return elements.compare("Greater", facts, x, np.float32(0))
             if "float" in to:
-                return Real(x.over, x.under, lambda extents: x.run(extents).astype(to))
+                return Real(x.over, x.under, lambda e: x.run(e).astype(to), x.variables)
             return elements.to_integer(facts, x)
         if source == "bool":
             raise Unknown
@@ -291,7 +291,8 @@ def _reduce(name: str, facts: Facts, arrays: Arrays, attributes: Any) -> Symboli
         lines = np.moveaxis(result, axis, 0)
         total = np.empty(lines.shape[1:], object)
         for place in np.ndindex(total.shape):
-            total[place] = functools.reduce(function, [line[place] for line in lines])
+            numbers = [lines[i, *place] for i in range(len(lines))]
+            total[place] = functools.reduce(function, numbers)
         result = np.expand_dims(total, axis)
     if not attributes.get("keepdims", 1):
         result = result.reshape([e for i, e in enumerate(result.shape) if i not in

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 
 from ..._tvm.versions import PIPELINE
-from ...core.whole_extents import with_numbers_of_steps
 from ...core.decisions import recording
+from ...core.whole_extents import with_numbers_of_steps
 from ...deploy import arguments
 from ...deploy.results import leaves
 from ...deploy.tensors import to_numpy, to_tensor
