@@ -17,7 +17,7 @@ from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
 from .deploy.cache import ArtifactCache
 from .deploy.cache_key import cache_key
-from .deploy.signature_json import signature_to_json
+from .deploy.signature_json import dims_to_json, signature_to_json
 from .device import TargetSpec, parse
 from .device.cpu_features import linux_names
 from .device.plain_cpu import plain_cpu_note, warn_of_plain_cpu
@@ -158,7 +158,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         "target": _describe(spec),
         "precision": config.precision,
         "alignment": "element",
-        "dims": {n: {"min": r.low, "max": r.high} for n, r in imported.dims.items()},
+        "dims": dims_to_json(imported.dims),
         "suffix": built.suffixes[first],
         "functions": {
             name: {**signature_to_json(signature), **code[first][name]}
@@ -189,8 +189,9 @@ def _check_dims(dims: Mapping[str, DimRange], spec: TargetSpec) -> None:
     for name, dim in dims.items():
         if dim.low == 0 and spec.kind != "llvm":
             raise UserError(
-                f"--dim {name}=0..{dim.high} for {spec.kind}",
-                f"{name}=1..{dim.high}, since empty tensors have no kernels on GPUs",
+                f"--dim {name}={dim.text} for {spec.kind}",
+                f"{name}={replace(dim, low=dim.step).text}, since empty tensors have no kernels on "
+                "GPUs",
             )
 
 

@@ -123,7 +123,7 @@ def read_inputs(
         if not equals:
             raise UserError(f"--input {text!r}", "NAME=FILE.npy")
         given.update(_read(path, specs, name))
-    extents = {name: min(max(1, dim.low), dim.high) for name, dim in dims.items()}
+    extents = {name: dim.least for name, dim in dims.items()}
     for name, array in given.items():
         extents.update(zip(specs[name].shape, array.shape, strict=False))  # type: ignore[arg-type]
     extents.update(_extents(options.dim, dims))
@@ -148,13 +148,13 @@ def _extents(texts: list[str], dims: Mapping[str, DimRange]) -> dict[str, int]:
             raise UserError(f"--dim names {name!r}", f"a symbolic dimension of the model ({known})")
         if isinstance(value, DimRange):
             raise UserError(
-                f"--dim {name}={value.low}..{value.high} is a range",
+                f"--dim {name}={value.text} is a range",
                 "one extent",
                 f"write {name}={value.low}",
             )
-        if not dims[name].low <= value <= dims[name].high:
-            allowed = f"{dims[name].low} to {dims[name].high}"
-            raise UserError(f"--dim {name}={value}", allowed, "compile it for a wider range")
+        if value not in dims[name]:
+            found, allowed = f"--dim {name}={value}", dims[name].sentence
+            raise UserError(found, allowed, "compile it for a range with this extent")
         extents[name] = value
     return extents
 

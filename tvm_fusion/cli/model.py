@@ -35,8 +35,9 @@ def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = Fal
         "--dim",
         action="append",
         default=[],
-        metavar="NAME=N|LOW..HIGH",
-        help="bind a symbolic dimension to a number, or limit it to a range",
+        metavar="NAME=N|LOW..HIGH[:STEP]",
+        help="bind a symbolic dimension to a number, or limit it to a range, of multiples of a "
+        "step where there is one: height=32..1024:32",
     )
     add_constant_argument(parser)
     parser.add_argument(

@@ -23,6 +23,7 @@ from .findings import Findings
 from .finish import finish, without_bounds
 from .quiet import quiet_importer
 from .relax import bind
+from .steps import Steps
 from .torch_decompose import calls, decompose
 from .torch_dims import (
     as_table,
@@ -78,14 +79,15 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     whole = chosen_extents(derived, table, chosen)
     ranges |= {name: value for name, value in whole.items() if isinstance(value, DimRange)}
     fixed = {name: value for name, value in whole.items() if isinstance(value, int)}
-    mod = bind(without_bounds(finished(mod)), table, chosen, fixed)
+    steps = Steps.among(ranges)
+    mod = steps.bound(bind(without_bounds(finished(mod)), table, chosen, fixed))
     names = WeightNames(_named_constants(mod, program))
     with tracking(names):
-        mod = finish(mod, config, ranges)
+        mod = finish(mod, config, steps.inner(ranges))
     signature = signature_of(mod["main"], None, [*_output_names(program), *state])
     if signature is None:
         raise UserError(f"{SOURCE} returns something else than tensors", "tensors")
-    signature = in_names(signature, derived, table)
+    signature = in_names(steps.in_dims(signature), derived, table)
     return Imported(mod, {"main": signature}, ranges, names.of(mod), SOURCE)
 
 

@@ -90,7 +90,7 @@ std::map<std::string, ffi::Tensor> Inputs(const tvm_fusion::Model& model, const 
   std::map<std::string, ffi::Tensor> inputs;
   Extents extents;
   for (const auto& [name, dim] : model.manifest().dims) {
-    extents[name] = std::clamp<int64_t>(1, dim.low, dim.high);  // not empty where that is a choice
+    extents[name] = std::clamp<int64_t>(dim.step, dim.low, dim.high);  // not empty where that is a choice
   }
   for (const tvm_fusion::TensorSpec& spec : entry.inputs) {
     auto file = options.files.find(spec.name);
@@ -107,9 +107,8 @@ std::map<std::string, ffi::Tensor> Inputs(const tvm_fusion::Model& model, const 
   for (const auto& [name, extent] : options.extents) {
     if (!model.manifest().dims.count(name)) throw UserError("--dim names '" + name + "', which is no dimension.");
     tvm_fusion::DimRange range = model.manifest().dims.at(name);
-    if (extent < range.low || extent > range.high) {
-      throw UserError("--dim " + name + "=" + std::to_string(extent) + "; expected " + std::to_string(range.low) +
-                      " to " + std::to_string(range.high) + ".");
+    if (!range.Holds(extent)) {
+      throw UserError("--dim " + name + "=" + std::to_string(extent) + "; expected " + range.Text() + ".");
     }
     extents[name] = extent;
   }

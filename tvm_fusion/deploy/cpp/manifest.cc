@@ -169,7 +169,8 @@ Manifest Manifest::Read(const std::string& folder, const std::string& arch) {
   if (target.Has("cpuinfo")) result.target.cpuinfo = target["cpuinfo"].Texts();
   for (const auto& [name, dim] : root["dims"].Entries()) {
     DimRange range{dim["min"].Number(), dim["max"].Number()};
-    if (range.low < 0 || range.low > range.high) dim.Damaged("is no range");
+    if (dim.Has("step")) range.step = dim["step"].Number();
+    if (range.low < 0 || range.low > range.high || range.step < 1) dim.Damaged("is no range");
     result.dims[name] = range;
   }
   result.library = File(root["files"]["model.so"]);

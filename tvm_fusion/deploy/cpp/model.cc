@@ -56,9 +56,9 @@ void Flatten(const ffi::Any& value, std::vector<ffi::Tensor>* leaves) {
 void CheckRange(const TensorSpec& spec, const std::string& name, int64_t size,
                 const std::map<std::string, DimRange>& dims) {
   auto range = dims.find(name);
-  if (range == dims.end() || (range->second.low <= size && size <= range->second.high)) return;
+  if (range == dims.end() || range->second.Holds(size)) return;
   throw UserError("input '" + spec.name + "' has " + name + " = " + std::to_string(size) + "; expected " +
-                  std::to_string(range->second.low) + " to " + std::to_string(range->second.high) + ".");
+                  range->second.Text() + ".");
 }
 
 // Extents that are names alone fix these names.

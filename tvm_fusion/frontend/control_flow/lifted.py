@@ -16,6 +16,7 @@ from tvm import ir, relax, tirx
 from tvm.ir import GenericConst, is_prim_expr
 
 from ..registry import Unsupported
+from ..shape_values import SymbolicArray
 
 
 @dataclass
@@ -64,6 +65,9 @@ def capture(bb: Any, nodes: Mapping[str, Any], names: Iterable[str]) -> Captured
     def inside(value: Any) -> Any:
         if isinstance(value, relax.Tuple):
             return relax.Tuple([inside(item) for item in value.fields])
+        if isinstance(value, SymbolicArray):
+            captured.note(value.expressions())
+            return value
         if isinstance(value, GenericConst) or not isinstance(value, ir.Expr):
             return value
         if isinstance(value, relax.ShapeExpr):

@@ -24,6 +24,7 @@ from . import (  # noqa: F401  # for their registrations
     microsoft_attention,
     microsoft_layers,
     normalization,
+    padding,
     pooling,
     quantize,
     quantized,

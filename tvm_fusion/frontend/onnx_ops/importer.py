@@ -32,6 +32,8 @@ class Importer(NodeImporter):
     ----------
     shapes, ranges, types
         See :class:`.node_importer.NodeImporter`.
+    steps : tvm.relax.Var, optional
+        A parameter that defines variables which no input's extent is; see :mod:`..steps`.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Importer(NodeImporter):
         shapes: dict[str, list[Any]],
         ranges: Mapping[Any, DimRange],
         types: Mapping[str, ValueType],
+        steps: relax.Var | None = None,
     ):
         super().__init__(shapes, ranges, types)
+        self._steps = steps
         self._inner: list[tuple[str, Any]] = []
         #: Names of the results; those of a sequence's elements end in their numbers.
         self.output_names: list[str] = []
@@ -104,6 +108,12 @@ class Importer(NodeImporter):
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Preflight has done it, and knows the converters of ours."""
 
+    def _parse_graph_input(self, graph: Any) -> None:
+        super()._parse_graph_input(graph)
+        if self._steps is not None:
+            self._inputs[self._steps.name] = self._steps
+            self._num_input += 1
+
     def _construct_nodes(self, graph: Any) -> None:
         for node in graph.node:
             self._convert_node(node)
@@ -149,14 +159,15 @@ class Importer(NodeImporter):
         list
             Its outputs.
         """
-        outer = self._nodes
+        outer, is_sure = self._nodes, self._matcher.is_sure
         self._nodes = {**(outer if around is None else around), **known}
+        self._matcher.is_sure &= around is None
         try:
             for node in graph.node:
                 self._convert_node(node)
             return [self._nodes[info.name] for info in graph.output]
         finally:
-            self._nodes = outer
+            self._nodes, self._matcher.is_sure = outer, is_sure
 
     def _with_functions(self, graph: Any, opset: int) -> Any:
         """Convert a graph that branches or loops, which no dataflow block may."""

@@ -16,14 +16,17 @@ from tvm.ir import GenericConst, is_prim_expr
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ...errors import UserError
-from ...signature import DimRange
+from ...signature import DimRange, EqualExtents
 from ..half_intermediates import narrowed, rounds_between, widened
 from ..narrow_types import NARROW, STORAGE, storage_of
 from ..onnx_types import ValueType
 from ..registry import Unsupported
+from ..shape_values import Facts, SymbolicArray, array_of, evaluate
+from ..shape_values.arrays import LARGEST
 from ..tensor_types import HALF, dtype_of, mismatch, static
 from . import control_flow
-from .fold import LARGEST, fold
+from .fold import fold
+from .matching import Matcher
 from .node import Node
 from .reads import ReadAttributes, ReadInputs, ignored
 from .registry import CONVERTERS, STANDARD, qualified_name
@@ -52,6 +55,8 @@ class NodeImporter(ONNXGraphImporter):
         super().__init__(shapes, {}, sanitize=False)
         self._nodes: dict[str, Any]
         self._ranges, self._types = ranges, types
+        self._facts = Facts(ranges)
+        self._matcher = Matcher(self.bb, self._facts)
         self._at = ""
         self._converted: onnx.NodeProto | None = None
         self._read_names: set[str] = set()
@@ -62,6 +67,11 @@ class NodeImporter(ONNXGraphImporter):
         if array.dtype.name in NARROW:
             return tvm.runtime.tensor(array.view(STORAGE))
         return super()._parse_array(tensor_proto)
+
+    @property
+    def required(self) -> list[EqualExtents]:
+        """Extents that have to be equal in every call."""
+        return self._matcher.required
 
     @property
     def values(self) -> dict[str, Any]:
@@ -100,8 +110,14 @@ class NodeImporter(ONNXGraphImporter):
             name in self._types and self._types[name].dtype in NARROW for name in node.input
         )
         found = None if has_narrow else fold(node, tensors, self.opset)
+        if found is None and not has_narrow:
+            found = evaluate(node, inputs, self.opset, self._facts)
         if found is not None:
             return found
+        try:
+            inputs = self._matcher.joined(node, inputs, f"operator {_title(node)}")
+        except Unsupported as error:
+            raise _refused(node, error.reason, error.advice) from error
         found = self._convert_once(node, inputs, used)
         if not any(dtype_of(value) in HALF for value in (*inputs, *found)):
             return found
@@ -138,11 +154,17 @@ class NodeImporter(ONNXGraphImporter):
         converter = CONVERTERS.get(qualified_name(node))
         if converter is None:
             return None
+        known = [None if value is None else array_of(value) for value in inputs]
         if not converter.takes_extents:
             inputs = [self.as_tensor(value) for value in inputs]
-        values = ReadInputs(inputs)
+        values = ReadInputs(
+            self.as_tensor(value) if isinstance(value, SymbolicArray) else value for value in inputs
+        )
         types = {} if self._is_applied else self._types
-        given = Node(node, values, self.opset, self.bb, self._apply, self._ranges, used, types)
+        given = Node(
+            node, values, self.opset, self.bb, self._apply, self._facts, used, types, known,
+            lambda value, shape: self._matcher.match(value, shape, f"operator {_title(node)}"),
+        )  # fmt: skip
         try:
             result = converter.convert(given)
         except Unsupported as error:
@@ -159,10 +181,10 @@ class NodeImporter(ONNXGraphImporter):
             raise _refused(node, "is left to TVM, which has no converter of it", None)
         values = ReadInputs(
             value
-            if (isinstance(value, relax.ShapeExpr) and name in TAKE_SHAPES)
+            if (isinstance(value, relax.ShapeExpr) and name in TAKE_SHAPES and i)
             or (value is not None and is_prim_expr(value) and name in TAKE_EXTENTS)
             else self.as_tensor(value)
-            for value in inputs
+            for i, value in enumerate(inputs, name == "ConstantOfShape")
         )
         if all(value is None or isinstance(value, GenericConst) for value in values):
             # TVM computes what it can of constants, such as a second copy of a tied embedding;
@@ -197,7 +219,9 @@ class NodeImporter(ONNXGraphImporter):
             raise _refused(node, f"uses {', '.join(passed_over)}, which its converter ignores")
 
     def as_tensor(self, value: Any) -> Any:
-        """Turn a shape or an extent into the int64 tensor that ONNX has in its place."""
+        """Turn a shape, an extent or an array of them into the tensor that ONNX has there."""
+        if isinstance(value, SymbolicArray):
+            return value.tensor(self.bb)
         if isinstance(value, relax.ShapeExpr):
             constant = _as_constant(value)
             if isinstance(constant, GenericConst):
