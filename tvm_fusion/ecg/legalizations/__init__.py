@@ -5,6 +5,8 @@ from __future__ import annotations
 from ..expand import Legalization
 from . import extrema, norms
 from .adaptive_pool import adaptive_avg_pool
+from .bucketize import NAME as BUCKETIZE
+from .bucketize import bucketize
 from .extrema import EXTREMA, from_infinity
 from .finiteness import FINITENESS
 from .hyperbolic import HYPERBOLIC
@@ -26,6 +28,7 @@ LEGALIZATIONS: dict[str, Legalization] = {
     **HYPERBOLIC,
     **REMAINDERS,
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
+    BUCKETIZE: bucketize,
     "relax.log_add_exp": log_add_exp,
     "relax.where": where,
     CUMSUM: cumsum,
