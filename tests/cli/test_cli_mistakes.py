@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto as T
 from tiny_models import dense, dense_data, onnx_model
 
-from tvm_fusion.cli.dispatch import COMMANDS
+from tvm_fusion.cli.dispatch import COMMANDS, DEFECT, dispatch
 from tvm_fusion.deploy import load, manifest
 
 
@@ -307,3 +307,17 @@ def test_the_process_itself_prints_one_line(dense_file, tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_defect_is_one_sentence(monkeypatch, capsys):
+    def failing(_options):
+        raise ValueError("not enough values to unpack")
+
+    monkeypatch.setattr(COMMANDS["doctor"], "run", failing)
+    assert dispatch(["doctor"]) == DEFECT
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "ValueError" in said
+    assert "unpack" not in said
+    with pytest.raises(ValueError, match="unpack"):
+        dispatch(["doctor", "--debug"])

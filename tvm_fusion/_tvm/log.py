@@ -18,6 +18,8 @@ _NOISE = (
     b"Detected pow(x, y) where y >= 3",
     b"Unable to detect ROCm version",
     b"Cannot get maximum number of threads for AMD codegen",
+    b"BlockBuilder destroyed with remaining blocks",  # where an importer gave up, which is told
+    b"nknown pragma",
 )
 
 

@@ -22,6 +22,7 @@ from .dims import UNLIMITED
 from .findings import Findings
 from .finish import finish, without_bounds
 from .quiet import quiet_importer
+from .reasons import reason_in_words
 from .relax import bind
 from .steps import Steps
 from .torch_decompose import calls, decompose
@@ -34,7 +35,7 @@ from .torch_dims import (
     user_names,
     without_ranges_of_expressions,
 )
-from .torch_ops import Importer, operator_name, reason_of, unsupported
+from .torch_ops import Importer, operator_name, unsupported
 from .torch_ops.advice import advice
 from .torch_ops.complex_pairs import is_complex
 from .torch_state import with_state
@@ -74,7 +75,8 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     except UserError:
         raise
     except Exception as error:  # guard: told as the refusal's reason
-        raise UserError(f"{SOURCE} cannot be imported ({reason_of(error)})") from error
+        reason, remedy = reason_in_words(error)
+        raise UserError(f"{SOURCE} cannot be imported ({reason})", None, remedy) from error
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
     whole = chosen_extents(derived, table, chosen)
     ranges |= {name: value for name, value in whole.items() if isinstance(value, DimRange)}

@@ -19,6 +19,7 @@ from ..onnx_constants import shape_inputs
 from ..onnx_graph import nodes, opsets_of, subgraphs
 from ..onnx_types import ValueType, dtype_name
 from ..quiet import quiet_importer
+from ..reasons import reason_in_words
 from . import control_flow
 from .node_importer import NodeImporter
 
@@ -79,8 +80,8 @@ class Importer(NodeImporter):
         except Exception as error:  # guard: TVM's converters raise anything; the reason is told
             self._end_blocks()
             where = f" at operator {self._at}" if self._at else ""
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            advice = self._bind_inputs(model) or self._advice(reason)
+            reason, instead = reason_in_words(error)
+            advice = self._bind_inputs(model) or instead or self._advice(str(error))
             raise UserError(
                 f"{source} cannot be imported{where} ({reason})", None, advice
             ) from error

@@ -14,12 +14,13 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ...errors import UserError
 from ..half_intermediates import narrowed, rounds_between
+from ..reasons import reason_in_words
 from ..registry import Unsupported
 from ..tensor_types import HALF, dtype_of
 from . import complex_pairs, control_flow
 from .call import COMPLEX, FLOAT8, Call, Convert, WideCall, refusal
 from .complex_pairs import Pair
-from .operator_errors import compare, ignoring, operator_name, reason_of
+from .operator_errors import compare, ignoring, operator_name
 from .python_numbers import as_tensor, on_numbers
 from .registry import CONVERTERS, PYTHON, REAL, key_of
 from .symbolic_extent import expression
@@ -132,7 +133,8 @@ class Importer(translator.ExportedProgramImporter):
         except UserError:
             raise
         except Exception as error:  # guard: told as the refusal's reason
-            raise UserError(f"{name} cannot be converted ({reason_of(error)})") from error
+            reason, instead = reason_in_words(error)
+            raise UserError(f"{name} cannot be converted ({reason})", None, instead) from error
         ignored = call.ignored()
         if ignored:
             raise ignoring(name, ignored, call.given)
