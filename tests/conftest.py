@@ -69,6 +69,41 @@ inspect.getouterframes = own_frames
 WITHOUT_TORCH = Path(__file__).with_name("without_torch")
 
 
+def pytest_configure(config):
+    """Let ``cpu`` be the CPU that ``TESTS_CPU`` names, such as x86-64-v4 or sapphirerapids.
+
+    What does not run on this machine is compiled and then skipped. Processes that tests start see
+    this machine's CPU.
+    """
+    if name := os.environ.get("TESTS_CPU"):
+        from tvm import relax
+
+        from tvm_fusion.device import cpu, probe
+
+        named = cpu.named(name, [])
+        cpu.host = lambda: named
+        if not set(named.device.features) <= set(probe.host_cpu().features):
+            relax.VirtualMachine.__init__ = _skip_what_runs
+
+
+def _skip_what_runs(*_args, **_options):
+    pytest.skip(f"this machine does not run code for {os.environ['TESTS_CPU']}")
+
+
+def _skipping_what_is_refused(item):
+    """Skip where an artifact for another CPU is refused, by a test or a fixture."""
+    try:
+        return (yield)
+    except Exception as error:  # guard: of one text alone, and only where another CPU is named
+        if "TESTS_CPU" in os.environ and ": this CPU is " in str(error):
+            _skip_what_runs()
+        raise
+
+
+pytest_runtest_setup = pytest.hookimpl(wrapper=True)(_skipping_what_is_refused)
+pytest_runtest_call = pytest.hookimpl(wrapper=True)(_skipping_what_is_refused)
+
+
 def pytest_collection_finish(session):
     """Let garbage be looked for seldom.
 
