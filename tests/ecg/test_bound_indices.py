@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 import tvm
+from relax_modules import main_module
+from tvm import relax, tirx
 from tvm.script import tirx as T
 
 from tvm_fusion.core.untouched import SCHEDULED
 from tvm_fusion.ecg.bound_indices import IN_RANGE, BoundIndices, bound_indices
+from tvm_fusion.ecg.legalize import Legalize
 
 
 @T.prim_func(private=True, s_tir=True)
@@ -82,6 +85,21 @@ def test_reads_are_clamped_and_writes_left_out(before, after):
     mod = BoundIndices()(tvm.IRModule({"main": before}))
     tvm.ir.assert_structural_equal(mod["main"], after.with_attr(IN_RANGE, True))
     assert bound_indices(mod["main"]).same_as(mod["main"])
+
+
+def test_what_provably_is_in_range_stays():
+    assert bound_indices(gathered).same_as(gathered)
+
+
+def test_a_clipped_index_of_a_symbolic_axis_stays():
+    extent = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType([extent, 3], "float32"))
+    i = relax.Var("i", relax.TensorType([7], "int64"))
+    with tvm.target.Target("llvm"):
+        mod = Legalize()(main_module([x, i], relax.op.take(x, i, axis=0, mode="clip")))
+    (kernel,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    assert IN_RANGE not in kernel.attrs
+    assert bound_indices(kernel).same_as(kernel)
 
 
 def test_a_loop_over_a_range_that_is_read_gives_bounded_indices():

@@ -33,6 +33,7 @@ from .record import record_of
 #: Attribute of a function whose data-dependent indices are in range: bounded, or by construction,
 #: where it counts or permutes and reads no index from outside.
 IN_RANGE = "tvm_fusion.indices_in_range"
+_MOST_ELEMENTS = 1 << 30  # of an axis; within any type of indices
 
 
 @tvm.transform.module_pass(opt_level=0, name="BoundIndices")
@@ -120,6 +121,8 @@ class _Bounds:
         self._analyzer = sym.Analyzer()
         self._guards: dict[int, tirx.Stmt] = {}  # by their addresses
         self._most: dict[int, ir.Expr] = {}  # trips of loops, by their variables
+        for param in func.params:
+            self._bind_extents(param)
         structural_walk(func.body, (tirx.For, self._range))
 
     def body(self) -> tirx.Stmt:
@@ -133,13 +136,21 @@ class _Bounds:
             ],
         )
 
+    def _bind_extents(self, param: ir.Var) -> None:
+        """Take symbolic extents as positive: no element of an empty tensor is computed."""
+        if isinstance(param.ty, tirx.BufferType):
+            for extent in param.ty.shape:
+                if isinstance(extent, ir.Var):
+                    bounds = ir.Range.from_min_extent(_of(extent, 1), _of(extent, _MOST_ELEMENTS))
+                    self._analyzer.bind(extent, bounds, allow_override=True)
+
     def _range(self, loop: tirx.For) -> None:
         if _depends(loop.extent, self._dependent):
             extents = _extents_run_through(loop)
             if extents:
                 self._most[hash(loop.loop_var)] = functools.reduce(tirx.min, extents)
         if all(isinstance(x, tirx.IntImm) for x in (loop.min, loop.extent)):
-            bounds = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
+            bounds = ir.Range.from_min_extent(loop.min, loop.extent)
             self._analyzer.bind(loop.loop_var, bounds, allow_override=True)
 
     def _load(self, load: ir.TensorLoad) -> ir.Expr:
@@ -205,7 +216,7 @@ class _Bounds:
         ranges = []
         for r, extent in zip(region.region, region.source.shape, strict=True):
             start = self._clamped(r.min, extent) if _is_one(r.extent) else r.min
-            ranges.append(r if start is r.min else ir.Range.from_min_extent(start, r.extent))
+            ranges.append(r if start.same_as(r.min) else ir.Range.from_min_extent(start, r.extent))
         return region if _same(ranges, region.region) else tirx.BufferRegion(region.source, ranges)
 
     def _loop(self, loop: tirx.For) -> tirx.Stmt:
@@ -311,5 +322,5 @@ def _is_one(extent: ir.Expr) -> bool:
     return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
-def _same(new: Iterable[object], old: Iterable[object]) -> bool:
-    return all(a is b for a, b in zip(new, old, strict=True))
+def _same(new: Iterable[Any], old: Iterable[Any]) -> bool:
+    return all(a.same_as(b) for a, b in zip(new, old, strict=True))
