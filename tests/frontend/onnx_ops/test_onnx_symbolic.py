@@ -138,7 +138,7 @@ def given(model, size):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, onnxruntime_run):
+def folder(tmp_path_factory):
     """Compile all, and run all of them in one process without the compiler."""
     root = tmp_path_factory.mktemp("symbolic")
     for name in GRAPHS:
