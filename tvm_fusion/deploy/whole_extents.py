@@ -39,7 +39,12 @@ def _whole(func: relax.Function) -> relax.Function:
     by_steps = {v: tirx.floordiv(extents[v], steps[v.name][1]) for v in numbers}
     shape = relax.Var("steps", relax.ShapeType(numbers))
     computed = relax.ShapeExpr([by_steps[v] for v in numbers])
-    bindings: list[Any] = [relax.MatchCast(shape, computed, relax.ShapeType(numbers))]
+    # Bound on its own: TVM 0.27 finds no slot for expressions in the value of a MatchCast.
+    given = relax.Var("whole_steps", relax.ShapeType(list(computed.values)))
+    bindings: list[Any] = [
+        relax.VarBinding(given, computed),
+        relax.MatchCast(shape, given, relax.ShapeType(numbers)),
+    ]
     params = []
     for i, param in enumerate(func.params):
         if i == at:

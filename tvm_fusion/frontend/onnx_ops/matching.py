@@ -18,7 +18,7 @@ from ...signature import EqualExtents
 from ..extents import from_tir
 from ..registry import Unsupported
 from ..shape_values import Facts
-from ..shape_values.facts import as_expr
+from ..shape_values.facts import as_expr, variables_of
 from ..tensor_types import dtype_of, static
 
 #: Operators that broadcast all of their inputs.
@@ -99,13 +99,14 @@ class Matcher:
         """
         have = _shape(value)
         assert have is not None
-        is_same = True
-        for own, wanted in zip(have, shape, strict=True):
+        axes, is_checked = [], True
+        for axis, (own, wanted) in enumerate(zip(have, shape, strict=True)):
             if self._is_plain(own, wanted):
                 continue
-            is_same = False
+            axes.append(axis)
             if self._facts.equal(own, wanted):
                 continue
+            is_checked &= self.is_sure and self._facts.knows(own, wanted)
             one, other = from_tir(as_expr(own)), from_tir(as_expr(wanted))
             if self._facts.decide(as_expr(own) == as_expr(wanted)) is False:
                 raise Unsupported(
@@ -115,8 +116,24 @@ class Matcher:
             found = EqualExtents(str(one), str(other), title)
             if self.is_sure and found not in self.required:
                 self.required.append(found)
-        if is_same:
+        if not axes:
             return value
+        if is_checked:
+            # The elements below the extent, which are all of them: a slice is fused like any other
+            # operator. TVM 0.27 recurses without end over a MatchCast of ``2*((h + 1)//2)`` to h.
+            ends = [as_expr(shape[axis]) for axis in axes]
+            zeros = [0] * len(axes)
+            return self._bb.emit(
+                relax.op.strided_slice(value, axes, zeros, ends, assume_inbound=True)
+            )
+        for axis in axes:
+            own = {var.name for var in variables_of(as_expr(have[axis]))}
+            if own & {var.name for var in variables_of(as_expr(shape[axis]))}:
+                one, other = from_tir(as_expr(have[axis])), from_tir(as_expr(shape[axis]))
+                raise Unsupported(
+                    f"joins extents {one} and {other} in a branch or over sizes known at run time",
+                    "give ranges with a step, by which they are equal",
+                )
         ty = relax.TensorType([as_expr(extent) for extent in shape], dtype_of(value))
         return self._bb.match_cast(self._bb.emit(value), ty)
 

@@ -68,6 +68,10 @@ class Facts:
         one, other = as_expr(one), as_expr(other)
         return bool(expr_deep_equal(one, other)) or self.proves(one == other)
 
+    def knows(self, *values: Any) -> bool:
+        """Tell whether expressions are over dimensions of known ranges alone."""
+        return all(var in self._ranges for value in values for var in variables_of(value))
+
     def bounds(self, value: Any) -> tuple[int, int]:
         """Return the least and the largest value that an expression may have."""
         if not isinstance(value, ir.Expr):

@@ -291,7 +291,7 @@ def _reduce(name: str, facts: Facts, arrays: Arrays, attributes: Any) -> Symboli
         lines = np.moveaxis(result, axis, 0)
         total = np.empty(lines.shape[1:], object)
         for place in np.ndindex(total.shape):
-            numbers = [lines[i, *place] for i in range(len(lines))]
+            numbers = [lines[(i, *place)] for i in range(len(lines))]
             total[place] = functools.reduce(function, numbers)
         result = np.expand_dims(total, axis)
     if not attributes.get("keepdims", 1):
