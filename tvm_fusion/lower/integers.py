@@ -13,15 +13,15 @@ machine division ends the process at both, and both are undefined to LLVM.
 A float becomes a signed integer of 32 bits, or of 64 for types of 64, truncated; where that holds no
 such number (NaN too) it is the smallest one, as on x86. Narrower types take the low bits. Unsigned
 types of 32 and 64 bits take 2^(bits - 1) off before and put it back after, if the number has it.
-That is what PyTorch, ONNX Runtime and numpy compute on x86. Other processors and GPUs saturate, so
-that there a comparison chooses. Numbers that are clamped before are cast as they are.
+That is what PyTorch, ONNX Runtime and numpy compute on x86. A comparison chooses: GPUs saturate, and
+LLVM takes any instruction for what it leaves undefined, even one of 64 bits for 32 on x86. Numbers
+that are clamped before are cast as they are.
 
 Sums of reductions are left as additions until here, since TVM tells reductions by them.
 """
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
 from tvm import ir, tirx
@@ -33,7 +33,6 @@ from ..core.integers import PREFIX, bits_of, is_integer, operands_of, with_opera
 from ..core.integer_ranges import limits, range_of
 
 _OPERATORS: dict[str, type] = {"add": tirx.Add, "sub": tirx.Sub, "mul": tirx.Mul}
-_X86 = ("x86", "amd64", "i386", "i686")
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="LowerIntegers")
@@ -55,10 +54,10 @@ class LowerIntegers:
                 return node
             return tirx.BufferStore(node.buffer, value, list(node.indices))
 
-        kinds: list[Any] = [(ir.Call, call)]
-        if _loads_integers(func.body):
-            kinds.append((tirx.BufferStore, store))
-        return func.with_body(structural_map(func.body, kinds, order="post"))
+        body = func.body
+        if _loads_integers(body):  # before the calls: what these become is not to be rewritten
+            body = structural_map(body, (tirx.BufferStore, store), order="post")
+        return func.with_body(structural_map(body, (ir.Call, call), order="post"))
 
 
 def _loads_integers(body: tirx.Stmt) -> bool:
@@ -73,7 +72,6 @@ class _Lowering:
     def __init__(self, target: Any) -> None:
         kind = "" if target is None else str(target.kind.name)
         self._in_c = kind == "cuda"
-        self._truncates = kind == "llvm" and _is_x86(target)
 
     def written(self, call: ir.Call) -> ir.Expr:
         """Write one call, whose operands are written."""
@@ -114,8 +112,9 @@ class _Lowering:
             wide = _with(dtype, f"uint{max(bits, 32)}")
         elif bits < 32:
             return kind(a, b)
-        else:
-            wide = _with(dtype, f"{'u' if dtype[0] == 'u' else ''}int{2 * bits}")
+        else:  # products of the largest unsigned numbers take all bits, differences a sign
+            is_unsigned = dtype[0] == "u" and kind is tirx.Mul
+            wide = _with(dtype, f"{'u' if is_unsigned else ''}int{2 * bits}")
         return tirx.Cast(dtype, kind(tirx.Cast(wide, a), tirx.Cast(wide, b)))
 
     def _shift(self, name: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
@@ -182,14 +181,10 @@ class _Lowering:
 
     def _truncated(self, dtype: str, value: ir.Expr) -> ir.Expr:
         """Cast to a signed integer of 32 or 64 bits; its smallest for what that cannot hold."""
-        made = tirx.Cast(dtype, value)
-        if self._truncates:
-            return made  # one instruction, which does just that
         source, least = str(value.ty.dtype), limits(dtype)[0]
-        inside = tirx.And(
-            tirx.GE(value, _const(float(least), source)), tirx.LT(value, _const(-float(least), source))
-        )
-        return tirx.Select(inside, made, _const(least, dtype))
+        first, beyond = (_const(sign * float(least), source) for sign in (1, -1))
+        inside = tirx.And(tirx.GE(value, first), tirx.LT(value, beyond))
+        return tirx.Select(inside, tirx.Cast(dtype, value), _const(least, dtype))
 
 
 def _fits(expr: ir.Expr) -> bool:
@@ -233,7 +228,3 @@ def _with(like: str, element: str) -> str:
     """Give a type the lanes of another."""
     lanes = like.partition("x")[2]
     return f"{element}x{lanes}" if lanes else element
-
-
-def _is_x86(target: Any) -> bool:
-    return str(target.attrs.get("mtriple") or platform.machine()).lower().startswith(_X86)
