@@ -1,4 +1,4 @@
-"""Integers of models from end to end: they wrap around as numpy's do, and no divisor ends a process."""
+"""Integers of models from end to end: as numpy's they wrap around, and no divisor ends it."""
 
 import subprocess
 import sys
@@ -107,7 +107,7 @@ BINARY = {
 
 
 @pytest.mark.parametrize(
-    "rewrite, results", [("search", 5), pytest.param("none", 40, marks=pytest.mark.slow)]
+    ("rewrite", "results"), [("search", 5), pytest.param("none", 40, marks=pytest.mark.slow)]
 )
 def test_drawn_expressions_agree_with_numpy(tmp_path, rewrite, results):
     rng = np.random.default_rng()
@@ -128,8 +128,8 @@ def test_drawn_expressions_agree_with_numpy(tmp_path, rewrite, results):
         np.testing.assert_array_equal(got[name], drawn.values[name], name)
 
 
-WRAPPING = """g (int32[9] x, int32[9] y, int64[9] w, uint8[9] u) => (int64[9] a, int32[9] b, bool[9] c,
-        int32[9] d, int32[1] e, int64[9] f, uint8[9] g, int32[1] h, int32[9] i)
+WRAPPING = """g (int32[9] x, int32[9] y, int64[9] w, uint8[9] u) => (int64[9] a, int32[9] b,
+        bool[9] c, int32[9] d, int32[1] e, int64[9] f, uint8[9] g, int32[1] h, int32[9] i)
     <int32 two = {2}, int32 three = {3}, int32 six = {6}, int64 zero = {0}, int32 ten = {10},
      int64[1] all = {0}> {
     x3 = Mul(x, three)  a = Cast<to = 7>(x3)

@@ -43,7 +43,7 @@ op = relax.op
 
 
 @pytest.mark.parametrize(
-    "make, dtypes, expected",
+    ("make", "dtypes", "expected"),
     [
         (op.multiply, ["int32", "int32"], ["wrapping_mul"]),
         (op.add, ["uint8", "uint8"], ["wrapping_add"]),

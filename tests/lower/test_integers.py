@@ -39,7 +39,7 @@ def test_cuda_adds_unsigned_numbers():
 
 @pytest.mark.parametrize("target", ["x86-64", "aarch64", "rocm"])
 @pytest.mark.parametrize(
-    "dtype, wide", [("int32", "int64"), ("int64", "int128"), ("uint32", "uint64")]
+    ("dtype", "wide"), [("int32", "int64"), ("int64", "int128"), ("uint32", "uint64")]
 )
 def test_llvm_multiplies_in_twice_the_bits(target, dtype, wide):
     got, a, b = lowered(lambda a, b: wrapping("mul", dtype, a, b), target, dtype)

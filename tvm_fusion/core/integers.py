@@ -1,11 +1,12 @@
 """Integer arithmetic of user data: it wraps around, and TVM takes no part of it apart.
 
 TIR has one kind of integer arithmetic, that of indices: it never overflows. The simplifier makes
-``x`` of ``x * 6 // 6``, true of ``x + 1 > x``, and LLVM is told the same (``nsw``, ``nuw``). Numbers
-of a model wrap around instead, as in PyTorch, ONNX Runtime and numpy. :func:`wrapped` decides what
-is which, once, where an operator becomes TensorIR: all arithmetic on what is loaded, except within
-indices, becomes calls of operators that only this package knows; passes and simplifiers leave
-them alone, and :mod:`tvm_fusion.lower.integers` writes them for a target behind the last of them.
+``x`` of ``x * 6 // 6``, true of ``x + 1 > x``, and LLVM is told the same (``nsw``, ``nuw``).
+Numbers of a model wrap around instead, as in PyTorch, ONNX Runtime and numpy. :func:`wrapped`
+decides what is which, once, where an operator becomes TensorIR: all arithmetic on what is loaded,
+except within indices, becomes calls of operators that only this package knows; passes and
+simplifiers leave them alone, and :mod:`tvm_fusion.lower.integers` writes them for a target behind
+the last of them.
 
     wrapping_add, wrapping_sub, wrapping_mul                  modulo 2^bits
     wrapping_floordiv, .._floormod, .._truncdiv, .._truncmod  0 where the divisor is 0
@@ -249,4 +250,3 @@ def with_operands(expr: Any, new: list[ir.Expr]) -> ir.Expr:
 def _with_lanes(element: str, like: str) -> str:
     lanes = like.partition("x")[2]
     return f"{element}x{lanes}" if lanes else element
-

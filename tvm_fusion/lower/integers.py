@@ -10,12 +10,12 @@ translate without an assumption about overflow:
 A quotient whose divisor may be 0 divides by 1 there and is 0; x / -1 is -x, which wraps around:
 machine division ends the process at both, and both are undefined to LLVM.
 
-A float becomes a signed integer of 32 bits, or of 64 for types of 64, truncated; where that holds no
-such number (NaN too) it is the smallest one, as on x86. Narrower types take the low bits. Unsigned
-types of 32 and 64 bits take 2^(bits - 1) off before and put it back after, if the number has it.
-That is what PyTorch, ONNX Runtime and numpy compute on x86. A comparison chooses: GPUs saturate, and
-LLVM takes any instruction for what it leaves undefined, even one of 64 bits for 32 on x86. Numbers
-that are clamped before are cast as they are.
+A float becomes a signed integer of 32 bits, or of 64 for types of 64, truncated; where that holds
+no such number (NaN too) it is the smallest one, as on x86. Narrower types take the low bits.
+Unsigned types of 32 and 64 bits take 2^(bits - 1) off before and put it back after, if the number
+has it. That is what PyTorch, ONNX Runtime and numpy compute on x86. A comparison chooses: GPUs
+saturate, and LLVM leaves the result undefined. Numbers that are clamped before are cast as they
+are.
 
 Sums of reductions are left as additions until here, since TVM tells reductions by them.
 """
@@ -29,8 +29,8 @@ from tvm.ir.transform import PassContext
 
 from .._tvm.structural import structural_map, structural_walk
 from ..core.expressions import call_name
-from ..core.integers import PREFIX, bits_of, is_integer, operands_of, with_operands, wraps
 from ..core.integer_ranges import limits, range_of
+from ..core.integers import PREFIX, bits_of, is_integer, operands_of, with_operands, wraps
 
 _OPERATORS: dict[str, type] = {"add": tirx.Add, "sub": tirx.Sub, "mul": tirx.Mul}
 
