@@ -32,6 +32,7 @@ from .lower.booleans import BytesForBooleans
 from .lower.cse import without_cse
 from .lower.flatten import s_tir_pipeline
 from .lower.hyperbolic import HyperbolicByExponentials
+from .lower.integers import LowerIntegers
 from .lower.names import ValidNames
 from .lower.nan import KeepNaNTests, PassNaNOn
 from .lower.narrow_lanes import NarrowLanes
@@ -146,11 +147,11 @@ def tir_pipeline():
             NaturalAlignment(),
             RegistersOnStack(),
         ]
-        return Sequential([*before, finalize_host_tvm(), PassNaNOn()])
+        return Sequential([*before, finalize_host_tvm(), LowerIntegers(), PassNaNOn()])
 
     def finalize_device() -> Pass:
         before = [ReadBehindWaits(), PrivateReductionResults(), NarrowLanes()]
-        return Sequential([*before, finalize_device_tvm(), PassNaNOn()])
+        return Sequential([*before, finalize_device_tvm(), LowerIntegers(), PassNaNOn()])
 
     return run, finalize_host, finalize_device
 

@@ -28,6 +28,7 @@ from .legalizations.scan import has_kernel
 from .legalizations.sorting import sorted_by_keys, takes_keys
 from .long_extrema import SplitLongExtrema
 from .record import describe, stamp
+from .wrap_integers import wrap_integers
 
 # How these are expressed depends on the target; TVM does it in passes of their own.
 DISPATCHED = (
@@ -207,9 +208,13 @@ def _symbols(shape: relax.ShapeExpr) -> list[tirx.Var]:
 
 
 def _stamped(expansion: Expansion, call: relax.Call) -> Expansion:
+    name = str(call.op.name)
+    for gvar, func in expansion.funcs.items():
+        if isinstance(func, tirx.PrimFunc):
+            expansion = expansion.with_func(gvar, wrap_integers(func, name))
     if expansion.kernel is None:
         return expansion
     gvar, func = expansion.kernel
-    if str(call.op.name) in EXTREMA:
+    if name in EXTREMA:
         func = from_infinity(func)
     return expansion.with_func(gvar, stamp(func, describe(call)))
