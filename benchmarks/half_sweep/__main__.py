@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=600, help="seconds a program")
     parser.add_argument("--render", action="store_true", help="write the page again, no more")
     options = parser.parse_args()
-    stored: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    stored = load()
     tasks = [] if options.render else [*_tasks(options)]
     for key, found in _swept(tasks, options.workers, options.limit):
         if found["outcome"] in ("wrong", "crash"):
@@ -44,12 +44,27 @@ def main() -> int:
     return 1 if bad(stored) else 0
 
 
-def _write(stored: dict[str, Any]) -> None:
+def load() -> dict[str, dict[str, Any]]:
+    """Read the record: what became of each case, by ``framework dtype name``."""
+    kinds = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return {
+        f"{kind} {name}": {"outcome": found} if isinstance(found, str) else found
+        for kind, cases in kinds.items()
+        for name, found in cases.items()
+    }
+
+
+def _write(stored: dict[str, dict[str, Any]]) -> None:
     """Write the record and its page, after each case: a sweep may take an hour."""
-    stored = dict(sorted(stored.items()))
+    kinds: dict[str, dict[str, Any]] = {}
+    for key, found in sorted(stored.items()):
+        framework, dtype, name = key.split()
+        known = {field: value for field, value in found.items() if value}
+        told: Any = known if len(known) > 1 else known["outcome"]
+        kinds.setdefault(f"{framework} {dtype}", {})[name] = told
     RECORD.parent.mkdir(exist_ok=True)
-    RECORD.write_text(records.text(stored))
-    (HERE / "README.md").write_text(page(stored))
+    RECORD.write_text(records.text(kinds))
+    (HERE / "README.md").write_text(page(dict(sorted(stored.items()))))
 
 
 def _tasks(options: argparse.Namespace) -> Iterator[str]:

@@ -70,7 +70,9 @@ def _differs(found: np.ndarray, exact: np.ndarray, single: np.ndarray) -> tuple[
         infinite = beyond & np.isinf(x) & (np.sign(x) == np.sign(y))
         same = (np.isnan(x) & np.isnan(y)) | (x == y)
         right = near | infinite | same
-        theirs = ~right & np.isfinite(y) & ~np.isfinite(z)
+        # onnx's reference takes some statistics in float32 whatever it is given.
+        known = np.isfinite(y) | (np.isnan(y) & (name == "bfloat16"))
+        theirs = ~right & known & ~np.isfinite(z)
     bad = ~right & ~theirs
     return _worst(bad, x, y), _worst(theirs, x, y)
 

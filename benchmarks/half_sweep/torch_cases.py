@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,7 @@ def case(name: str, dtype: str) -> tuple[Case, Sample] | None:
         exact = {wide: _eager(sample.program) for wide in ("float64", "float32")}
         inputs = [array(x.float()) if h else array(x) for x, h in zip(given, is_half, strict=True)]
         peer = _eager(sample.program)
-        made = Case(
-            name, dtype, inputs, is_half, lambda part=part: compiled([part])[0], exact, peer
-        )
+        made = Case(name, dtype, inputs, is_half, partial(_alone, part), exact, peer)
         if _is_comparable(made):
             return made, part
     return None
@@ -99,6 +98,10 @@ def compiled(parts: Sequence[Sample]) -> list[Run]:
         return run
 
     return [runs(number) for number in range(len(parts))]
+
+
+def _alone(part: Sample) -> Run:
+    return compiled([part])[0]
 
 
 def _eager(program: torch.nn.Module) -> Run:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -87,9 +85,10 @@ def test_an_operator_that_squares_in_its_own_type_is_found():
 def test_the_record_is_clean_and_its_page_is_generated():
     from benchmarks.half_sweep import __main__ as command
 
-    stored = json.loads(command.RECORD.read_text())
+    stored = command.load()
     assert not bad(stored)
-    assert sum(found["outcome"] == "right" for found in stored.values()) > 100
+    assert all(found["outcome"] in ("right", "as peer", "refused") for found in stored.values())
+    assert sum(found["outcome"] == "right" for found in stored.values()) > len(stored) / 2 > 25
     assert (command.HERE / "README.md").read_text() == page(stored)
 
 

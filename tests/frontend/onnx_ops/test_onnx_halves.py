@@ -41,6 +41,7 @@ OPERATORS = {
     "Softsign": ({}, lambda x: x / (1 + np.abs(x))),
     "HardSwish": ({}, lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
     "Celu": ({}, lambda x: np.where(x > 0, x, np.exp(np.minimum(x, 0)) - 1)),
+    "Elu": ({}, lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
     "Tanh": ({}, np.tanh),
     "Sigmoid": ({}, lambda x: 1 / (1 + np.exp(-x))),
 }
