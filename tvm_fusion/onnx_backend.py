@@ -7,7 +7,7 @@ __name__)`` for the standard's own tests.
 A model is compiled when it is first run: for ranges of its symbolic dimensions around the extents
 of the inputs, so that other sizes need no compilation, or where that is not possible for these
 extents alone. Where an input carries a shape (axes, sizes, counts) that Relax cannot keep symbolic,
-for its value, too. What was compiled is kept with the prepared model and, where the environment variable
+for its value, too. What was compiled is kept with the prepared model and, where the variable
 ``TVM_FUSION_CACHE`` or the option ``cache`` names a folder, on the disk for later processes.
 """
 

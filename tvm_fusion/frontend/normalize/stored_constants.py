@@ -138,7 +138,8 @@ def _is_worth_it(node: Node, behind: set[Node]) -> bool:
     if operators & _SUMS:
         return True
     if any(name.startswith(_PRODUCTS[1]) for name in node.read_by):  # packed when it is compiled
-        return not operators <= _FREE or "astype" in operators
+        is_float = node.call is not None and "float" in str(node.call.ty.dtype)
+        return is_float and (not operators <= _FREE or "astype" in operators)
     if operators & _GATHERS:
         return not any(name.startswith(_PRODUCTS) for name in node.read_by)
     # Positions and masks: tables made of rows of numbers. Weights in another type are none.
