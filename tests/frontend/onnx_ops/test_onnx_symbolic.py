@@ -10,7 +10,9 @@ import pytest
 
 import tvm_fusion
 from tvm_fusion import DimRange
+from tvm_fusion.config import FusionConfig
 from tvm_fusion.errors import UserError
+from tvm_fusion.frontend import import_model
 
 HEAD = '<ir_version: 8, opset_import: ["": {}]>\n'
 LOAD = """
@@ -24,7 +26,6 @@ for folder in sys.argv[1:]:
         np.savez(given.with_name(given.name.replace("in", "out")), **found)
 assert "tvm" not in sys.modules
 """
-W = "<float[2, 3, 3, 3] w, float[4] twice = {1, 1, 2, 2}>"
 # Opset, graph, ranges, sizes: what tf2onnx, torch, keras and paddle write.
 GRAPHS = {
     "tf2onnx_reshape": (
@@ -99,14 +100,6 @@ GRAPHS = {
         {"h": DimRange(8, 64, 8), "w": DimRange(8, 64, 4)},
         [{"h": 8, "w": 12}, {"h": 40, "w": 8}],
     ),
-    "all_sorted": (
-        16,
-        """g (int64[b] x) => (int64[p] v, int64[q] i) <int64 last = {-1}, int64[1] one = {1}> {
-          s = Shape(x) k = Gather<axis = 0>(s, last) k1 = Reshape(k, one)
-          v, i = TopK<axis = -1>(x, k1) }""",
-        {"b": DimRange(1, 32)},
-        [{"b": 1}, {"b": 32}],
-    ),
     "padded_to_a_multiple": (
         18,
         """g (float[1, n] x) => (float[p, q] y)
@@ -168,6 +161,18 @@ def unaligned(tmp_path_factory):
     model, _, _ = model_of("feature_pyramid")
     artifact = tvm_fusion.compile(model, target="cpu", dims={"h": DimRange(4, 64), "w": 8})
     return artifact.export(tmp_path_factory.mktemp("unaligned") / "a")
+
+
+def test_as_many_as_there_are_elements(run, onnxruntime_run):
+    """TopK with K of the shape, as sequences are sorted by length."""
+    text = """g (int64[b] x) => (int64[p] v, int64[q] i) <int64 last = {-1}, int64[1] one = {1}> {
+      s = Shape(x) k = Gather<axis = 0>(s, last) k1 = Reshape(k, one)
+      v, i = TopK<axis = -1>(x, k1) }"""
+    model = onnx.parser.parse_model(HEAD.format(16) + text)
+    mod = import_model(model, FusionConfig(dims={"b": DimRange(1, 32)})).mod
+    x = np.array([3, 9, 4, 1], "int64")
+    for found, wanted in zip(run(mod, x), onnxruntime_run(model, x=x), strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_sizes_of_which_levels_differ_are_refused_in_one_sentence(unaligned):

@@ -187,6 +187,11 @@ Manifest Manifest::Read(const std::string& folder, const std::string& arch) {
     FunctionEntry& function = result.functions[name];
     function.inputs = Specs(signature["inputs"]);
     function.outputs = Specs(signature["outputs"]);
+    if (signature.Has("equal")) {
+      for (const Node& pair : signature["equal"].Items()) {
+        function.equal.push_back({pair["one"].Text(), pair["other"].Text(), pair["where"].Text()});
+      }
+    }
     function.weights = entry["weights"].Texts();
     if (entry.Has("weights_as_tuple")) function.weights_as_tuple = entry["weights_as_tuple"].Truth();
     for (const std::string& weight : function.weights) {

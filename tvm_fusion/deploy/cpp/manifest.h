@@ -19,8 +19,15 @@ struct TensorSpec {
   const std::string& Held() const { return storage.empty() ? dtype : storage; }
 };
 
+// Two extents that are equal in every call, and the operator that joins them.
+struct EqualExtents {
+  Extent one, other;
+  std::string where;
+};
+
 struct FunctionEntry {
   std::vector<TensorSpec> inputs, outputs;
+  std::vector<EqualExtents> equal;
   std::vector<std::string> weights;
   bool weights_as_tuple = false;
 };

@@ -179,7 +179,14 @@ const FunctionEntry& Model::Entry(const std::string& function) const {
 
 NamedTensors Model::Run(const std::map<std::string, ffi::Tensor>& inputs, const std::string& function) {
   const FunctionEntry& entry = Entry(function);
-  CheckInputs(entry.inputs, inputs, manifest_.dims);
+  Extents extents = CheckInputs(entry.inputs, inputs, manifest_.dims);
+  for (const EqualExtents& pair : entry.equal) {
+    std::optional<int64_t> one = Evaluate(pair.one, extents), other = Evaluate(pair.other, extents);
+    if (!one || !other || *one == *other) continue;
+    throw UserError("the inputs do not fit: " + pair.where + " joins " + std::get<std::string>(pair.one) + " = " +
+                    std::to_string(*one) + " and " + std::get<std::string>(pair.other) + " = " +
+                    std::to_string(*other) + "; expected sizes for which these are equal.");
+  }
   std::vector<ffi::Any> arguments;
   for (const TensorSpec& spec : entry.inputs) arguments.emplace_back(CopyTo(inputs.at(spec.name), device_));
   ffi::Array<ffi::Tensor> weights;

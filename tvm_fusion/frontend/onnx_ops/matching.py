@@ -114,6 +114,7 @@ class Matcher:
                     "correct the model, or give other ranges",
                 )
             found = EqualExtents(str(one), str(other), title)
+            is_checked &= "T." not in f"{one}{other}"  # what a signature can say
             if self.is_sure and found not in self.required:
                 self.required.append(found)
         if not axes:
