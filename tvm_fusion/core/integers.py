@@ -213,7 +213,7 @@ def bits_of(dtype: str) -> int:
 def operands_of(expr: Any) -> list[ir.Expr]:
     """List the operands of a scalar expression's outermost node, indices of loads excepted."""
     if isinstance(expr, ir.Call):
-        return [arg for arg in expr.args if isinstance(arg, ir.Expr)]
+        return [arg for arg in expr.args if _is_number(arg)]
     chosen = choice(expr)
     if chosen is not None:
         return list(chosen)
@@ -230,11 +230,16 @@ def operands_of(expr: Any) -> list[ir.Expr]:
     return []
 
 
+def _is_number(arg: Any) -> bool:
+    """Whether an argument is a number or a vector: calls have names and types as well."""
+    return isinstance(arg, ir.Expr) and isinstance(arg.ty, ir.PrimType)
+
+
 def with_operands(expr: Any, new: list[ir.Expr]) -> ir.Expr:
     """Exchange what :func:`operands_of` lists."""
     if isinstance(expr, ir.Call):
         given = iter(new)
-        args = [next(given) if isinstance(arg, ir.Expr) else arg for arg in expr.args]
+        args = [next(given) if _is_number(arg) else arg for arg in expr.args]
         return ir.Call(expr.op, args, expr.attrs, expr.ty_args, None, expr.ty)
     if isinstance(expr, tirx.Cast):
         return tirx.Cast(str(expr.ty.dtype), new[0])
