@@ -17,6 +17,7 @@ from .scan import NAME as CUMSUM
 from .scan import cumsum
 from .scatter import NAME as SCATTER
 from .scatter import scatter_nd
+from .unsigned import UNSIGNED
 from .where import where
 
 LEGALIZATIONS: dict[str, Legalization] = {
@@ -25,6 +26,7 @@ LEGALIZATIONS: dict[str, Legalization] = {
     **FINITENESS,
     **HYPERBOLIC,
     **REMAINDERS,
+    **UNSIGNED,
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
     "relax.log_add_exp": log_add_exp,
     "relax.where": where,
