@@ -22,7 +22,8 @@ def test_gather_of_packed_rows(agrees, rng, bits, has_zeros):
     if has_zeros:
         inputs["z"] = rng.integers(0, 256, (rows, -(-blocks * bits // 8))).astype("uint8")
     agrees(
-        "com.microsoft::GatherBlockQuantized", inputs, {"y": F32}, constants=[*inputs.keys() - {"i"}],
+        "com.microsoft::GatherBlockQuantized", inputs, {"y": F32},
+        constants=[*inputs.keys() - {"i"}],
         bits=bits, block_size=size, gather_axis=0, quantize_axis=1,
     )  # fmt: skip
 
@@ -52,9 +53,7 @@ def test_dynamic_lstm(agrees, rng, onnx_model, onnxruntime_run, direction, per_r
         "rz": np.zeros(shape, "int8"),
     }
     wide = {
-        name: np.swapaxes(
-            inputs[name].astype(F32) * inputs[scale].reshape(directions, 1, -1), 1, 2
-        )
+        name: np.swapaxes(inputs[name].astype(F32) * inputs[scale].reshape(directions, 1, -1), 1, 2)
         for name, scale in (("w", "ws"), ("r", "rs"))
     }
     given = {n: inputs[n] for n in ("x", "w", "r", "b", "h", "c", "p")} | wide

@@ -26,8 +26,10 @@ def dynamic_lstm(node: Node) -> Any:
     by about a hundredth of what they would be without.
     """
     weights = [_weights(node, 1, 8), _weights(node, 2, 10)]
-    names = ("activation_alpha", "activation_beta", "activations", "clip", "direction")
-    names = (*names, "hidden_size", "input_forget")
+    names = (
+        *("activation_alpha", "activation_beta", "activations", "clip", "direction"),
+        *("hidden_size", "input_forget"),
+    )
     given = {name: value for name in names if (value := node.attribute(name)) is not None}
     label = node.proto.name or node.proto.output[0]
     sentence = (
