@@ -163,3 +163,26 @@ def test_programs_outlive_the_process_in_a_cache(tmp_path, monkeypatch):
     second = backend.prepare(rows_model())
     np.testing.assert_array_equal(second.run([x])[0], first)
     np.testing.assert_allclose(second.run([x[:, :11]])[0], softmax(x[:, :11]), rtol=1e-5, atol=1e-7)
+
+
+def test_lists_as_inputs():
+    """Nested lists and numbers become arrays of the model's dtypes; sequences stay lists."""
+    text = '<ir_version: 9, opset_import: ["" : 18]> g (float[n,2] x, float[n] y) => (float[n,2] z)'
+    model = onnx.parser.parse_model(text + "{ w = Abs(y) v = Unsqueeze(w, a) z = Add(x, v) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "a"))
+    prepared = backend.prepare(model)
+    wanted = np.array([[2, -1], [7, 8]], "float32")
+    for inputs in ([[[1, -2], [3, 4]], [-1, 4.0]], {"x": [(1, -2), (3, 4)], "y": (-1, 4)}):
+        (result,) = prepared.run(inputs)
+        assert result.dtype == np.float32
+        np.testing.assert_array_equal(result, wanted)
+    with pytest.raises(UserError, match="input 'x' is no array"):
+        prepared.run([[[1, 2], [3]], [1, 2]])
+    values = onnx.helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
+    joined = onnx.helper.make_tensor_value_info("j", onnx.TensorProto.FLOAT, None)
+    node = onnx.helper.make_node("ConcatFromSequence", ["s"], ["j"], axis=0)
+    graph = onnx.helper.make_graph([node], "g", [values], [joined])
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    (result,) = backend.run_model(model, {"s": [[1.0, 2.0], np.array([3.0], "float32")]})
+    np.testing.assert_array_equal(result, np.array([1, 2, 3], "float32"))

@@ -36,7 +36,7 @@ from .frontend.onnx import dim_table
 from .frontend.onnx_constants import shape_inputs
 from .frontend.onnx_file import load as load_file
 from .frontend.onnx_rewrite import without_optionals
-from .frontend.onnx_sequences import elements_of, with_elements
+from .frontend.onnx_sequences import element_type, elements_of, with_elements
 from .signature import DimRange
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class PreparedModel(BackendRep):
         bound = {*stored, *options.get("constants", ())}
         self._inputs = [info.name for info in model.graph.input if info.name not in bound]
         self._outputs = [info.name for info in model.graph.output]
+        self._types = {info.name: info.type for info in without_optionals(model).graph.input}
         self._carry_shapes = tuple(name for name in shape_inputs(model) if name not in bound)
         self._bound: tuple[str, ...] = ()
         self._programs: dict[Any, Executable] = {}
@@ -132,14 +133,23 @@ class PreparedModel(BackendRep):
 
     def _feeds(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
-            return dict(inputs)
+            return {name: self._as_arrays(name, value) for name, value in inputs.items()}
         if not isinstance(inputs, (list, tuple)):
             inputs = [inputs]
         if len(inputs) != len(self._inputs):
             raise UserError(
                 f"{len(inputs)} inputs", f"{len(self._inputs)}: {', '.join(self._inputs)}"
             )
-        return dict(zip(self._inputs, inputs, strict=True))
+        pairs = zip(self._inputs, inputs, strict=True)
+        return {name: self._as_arrays(name, value) for name, value in pairs}
+
+    def _as_arrays(self, name: str, value: Any) -> Any:
+        """Make arrays of nested lists and numbers, in the model's dtype; of sequences, a list."""
+        kind = self._types.get(name, onnx.TypeProto())
+        elements = element_type(kind)
+        if elements is not None and isinstance(value, (list, tuple)):
+            return [_array(name, each, elements) for each in value]
+        return _array(name, value, kind)
 
     def _program(self, feeds: Mapping[str, Any]) -> tuple[Executable, tuple[str, ...]]:
         """Find or make the program for the extents, and where needed the values, of inputs."""
@@ -220,6 +230,17 @@ def _within(dims: Mapping[str, int], ranges: Sequence[tuple[str, int | DimRange]
         r == dims.get(name) if isinstance(r, int) else r.low <= dims.get(name, -1) <= r.high
         for name, r in ranges
     )
+
+
+def _array(name: str, value: Any, kind: onnx.TypeProto) -> Any:
+    """Make an array of a list or number; anything else is one, or is refused later."""
+    if not isinstance(value, (list, tuple, bool, int, float)):
+        return value
+    number = kind.tensor_type.elem_type
+    try:
+        return np.asarray(value, helper.tensor_dtype_to_np_dtype(number) if number else None)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"input {name!r} is no array ({error})", "lists of one length") from error
 
 
 def _gathered(name: str, found: Mapping[str, np.ndarray]) -> Any:

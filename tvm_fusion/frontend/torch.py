@@ -8,7 +8,6 @@ from typing import Any
 
 import ml_dtypes
 import torch
-from torch.utils import _pytree as pytree
 
 from ..config import FusionConfig
 from ..core.decisions import Decision, record
@@ -38,6 +37,7 @@ from .torch_dims import (
 from .torch_ops import Importer, operator_name, unsupported
 from .torch_ops.advice import advice
 from .torch_ops.complex_pairs import is_complex
+from .torch_results import drop_none
 from .torch_state import with_state
 
 SOURCE = "ExportedProgram"
@@ -54,6 +54,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     names_of_dims = user_names(program)
     without_ranges_of_expressions(program)
     program, state = with_state(decompose(program, SOURCE))
+    returned = drop_none(program, SOURCE)
     for name in state:
         sentence = f"{name} is changed by {SOURCE}; its next value is the output of the same name."
         record(Decision(SOURCE, name, "accepted", "state_returned", sentence))
@@ -86,7 +87,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     names = WeightNames(_named_constants(mod, program))
     with tracking(names):
         mod = finish(mod, config, steps.inner(ranges))
-    signature = signature_of(mod["main"], None, [*_output_names(program), *state])
+    signature = signature_of(mod["main"], None, [*returned, *state])
     if signature is None:
         raise UserError(f"{SOURCE} returns something else than tensors", "tensors")
     signature = in_names(steps.in_dims(signature), derived, table)
@@ -123,18 +124,6 @@ def _finite(bound: Any, otherwise: int = UNLIMITED) -> int:
         return min(int(bound), UNLIMITED)
     except (OverflowError, TypeError, AttributeError, ValueError):  # sympy's and torch's infinities
         return otherwise
-
-
-def _output_names(program: torch.export.ExportedProgram) -> list[str]:
-    """Name outputs by their place in what the module returns: ``logits``, ``cache.0``, output_1."""
-    spec = program.call_spec.out_spec
-    leaves = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    names = []
-    for path, index in pytree.tree_flatten_with_path(leaves)[0]:
-        keys = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path]
-        plain = all(key.isdigit() for key in keys)
-        names.append("_".join(["output", *(keys or [str(index)])]) if plain else ".".join(keys))
-    return names
 
 
 def _named_constants(mod: Any, program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:

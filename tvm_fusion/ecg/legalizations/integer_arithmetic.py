@@ -1,6 +1,6 @@
-"""Negation, quotients and remainders of integers where TOPI's constructors refuse a literal.
+"""Negation, signs, quotients and remainders of integers where TOPI's constructors refuse a literal.
 
-TOPI multiplies by -1, which no unsigned type has, and TVM refuses to divide by a literal 0. That is
+TOPI multiplies by -1 and compares with it, which no unsigned type has, and TVM refuses to divide by a literal 0. That is
 0 here, as it is of a divisor that is 0 when a kernel runs; see :mod:`tvm_fusion.core.integers`.
 """
 
@@ -18,6 +18,12 @@ from .remainders import REMAINDERS
 
 def _negative(x: ir.Expr) -> ir.Expr:
     return tirx.const(0, str(x.ty.dtype)) - x
+
+
+def _sign(x: ir.Expr) -> ir.Expr:
+    dtype = str(x.ty.dtype)
+    low = tirx.const(0 if dtype.startswith("uint") else -1, dtype)
+    return tirx.max(tirx.min(x, tirx.const(1, dtype)), low)
 
 
 def _quotient(divide: Callable[[ir.Expr, ir.Expr], ir.Expr]) -> Callable[..., ir.Expr]:
@@ -43,6 +49,7 @@ def _legalization(name: str, function: Callable[..., ir.Expr]) -> Legalization:
 
 INTEGERS = {
     "relax.negative": _legalization("negative", _negative),
+    "relax.sign": _legalization("sign", _sign),
     **{
         f"relax.{name}": _legalization(name, _quotient(divide))
         for name, divide in (

@@ -141,7 +141,7 @@ def shaped(bb: Any, value: Any, name: str) -> Any:
     if ty.ndim < 0:
         raise Unsupported(
             f"whose result {name} has a rank that is known only at run time",
-            "export it with a known rank",
+            "give it one rank in all branches and trips",
         )
     symbols = [tirx.Var(f"{identifier(name)}_{axis}", "int64") for axis in range(ty.ndim)]
     return bb.match_cast(value, relax.TensorType(symbols, ty.dtype))

@@ -76,15 +76,15 @@ class Importer(NodeImporter):
         except UserError as error:
             self._end_blocks()
             advice = self._bind_inputs(model) or error.advice
-            raise UserError(f"{source}: {error.found}", error.expected, advice) from error
+            found = f"{source}: {error.found}{self._of_inputs()}"
+            raise UserError(found, error.expected, advice) from (error.__cause__ or error)
         except Exception as error:  # guard: TVM's converters raise anything; the reason is told
             self._end_blocks()
             where = f" at operator {self._at}" if self._at else ""
             reason, instead = reason_in_words(error)
-            advice = self._bind_inputs(model) or instead or self._advice(str(error))
-            raise UserError(
-                f"{source} cannot be imported{where} ({reason})", None, advice
-            ) from error
+            advice = self._bind_inputs(model) or self._failed_advice or instead
+            found = f"{source} cannot be imported{where} ({reason}){self._of_inputs()}"
+            raise UserError(found, None, advice) from error
 
     def constants(self) -> Iterator[tuple[str, Any]]:
         """Yield the constants with their names in the model, initializers first."""
@@ -101,10 +101,8 @@ class Importer(NodeImporter):
         listed = ", ".join(names)
         return f"bind {listed} with --constant {names[0]}=VALUE, or constants={{...}}"
 
-    def _advice(self, reason: str) -> str | None:
-        if "const" in reason.lower() or "dynamic" in reason.lower():
-            return "make the operator's other inputs initializers (constants) of the model"
-        return None
+    def _of_inputs(self) -> str:
+        return f" ({self._failed_inputs})" if self._failed_inputs else ""
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Preflight has done it, and knows the converters of ours."""

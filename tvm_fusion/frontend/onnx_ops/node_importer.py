@@ -25,6 +25,7 @@ from ..shape_values import Facts, SymbolicArray, array_of, evaluate
 from ..shape_values.arrays import LARGEST
 from ..tensor_types import HALF, dtype_of, mismatch, static
 from . import control_flow
+from .failures import advice_for_failure, described
 from .fold import fold
 from .matching import Matcher
 from .node import Node
@@ -61,6 +62,8 @@ class NodeImporter(ONNXGraphImporter):
         self._converted: onnx.NodeProto | None = None
         self._read_names: set[str] = set()
         self._is_applied = False
+        #: The inputs of the node at which the import failed, and what to do about it.
+        self._failed_inputs, self._failed_advice = "", ""
 
     def _parse_array(self, tensor_proto: onnx.TensorProto) -> Any:
         array = numpy_helper.to_array(tensor_proto)
@@ -79,6 +82,17 @@ class NodeImporter(ONNXGraphImporter):
         return self._nodes
 
     def _convert_node(self, node: onnx.NodeProto) -> None:
+        """Convert a node; of the innermost that fails, the inputs are kept for the sentence."""
+        try:
+            self._convert(node)
+        except Exception:
+            if not self._failed_advice:
+                self._at, self._converted = _title(node), node
+                self._failed_inputs = described(node, self._nodes)
+                self._failed_advice = advice_for_failure(node, self._nodes, self._types, self.opset)
+            raise
+
+    def _convert(self, node: onnx.NodeProto) -> None:
         self._at, self._converted = _title(node), node
         used = tuple(bool(name) and name in self._read_names for name in node.output)
         own = control_flow.CONVERTERS.get(qualified_name(node))

@@ -28,7 +28,7 @@ CARRY_NARROW = {
     *("Squeeze", "Tile", "Transpose", "Unsqueeze", "Where", "ConcatFromSequence", "Optional"),
     *("OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct"),
     *("SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap"),
-    "SplitToSequence",
+    *("SplitToSequence", "com.microsoft::GatherBlockQuantized"),
 }
 # Of one output, which is a sequence.
 RETURN_SEQUENCES = {

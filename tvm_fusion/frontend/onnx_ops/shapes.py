@@ -46,7 +46,8 @@ def _computed(node: Node) -> list[Any]:
     """Return variables for the extents of a shape that is known only at run time."""
     (rank,) = node.shape(1)
     if not isinstance(rank, int):
-        raise Unsupported("to a computed rank", "export it with a known rank")
+        advice = f"bind the length of its shape with --dim {rank}=VALUE, or dims={{...}}"
+        raise Unsupported("to a computed rank", advice)
     extents = [tirx.Var(f"extent_{i}", "int64") for i in range(rank)]
     wanted = node.inputs[1]
     if node.dtype(1) != "int64":

@@ -12,17 +12,16 @@ from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
-from ...errors import UserError
 from ..half_intermediates import narrowed, rounds_between
-from ..reasons import reason_in_words
 from ..registry import Unsupported
 from ..tensor_types import HALF, dtype_of
 from . import complex_pairs, control_flow
 from .call import COMPLEX, FLOAT8, Call, Convert, WideCall, refusal
 from .complex_pairs import Pair
 from .operator_errors import compare, ignoring, operator_name
+from .places import located
 from .python_numbers import as_tensor, on_numbers
-from .registry import CONVERTERS, PYTHON, REAL, key_of
+from .registry import CONVERTERS, PYTHON, REAL, SYMBOLIC, key_of
 from .symbolic_extent import expression
 
 
@@ -56,12 +55,13 @@ class Importer(translator.ExportedProgramImporter):
         """Build the map from the names of operators to converters, for branches, too."""
         theirs = super().create_convert_map()
         converters = {name: on_numbers(self, name, theirs[name]) for name in PYTHON}
-        converters |= {name: on_numbers(self, name, None) for name in REAL}
+        converters |= {name: on_numbers(self, name, None) for name in (*REAL, *SYMBOLIC)}
         # TVM looks operators up by name alone, whatever their namespace.
         keys = (*CONVERTERS, *complex_pairs.CONVERTERS)
         converters |= {key.rpartition("::")[2]: self._ours for key in keys}
         converters |= dict.fromkeys(control_flow.CONVERTERS, self._control_flow)
-        return converters | {"getitem": self._item_of_tuple}
+        converters["getitem"] = self._item_of_tuple
+        return {name: located(convert) for name, convert in converters.items()}
 
     def translate(self, module: fx.GraphModule, values: Sequence[Any]) -> list[Any]:
         """Convert a graph inside a node where the builder is; returns its results."""
@@ -130,11 +130,6 @@ class Importer(translator.ExportedProgramImporter):
             call, result = self._converted(node)
         except Unsupported as error:
             raise refusal(name, error) from error
-        except UserError:
-            raise
-        except Exception as error:  # guard: told as the refusal's reason
-            reason, instead = reason_in_words(error)
-            raise UserError(f"{name} cannot be converted ({reason})", None, instead) from error
         ignored = call.ignored()
         if ignored:
             raise ignoring(name, ignored, call.given)

@@ -1,4 +1,4 @@
-"""Emit kernels of tasks with loops and local variables (:mod:`tvm_fusion.core.task_kernel`)."""
+"""Kernels with loops and local variables for operators of PyTorch: see :mod:`..task_kernels`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,9 @@ from typing import Any
 from tvm import relax
 from tvm.script.ir_builder import tirx as script
 
-from ...core.task_kernel import Extents, store, task_kernel
-from ..registry import Unsupported
-from ..tensor_types import dtype_of
+from ...core.task_kernel import store
+from .. import task_kernels
 from .call import Call
-
-
-def _check(own: Extents, types: Sequence[tuple[list[Any], str]]) -> None:
-    """Refuse a variable that no buffer has as an extent: nothing tells its value."""
-    told = [e for shape, _ in types for e in shape]
-    for var in own.variables.values():
-        if not any(var.same_as(e) for e in told):
-            raise Unsupported("on a symbolic extent", "give the dimension a fixed extent")
 
 
 def emit_kernel(
@@ -31,43 +22,8 @@ def emit_kernel(
     outputs: Sequence[tuple[Sequence[int], str]],
     body: Callable[..., None],
 ) -> list[Any]:
-    """Emit a kernel.
-
-    Symbolic extents are variables of its own, read from its buffers' shapes: where a body asks for
-    an extent, it asks a buffer.
-
-    Parameters
-    ----------
-    call : Call
-        The operator that it computes.
-    name : str
-        Of the function in TensorIR.
-    tasks : sequence of int or tirx.PrimExpr
-        Extents of the tasks that run in parallel.
-    inputs : sequence of relax.Expr
-        Tensors to read.
-    outputs : sequence of (shape, dtype)
-        Tensors that the tasks write, each element of them by one task.
-    body : callable
-        Called with the task's indices, then the buffers of inputs and outputs; writes a task by
-        :func:`store`, :func:`loop`, :func:`when` and :class:`Local`.
-
-    Returns
-    -------
-    list of relax.Expr
-        The outputs.
-    """
-    own = Extents()
-    types = [(own.of(x.ty.shape), dtype_of(x)) for x in inputs]
-    written = [(own.of(shape), dtype) for shape, dtype in outputs]
-    _check(own, types)
-    func = task_kernel(name, own.of(tasks), types, written, body)
-    gvar = call.importer.block_builder.add_func(func, name)
-    made = [relax.TensorType(list(shape), dtype) for shape, dtype in outputs]
-    result = call.emit(
-        relax.call_tir(gvar, list(inputs), out_ty=made if len(made) > 1 else made[0])
-    )
-    return [call.emit(result[i]) for i in range(len(made))] if len(made) > 1 else [result]
+    """Emit a kernel where the importer of a call is; see :func:`.task_kernels.emit_kernel`."""
+    return task_kernels.emit_kernel(call.importer.block_builder, name, tasks, inputs, outputs, body)
 
 
 def emit_map(
