@@ -212,7 +212,9 @@ class Elsewhere:
     MOST_BYTES = 1 << 20
 
     def __init__(self):
-        self.alone, self.folders = RuntimeAlone(), weakref.WeakKeyDictionary()
+        paths = filter(None, [str(WITHOUT_TORCH), os.environ.get("PYTHONPATH")])
+        self.alone = RuntimeAlone({"PYTHONPATH": os.pathsep.join(paths)})
+        self.folders = weakref.WeakKeyDictionary()
 
     def loading(self, load):
         def wrapper(path, **options):
