@@ -91,7 +91,10 @@ def test_a_model_that_cannot_be_compiled(cli, dense_file, tmp_path, make, words)
     ("options", "words"),
     [
         ([], r"unbound dimensions batch of input data\[0\]; give --dim batch=VALUE or batch=LOW"),
-        (["--dim", "batch"], "--dim 'batch'; expected NAME=EXTENT or NAME=LOW..HIGH"),
+        (
+            ["--dim", "batch"],
+            "--dim 'batch'; expected NAME=EXTENT, NAME=LOW..HIGH or NAME=LOW..HIGH:STEP",
+        ),
         (["--dim", "length=3"], "--dim length names no dimension of the model; expected one of"),
         (["--dim", "batch=1", "--dim", "batch=2"], "names 'batch' again"),
         (["--dim", "batch=1", "--target", "vax"], "unknown target 'vax'; expected cpu, cpu:<name>"),

@@ -154,7 +154,7 @@ def _extents(texts: list[str], dims: Mapping[str, DimRange]) -> dict[str, int]:
             )
         if value not in dims[name]:
             found, allowed = f"--dim {name}={value}", dims[name].sentence
-            raise UserError(found, allowed, "compile it for a range with this extent")
+            raise UserError(found, allowed, "compile it for a wider range")
         extents[name] = value
     return extents
 

@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from .._tvm.symbolic import bind_symbolic_vars
+from .._tvm.symbolic import substitute
 from ..core.untouched import is_rewritable
 from ..core.whole_extents import STEPS
 from ..signature import DimRange, Signature, TensorSpec
@@ -106,7 +106,7 @@ class Steps:
         return mod
 
     def _with_parameter(self, func: relax.Function) -> relax.Function:
-        func = bind_symbolic_vars(func, {name: self.extent(name) for name in self.variables})
+        func = substitute(func, {name: self.extent(name) for name in self.variables})
         count = int((func.attrs or {}).get("num_input", len(func.params)))
         params = [*func.params[:count], self.parameter(), *func.params[count:]]
         attrs = dict(func.attrs or {}) | {STEPS: self.attribute()}
