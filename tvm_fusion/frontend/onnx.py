@@ -21,6 +21,7 @@ from .extents import names_in, to_tir
 from .finish import finish
 from .narrow_types import NARROW
 from .onnx_constants import bind_inputs
+from .onnx_graph import with_standard_opset
 from .onnx_names import check_names, has_undecodable_text
 from .onnx_ops import CONVERTERS, Importer
 from .onnx_rewrite import inline_functions, without_optionals
@@ -58,7 +59,7 @@ def _decoded(model: onnx.ModelProto, config: FusionConfig, source: str) -> Impor
 def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Imported:
     if not model.graph.node:
         raise UserError(f"{source} has an empty graph", "a graph with at least one operator")
-    model = bind_inputs(model, config.constants)
+    model = bind_inputs(with_standard_opset(model), config.constants)
     lengths = known_lengths(model, config.dims)
     model = with_elements(model, lengths)
     model = without_optionals(inline_functions(model, CONVERTERS))

@@ -392,3 +392,11 @@ def test_damaged_forests(change, found):
     with pytest.raises(UserError) as error:
         import_model(made, tvm_fusion.FusionConfig(dims={"rows": 2}))
     assert found in str(error.value)
+
+
+def test_a_model_without_a_version_of_the_standard_domain(rng):
+    """No node is of it, so ONNX asks for none."""
+    made = model("Binarizer", {"x": features(rng)}, SCORES, threshold=0.2)
+    del made.opset_import[0]
+    imported = import_model(made, tvm_fusion.FusionConfig(dims={"rows": ROWS}))
+    assert imported.signatures["main"].outputs[0].dtype == "float32"
