@@ -1,6 +1,7 @@
 """Negation, signs, quotients and remainders of integers where TOPI's constructors refuse a literal.
 
-TOPI multiplies by -1 and compares with it, which no unsigned type has, and TVM refuses to divide by a literal 0. That is
+TOPI multiplies by -1 and compares with it, which no unsigned type has, and TVM refuses to divide by
+a literal 0. That is
 0 here, as it is of a divisor that is 0 when a kernel runs; see :mod:`tvm_fusion.core.integers`.
 """
 
