@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from tvm_fusion._descriptors import is_readable
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,7 +62,7 @@ class Worker:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         while b"\n" not in self._rest:
-            if not select.select([descriptor], [], [], seconds)[0]:
+            if not is_readable(descriptor, seconds):
                 return None
             chunk = os.read(descriptor, 65536)
             if not chunk:

@@ -7,6 +7,7 @@ import random
 import secrets
 import shutil
 import sys
+import weakref
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,11 @@ import onnx
 import pytest
 import tiny_models
 from hypothesis import HealthCheck, settings
+
+from benchmarks.runtime_alone import RuntimeAlone
+from tvm_fusion.deploy import load as load_module
+from tvm_fusion.deploy import manifest
+from tvm_fusion.deploy.executable import Executable
 
 # Neither a busy machine nor a first call that compiles is a failure.
 settings.register_profile(
@@ -61,6 +67,41 @@ FOREIGN = (os.path.dirname(inspect.getfile(pytest.Item)), "<frozen importlib")
 inspect.getouterframes = own_frames
 
 WITHOUT_TORCH = Path(__file__).with_name("without_torch")
+
+
+def pytest_configure(config):
+    """Let ``cpu`` be the CPU that ``TESTS_CPU`` names, such as x86-64-v4 or sapphirerapids.
+
+    What does not run on this machine is compiled and then skipped. Processes that tests start see
+    this machine's CPU.
+    """
+    if name := os.environ.get("TESTS_CPU"):
+        from tvm import relax
+
+        from tvm_fusion.device import cpu, probe
+
+        named = cpu.named(name, [])
+        cpu.host = lambda: named
+        if not set(named.device.features) <= set(probe.host_cpu().features):
+            relax.VirtualMachine.__init__ = _skip_what_runs
+
+
+def _skip_what_runs(*_args, **_options):
+    pytest.skip(f"this machine does not run code for {os.environ['TESTS_CPU']}")
+
+
+def _skipping_what_is_refused(item):
+    """Skip where an artifact for another CPU is refused, by a test or a fixture."""
+    try:
+        return (yield)
+    except Exception as error:  # guard: of one text alone, and only where another CPU is named
+        if "TESTS_CPU" in os.environ and " this CPU is " in str(error):
+            _skip_what_runs()
+        raise
+
+
+pytest_runtest_setup = pytest.hookimpl(wrapper=True)(_skipping_what_is_refused)
+pytest_runtest_call = pytest.hookimpl(wrapper=True)(_skipping_what_is_refused)
 
 
 def pytest_collection_finish(session):
@@ -159,3 +200,73 @@ def dense_folder(dense_artifact, tmp_path_factory):
 def dense_copy(dense_folder, tmp_path):
     """An artifact of one's own, to be damaged."""
     return shutil.copytree(dense_folder, tmp_path / "dense")
+
+
+class Elsewhere:
+    """Repeats the first call of every loaded artifact in a process without the compiler.
+
+    Here TVM's compiler is in the process, and with it functions that are missing where a user loads
+    an artifact. Calls that write to what they are given, and large ones, are not repeated.
+    """
+
+    MOST_BYTES = 1 << 20
+
+    def __init__(self):
+        paths = filter(None, [str(WITHOUT_TORCH), os.environ.get("PYTHONPATH")])
+        self.alone = RuntimeAlone({"PYTHONPATH": os.pathsep.join(paths)})
+        self.folders = weakref.WeakKeyDictionary()
+
+    def loading(self, load):
+        def wrapper(path, **options):
+            executable = load(path, **options)
+            if not options and self._is_fit(executable.manifest):
+                self.folders[executable] = Path(path).resolve()
+            return executable
+
+        return wrapper
+
+    @staticmethod
+    def _is_fit(found):
+        kept = any(entry.get("in_place") for entry in found["functions"].values())
+        return found["target"]["kind"] == "llvm" and not kept and not found.get("packed_functions")
+
+    def running(self, run):
+        def wrapper(executable, inputs, *, function="main", out=None):
+            folder = None if out is not None else self.folders.pop(executable, None)
+            if folder is None or not self._is_small(executable, inputs):
+                return run(executable, inputs, function=function, out=out)
+            given = {name: np.array(array) for name, array in inputs.items()}
+            found = run(executable, inputs, function=function)
+            if manifest.read(folder)["sha256"] == executable.manifest["sha256"]:
+                again = self.alone.run(folder, given, function)
+                for name, array in found.items():
+                    np.testing.assert_array_equal(again[name], array, f"{name}, without compiler")
+            return found
+
+        return wrapper
+
+    def _is_small(self, executable, inputs):
+        arrays = isinstance(inputs, dict) and all(
+            isinstance(array, np.ndarray) for array in inputs.values()
+        )
+        weights = executable.manifest["files"][manifest.WEIGHTS]["bytes"]
+        return arrays and weights + sum(a.nbytes for a in inputs.values()) <= self.MOST_BYTES
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _elsewhere():
+    elsewhere, patch = Elsewhere(), pytest.MonkeyPatch()
+    patch.setattr(load_module, "load", elsewhere.loading(load_module.load))
+    running = elsewhere.running(Executable.run)
+    patch.setattr(Executable, "run", running)
+    calling = Executable.__call__
+
+    def call(executable, /, *positional, out=None, **inputs):
+        if positional or out is not None or executable not in elsewhere.folders:
+            return calling(executable, *positional, out=out, **inputs)
+        return running(executable, inputs)
+
+    patch.setattr(Executable, "__call__", call)
+    yield elsewhere
+    patch.undo()
+    elsewhere.alone.close()

@@ -18,6 +18,8 @@ NAMES = st.text(min_size=1)
 def test_a_dim_is_read_as_it_is_written(name, low, more):
     assert parse_dim(f"{name}={low}") == (name, low)
     assert parse_dim(f"{name}={low}..{low + more}") == (name, DimRange(low, low + more))
+    stepped = DimRange(3 * low, 3 * (low + more), 3)
+    assert parse_dim(f"{name}={stepped.text}") == (name, stepped)
 
 
 @given(st.text())
@@ -37,7 +39,9 @@ def test_any_other_text_is_refused_in_words(text):
      "batch=1...8", "batch=1..8..9", "batch= 4", "=1..2"],
 )  # fmt: skip
 def test_malformed_dims(text):
-    with pytest.raises(UserError, match=r"expected NAME=EXTENT or NAME=LOW\.\.HIGH"):
+    with pytest.raises(
+        UserError, match=r"expected NAME=EXTENT, NAME=LOW\.\.HIGH or NAME=LOW\.\.HIGH:STEP"
+    ):
         parse_dim(text)
 
 
@@ -88,3 +92,14 @@ def test_equal_configs_are_equal():
 def test_the_config_needs_no_tvm():
     code = "import sys, tvm_fusion.config; sys.exit('tvm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["h=1..8:", "h=4:2", "h=1..8:x", "h=1..8:2:2"])
+def test_malformed_steps_are_refused(text):
+    with pytest.raises(UserError, match=r"LOW\.\.HIGH:STEP"):
+        parse_dim(text)
+
+
+def test_a_step_that_no_extent_is_a_multiple_of_is_refused():
+    with pytest.raises(UserError, match="allows no extent; expected a multiple of 32 in it"):
+        parse_dim("h=33..63:32")

@@ -50,7 +50,8 @@ def check_counts(name, counted):
         assert counted["kernels"] <= floors.launches
     ratio = counted["intermediate_bytes"] / recorded["stock"][CPU]["intermediate_bytes"]
     assert ratio <= floors.bytes_floor(CPU)
-    if parse(CPU).device.vector_bits == RECORD["environment"]["vector_bits"]:
+    # Equal vectors are not enough: float16 arithmetic or matrix units change a plan as well.
+    if list(parse(CPU).device.features) == RECORD["environment"].get("features"):
         ours = recorded["ours"][CPU]
         assert ours == {what: counted[what] for what in ours}
 

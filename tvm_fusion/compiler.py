@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
 from .config import FusionConfig
-from .core.decisions import Decision, recording
+from .core.decisions import Decision, record, recording
 from .deploy import manifest
 from .deploy.artifact import Artifact, check_writable
-from .deploy.signature_json import signature_to_json
+from .deploy.cache import ArtifactCache
+from .deploy.cache_key import cache_key
+from .deploy.signature_json import dims_to_json, signature_to_json
 from .device import TargetSpec, parse
 from .device.cpu_features import linux_names
+from .device.plain_cpu import plain_cpu_note, warn_of_plain_cpu
 from .device.probe import machine
 from .errors import UserError
 from .signature import DimRange, Signature
@@ -32,7 +36,12 @@ register_errors()
 
 
 def compile(  # the public name, as in tvm.compile
-    model: Any, target: Any = "cpu", config: FusionConfig | None = None, **options: Any
+    model: Any,
+    target: Any = "cpu",
+    config: FusionConfig | None = None,
+    *,
+    cache: bool | str | os.PathLike[str] | None = None,
+    **options: Any,
 ) -> Artifact:
     """Compile a model.
 
@@ -46,6 +55,10 @@ def compile(  # the public name, as in tvm.compile
         see :func:`tvm_fusion.device.parse`.
     config : FusionConfig, optional
         What to choose.
+    cache : bool, str or os.PathLike, optional
+        A folder of what was compiled before, or True for the one that the environment variable
+        ``TVM_FUSION_CACHE`` names (by default one in the user's): an equal ONNX model with equal
+        options comes from there. It keeps ``TVM_FUSION_CACHE_SIZE`` bytes at most (``10G``).
     **options
         Fields of :class:`FusionConfig`, one by one.
 
@@ -71,16 +84,33 @@ def compile(  # the public name, as in tvm.compile
     array([[0., 0., 2.],
            [3., 0., 5.]], dtype=float32)
     """
+    config = _configure(config or FusionConfig(), options)
+    spec = parse(target).permitting(config.flags)
+    warn_of_plain_cpu(target)
+    store = ArtifactCache.open(cache)
+    if store is None:
+        return _compile(model, target, spec, config)
+    key = cache_key(model, spec, config)
+    with store.locked(key):
+        found: Artifact | None = store.get(key)
+        if found is None:
+            found = _compile(model, target, spec, config)
+            store.put(key, found)
+    return found
+
+
+def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) -> Artifact:
     from .deploy.toolchain import toolchain
 
     start = time.perf_counter()
-    config = _configure(config or FusionConfig(), options)
-    spec = parse(target).permitting(config.flags)
     with toolchain(spec), recording() as decisions:
+        if note := plain_cpu_note(target):
+            record(Decision(spec.text, "", "fallback", "plain_cpu", note))
         import tvm
 
         from .core.weight_names import WeightNames, tracking
         from .deploy.build import build, export_library, store
+        from .deploy.packed_functions import packed_functions
         from .deploy.prepare import prepare
         from .frontend import import_model
         from .fusion.claims import remembering
@@ -112,6 +142,7 @@ def compile(  # the public name, as in tvm.compile
                 with one.tvm_target(), recording() as taken[arch]:
                     mod = _scheduled(imported, _dumped(config, arch, spec))
                     prepared[arch] = prepare(mod, one, public, imported.dims, names)
+            packed = packed_functions(one.mod for one in prepared.values())
             built = build(prepared, spec)
     weights, used = store(prepared, built.names)
     code = {
@@ -127,7 +158,7 @@ def compile(  # the public name, as in tvm.compile
         "target": _describe(spec),
         "precision": config.precision,
         "alignment": "element",
-        "dims": {n: {"min": r.low, "max": r.high} for n, r in imported.dims.items()},
+        "dims": dims_to_json(imported.dims),
         "suffix": built.suffixes[first],
         "functions": {
             name: {**signature_to_json(signature), **code[first][name]}
@@ -141,6 +172,8 @@ def compile(  # the public name, as in tvm.compile
         ],
         "profile": None if profile is None else profile.counts(),
         "decisions": _decisions(decisions, taken),
+        "libraries": packed.libraries,
+        "packed_functions": packed.application,
     }
     return Artifact(
         content,
@@ -156,8 +189,9 @@ def _check_dims(dims: Mapping[str, DimRange], spec: TargetSpec) -> None:
     for name, dim in dims.items():
         if dim.low == 0 and spec.kind != "llvm":
             raise UserError(
-                f"--dim {name}=0..{dim.high} for {spec.kind}",
-                f"{name}=1..{dim.high}, since empty tensors have no kernels on GPUs",
+                f"--dim {name}={dim.text} for {spec.kind}",
+                f"{name}={replace(dim, low=dim.step).text}, since empty tensors have no kernels on "
+                "GPUs",
             )
 
 

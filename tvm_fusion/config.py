@@ -99,7 +99,8 @@ class FusionConfig:
             raise UserError(f"precision {self.precision!r}", f"one of {', '.join(PRECISIONS)}")
         for name, value in self.dims.items():
             if not isinstance(value, int | DimRange):
-                raise UserError(f"dims[{name!r}] is {value!r}", "an int or a DimRange(low, high)")
+                wanted = "an int or a DimRange(low, high, step)"
+                raise UserError(f"dims[{name!r}] is {value!r}", wanted)
         constants = {name: np.asarray(value) for name, value in self.constants.items()}
         object.__setattr__(self, "constants", constants)
         if self.rewrite not in SEARCHES:
@@ -167,7 +168,7 @@ def parse_dims(texts: Iterable[str]) -> dict[str, int | DimRange]:
 
 
 def parse_dim(text: str) -> tuple[str, int | DimRange]:
-    """Read ``name=4`` or ``name=1..8``, as the command line has it.
+    """Read ``name=4``, ``name=1..8`` or ``name=32..1024:32``, as the command line has it.
 
     Raises
     ------
@@ -175,14 +176,39 @@ def parse_dim(text: str) -> tuple[str, int | DimRange]:
         For any other form, and for a range whose ends are in the wrong order.
     """
     name, _, value = text.rpartition("=")
-    low, dots, high = value.partition("..")
-    ends = (low, high) if dots else (low,)
-    if not name or not all(end.isdecimal() and len(end) <= _DIGITS for end in ends):
-        raise UserError(f"--dim {text!r}", "NAME=EXTENT or NAME=LOW..HIGH, as in batch=1..8")
+    low, dots, rest = value.partition("..")
+    high, colon, step = rest.partition(":")
+    numbers = [low, *([high] if dots else []), *([step] if colon else [])]
+    if not name or not all(n.isdecimal() and len(n) <= _DIGITS for n in numbers):
+        raise UserError(
+            f"--dim {text!r}",
+            "NAME=EXTENT, NAME=LOW..HIGH or NAME=LOW..HIGH:STEP, as in batch=1..8 or "
+            "height=32..1024:32",
+        )
     first, last = int(low), int(high or low)
     if first > last:
         raise UserError(f"--dim {text!r} allows no extent", "0 <= LOW <= HIGH")
-    return name, DimRange(first, last) if dots else first
+    if not dots:
+        return name, first
+    given = DimRange(first, last, int(step) if colon else 1)
+    return name, whole_steps(f"--dim {text!r}", given)
+
+
+def whole_steps(option: str, given: DimRange) -> DimRange:
+    """Return a range whose ends are multiples of its step, as its extents are.
+
+    Raises
+    ------
+    UserError
+        Where the step is not positive, or no multiple of it lies in the range.
+    """
+    if given.step < 1:
+        raise UserError(f"{option} has steps of {given.step}", "a step of at least 1")
+    low = -(-given.low // given.step) * given.step
+    high = given.high // given.step * given.step
+    if low > high:
+        raise UserError(f"{option} allows no extent", f"a multiple of {given.step} in it")
+    return DimRange(low, high, given.step)
 
 
 def parse_constants(texts: Iterable[str]) -> dict[str, np.ndarray]:

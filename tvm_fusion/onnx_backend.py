@@ -4,9 +4,11 @@
 ``backend.prepare(model, "CPU").run(inputs)``, and ``onnx.backend.test.BackendTest(backend.Backend,
 __name__)`` for the standard's own tests.
 
-A model is compiled when it is first run, for the extents of its inputs. Where an input carries a
-shape (axes, sizes, counts) that Relax cannot keep symbolic, for its value, too. What was compiled
-is kept with the prepared model.
+A model is compiled when it is first run: for ranges of its symbolic dimensions around the extents
+of the inputs, so that other sizes need no compilation, or where that is not possible for these
+extents alone. Where an input carries a shape (axes, sizes, counts) that Relax cannot keep symbolic,
+for its value, too. What was compiled is kept with the prepared model and, where the variable
+``TVM_FUSION_CACHE`` or the option ``cache`` names a folder, on the disk for later processes.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from onnx.backend.base import Backend as _Backend
 from onnx.backend.base import BackendRep, namedtupledict
 
 from .compiler import compile
+from .deploy.cache import FOLDER
 from .deploy.load import load
 from .deploy.tensors import to_numpy
 from .device import cuda_devices
@@ -33,7 +36,8 @@ from .frontend.onnx import dim_table
 from .frontend.onnx_constants import shape_inputs
 from .frontend.onnx_file import load as load_file
 from .frontend.onnx_rewrite import without_optionals
-from .frontend.onnx_sequences import elements_of, with_elements
+from .frontend.onnx_sequences import element_type, elements_of, with_elements
+from .signature import DimRange
 
 if TYPE_CHECKING:
     from .deploy.executable import Executable
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 _TARGETS = {"CPU": "cpu", "CUDA": "cuda"}
 # Programs of one model; the oldest goes.
 _KEPT = 64
+_LEAST_HIGH = 8  # of a range's upper end: batches
 
 
 class PreparedModel(BackendRep):
@@ -52,20 +57,36 @@ class PreparedModel(BackendRep):
         The model.
     target : str
         See :func:`tvm_fusion.compile`.
+    ranges : bool
+        Whether to compile for ranges of symbolic dimensions first.
+    cache : bool, str or os.PathLike, optional
+        As of :func:`tvm_fusion.compile`; by default where ``TVM_FUSION_CACHE`` is set.
     **options
         Fields of :class:`tvm_fusion.FusionConfig`.
     """
 
-    def __init__(self, model: onnx.ModelProto, target: str, **options: Any):
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        target: str,
+        *,
+        ranges: bool = True,
+        cache: bool | str | os.PathLike[str] | None = None,
+        **options: Any,
+    ):
         self._model, self._target, self._options = model, target, options
+        self._cache = FOLDER in os.environ if cache is None else cache
+        self._takes_ranges = ranges
         self._shapes = dim_table(without_optionals(model)).shapes
         stored = {tensor.name for tensor in model.graph.initializer}
         bound = {*stored, *options.get("constants", ())}
         self._inputs = [info.name for info in model.graph.input if info.name not in bound]
         self._outputs = [info.name for info in model.graph.output]
+        self._types = {info.name: info.type for info in without_optionals(model).graph.input}
         self._carry_shapes = tuple(name for name in shape_inputs(model) if name not in bound)
         self._bound: tuple[str, ...] = ()
         self._programs: dict[Any, Executable] = {}
+        self._static: set[tuple] = set()  # what could not be compiled for ranges
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model.
@@ -91,24 +112,44 @@ class PreparedModel(BackendRep):
             raise UserError(f"option {next(iter(kwargs))!r} of a run", "none")
         feeds = self._feeds(inputs)
         program, bound = self._program(feeds)
-        given = {name: v for name, v in feeds.items() if name not in bound}
+        given = elements_of({name: v for name, v in feeds.items() if name not in bound})
+        try:
+            results = program.run(given)
+        except UserError:
+            if not self._takes_ranges:
+                raise
+            # It may hold for these extents what does not hold for all of a range.
+            self._takes_ranges = False
+            try:
+                program, bound = self._program(feeds)
+                results = program.run(given)
+            finally:
+                self._takes_ranges = True
         found = {
-            name: v if isinstance(v, np.ndarray) else to_numpy(v)
-            for name, v in program.run(elements_of(given)).items()
+            name: v if isinstance(v, np.ndarray) else to_numpy(v) for name, v in results.items()
         }
         values = [_gathered(name, found) for name in self._outputs]
         return namedtupledict("Outputs", self._outputs)(*values)
 
     def _feeds(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
-            return dict(inputs)
+            return {name: self._as_arrays(name, value) for name, value in inputs.items()}
         if not isinstance(inputs, (list, tuple)):
             inputs = [inputs]
         if len(inputs) != len(self._inputs):
             raise UserError(
                 f"{len(inputs)} inputs", f"{len(self._inputs)}: {', '.join(self._inputs)}"
             )
-        return dict(zip(self._inputs, inputs, strict=True))
+        pairs = zip(self._inputs, inputs, strict=True)
+        return {name: self._as_arrays(name, value) for name, value in pairs}
+
+    def _as_arrays(self, name: str, value: Any) -> Any:
+        """Make arrays of nested lists and numbers, in the model's dtype; of sequences, a list."""
+        kind = self._types.get(name, onnx.TypeProto())
+        elements = element_type(kind)
+        if elements is not None and isinstance(value, (list, tuple)):
+            return [_array(name, each, elements) for each in value]
+        return _array(name, value, kind)
 
     def _program(self, feeds: Mapping[str, Any]) -> tuple[Executable, tuple[str, ...]]:
         """Find or make the program for the extents, and where needed the values, of inputs."""
@@ -125,21 +166,42 @@ class PreparedModel(BackendRep):
         dims = self._dims({name: v for name, v in feeds.items() if name not in bound})
         values = {name: np.asarray(feeds[name]) for name in bound if name in feeds}
         shapes = {n: [np.shape(e) for e in v] for n, v in feeds.items() if isinstance(v, list)}
-        key = (
-            *sorted(dims.items()),
+        rest = (
             *((name, *elements) for name, elements in shapes.items()),
             *((name, v.dtype.name, v.shape, v.tobytes()) for name, v in values.items()),
         )
-        if key not in self._programs:
-            constants = {**self._options.get("constants", {}), **values}
-            dims = {**dims, **self._options.get("dims", {})}
-            options = {**self._options, "dims": dims, "constants": constants}
-            artifact = compile(with_elements(self._model, shapes), self._target, **options)
-            if len(self._programs) >= _KEPT:
-                del self._programs[next(iter(self._programs))]
-            with tempfile.TemporaryDirectory() as folder:
-                self._programs[key] = load(artifact.export(Path(folder) / "model"))
-        return self._programs[key]
+        free = {name: n for name, n in dims.items() if name not in self._options.get("dims", {})}
+        for (ranges, others), program in self._programs.items():
+            is_static = all(isinstance(r, int) for _, r in ranges)
+            if others == rest and (is_static or self._takes_ranges) and _within(free, ranges):
+                return program
+        constants = {**self._options.get("constants", {}), **values}
+        model = with_elements(self._model, shapes)
+        if free and self._takes_ranges and (rest, bound) not in self._static:
+            ranges = {name: _around(extent) for name, extent in free.items()}
+            try:
+                return self._compiled(model, ranges, constants, rest)
+            # guard: a compiler may fail in any way where an extent is not known; then it is
+            except Exception:
+                self._static.add((rest, bound))
+        return self._compiled(model, free, constants, rest)
+
+    def _compiled(
+        self,
+        model: onnx.ModelProto,
+        dims: Mapping[str, int | DimRange],
+        constants: Mapping[str, Any],
+        rest: tuple,
+    ) -> Executable:
+        options = {**self._options, "constants": constants}
+        options["dims"] = {**dims, **self._options.get("dims", {})}
+        artifact = compile(model, self._target, cache=self._cache, **options)
+        if len(self._programs) >= _KEPT:
+            del self._programs[next(iter(self._programs))]
+        with tempfile.TemporaryDirectory() as folder:
+            program = load(artifact.export(Path(folder) / "model"))
+        self._programs[tuple(sorted(dims.items())), rest] = program
+        return program
 
     def _dims(self, feeds: Mapping[str, Any]) -> dict[str, int]:
         """Read symbolic extents, those with a name of their own, off the inputs."""
@@ -151,6 +213,34 @@ class PreparedModel(BackendRep):
                 if isinstance(label, str) and label.isidentifier():
                     dims[label] = extent
         return dims
+
+
+def _around(extent: int) -> int | DimRange:
+    """Give a range that an extent is well inside of; memory is planned for its upper end."""
+    if extent == 0:
+        return 0
+    return DimRange(1, max(_LEAST_HIGH, 1 << (2 * extent - 1).bit_length()))
+
+
+def _within(dims: Mapping[str, int], ranges: Sequence[tuple[str, int | DimRange]]) -> bool:
+    """Whether a program compiled for ranges takes extents."""
+    if len(dims) != len(ranges):
+        return False
+    return all(
+        r == dims.get(name) if isinstance(r, int) else r.low <= dims.get(name, -1) <= r.high
+        for name, r in ranges
+    )
+
+
+def _array(name: str, value: Any, kind: onnx.TypeProto) -> Any:
+    """Make an array of a list or number; anything else is one, or is refused later."""
+    if not isinstance(value, (list, tuple, bool, int, float)):
+        return value
+    number = kind.tensor_type.elem_type
+    try:
+        return np.asarray(value, helper.tensor_dtype_to_np_dtype(number) if number else None)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"input {name!r} is no array ({error})", "lists of one length") from error
 
 
 def _gathered(name: str, found: Mapping[str, np.ndarray]) -> Any:
@@ -175,7 +265,8 @@ class Backend(_Backend):
         device : str
             ``CPU``, or ``CUDA`` for the first device.
         **kwargs
-            Fields of :class:`tvm_fusion.FusionConfig`.
+            Of :class:`PreparedModel`: ``ranges``, ``cache``, fields of
+            :class:`tvm_fusion.FusionConfig`.
         """
         if not cls.supports_device(device):
             raise UserError(f"device {device!r}", "CPU, or CUDA where there is such a device")

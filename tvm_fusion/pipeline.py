@@ -18,9 +18,11 @@ from tvm.tirx import compilation_pipeline
 from . import transform
 from ._tvm.versions import PIPELINE, register_pipelines
 from .config import FusionConfig
+from .core.current_target import current_target
 from .core.untouched import has_blocks
 from .deploy.dependent_launch import ReadBehindWaits
 from .deploy.dump import Dump
+from .device.plain_cpu import warn_of_plain_cpu
 from .ecg.composites import CompileComposites
 from .ecg.unlowered import RefuseUnlowered
 from .lower.alignment import NaturalAlignment
@@ -30,6 +32,7 @@ from .lower.booleans import BytesForBooleans
 from .lower.cse import without_cse
 from .lower.flatten import s_tir_pipeline
 from .lower.hyperbolic import HyperbolicByExponentials
+from .lower.integers import LowerIntegers
 from .lower.names import ValidNames
 from .lower.nan import KeepNaNTests, PassNaNOn
 from .lower.narrow_lanes import NarrowLanes
@@ -95,7 +98,9 @@ def relax_pipeline(*, target: Target | None = None, lower: bool = True) -> Pass:
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        with target or Target.current(allow_none=False):
+        chosen = target or current_target(f"the pipeline {PIPELINE!r}")
+        warn_of_plain_cpu(chosen)
+        with chosen:
             first: list[Pass] = [transform.NormalizeImport()]
             last: list[Pass] = []
             if lower:
@@ -142,11 +147,11 @@ def tir_pipeline():
             NaturalAlignment(),
             RegistersOnStack(),
         ]
-        return Sequential([*before, finalize_host_tvm(), PassNaNOn()])
+        return Sequential([*before, finalize_host_tvm(), LowerIntegers(), PassNaNOn()])
 
     def finalize_device() -> Pass:
         before = [ReadBehindWaits(), PrivateReductionResults(), NarrowLanes()]
-        return Sequential([*before, finalize_device_tvm(), PassNaNOn()])
+        return Sequential([*before, finalize_device_tvm(), LowerIntegers(), PassNaNOn()])
 
     return run, finalize_host, finalize_device
 

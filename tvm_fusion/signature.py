@@ -33,11 +33,29 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class EqualExtents:
+    """Two extents that have to be equal, which the ranges of dimensions leave open.
+
+    Attributes
+    ----------
+    one, other : str
+        Expressions over the symbolic dimensions.
+    where : str
+        The operator that joins them.
+    """
+
+    one: str
+    other: str
+    where: str
+
+
+@dataclass(frozen=True)
 class Signature:
-    """Inputs and outputs of one function, in call order."""
+    """Inputs and outputs of one function, in call order, and what a call has to fulfil besides."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    equal: tuple[EqualExtents, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,32 @@ class DimRange:
     ----------
     low, high : int
         The least and the largest, both included.
+    step : int
+        Extents are multiples of it, and so are ``low`` and ``high``.
     """
 
     low: int
     high: int
+    step: int = 1
+
+    def __contains__(self, extent: object) -> bool:
+        """Tell whether the dimension may have an extent."""
+        return (
+            isinstance(extent, int) and self.low <= extent <= self.high and extent % self.step == 0
+        )
+
+    @property
+    def text(self) -> str:
+        """The range as ``--dim`` takes it: ``32..1024:32``."""
+        return f"{self.low}..{self.high}" + (f":{self.step}" if self.step > 1 else "")
+
+    @property
+    def sentence(self) -> str:
+        """The range in words: ``32 to 1024, a multiple of 32``."""
+        steps = f", a multiple of {self.step}" if self.step > 1 else ""
+        return f"{self.low} to {self.high}{steps}"
+
+    @property
+    def least(self) -> int:
+        """The smallest extent that is not empty, if there is one."""
+        return min(max(self.step, self.low), self.high)

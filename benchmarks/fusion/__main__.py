@@ -51,6 +51,7 @@ def _count(path: Path, names: list[str], recount_stock: bool) -> dict[str, Any]:
     where = {key: found[key] for key in ("date", "commit", "dirty")}
     # Which kernels pay on the CPU depends on its vectors.
     where["vector_bits"] = parse(CPU).device.vector_bits
+    where["features"] = list(parse(CPU).device.features)
     where["versions"] = {package: version(package) for package in _PACKAGES}
     old = load(path) if path.is_file() else {"models": {}, "environment": {"versions": {}}}
     same_tvm = old["environment"]["versions"].get("apache-tvm") == version("apache-tvm")

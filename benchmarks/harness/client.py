@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
+
+from tvm_fusion._descriptors import is_readable
 
 from . import arrays
 
@@ -107,7 +108,7 @@ class Client:
             stdin.flush()
         except BrokenPipeError:
             raise EngineError("failed", self._how_it_ended()) from None
-        if not select.select([stdout], [], [], self._timeout)[0]:
+        if not is_readable(stdout.fileno(), self._timeout):
             self.close()
             raise EngineError("failed", f"{request['command']}: over {self._timeout:g} s, stopped")
         line = stdout.readline()

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from benchmarks.broken_claims import broken_claims
+from benchmarks.runtime_alone import RuntimeAlone
 
 from .cases import Case
 from .compare import array, difference
@@ -19,6 +20,8 @@ from .compare import array, difference
 
 def ours(case: Case) -> tuple[str, str]:
     """Return the verdict ``right``, ``wrong``, ``refused`` or ``crash``, and its reason.
+
+    What is compiled runs in a process without the compiler.
 
     A symbolic extent is given the range from 1 to twice what the first sample has there. A model
     that is refused is compiled again with inputs that carry shapes bound to the sample's values.
@@ -38,8 +41,8 @@ def ours(case: Case) -> tuple[str, str]:
         if broken := broken_claims(compiled.manifest["decisions"]):
             return "crash", broken[0]
         with tempfile.TemporaryDirectory() as folder:
-            program = tvm_fusion.load(compiled.export(Path(folder) / "a"))
-            return _judge(case, lambda inputs: _call(program, case, names, inputs))
+            artifact = compiled.export(Path(folder) / "a")
+            return _judge(case, lambda inputs: _call(artifact, case, names, inputs))
     except tvm_fusion.UserError as error:
         return "refused", str(error)
     except Exception as error:  # guard: a crash is what this benchmark looks for, and is recorded
@@ -97,13 +100,18 @@ def _feeds(case: Case, inputs: list[Any]) -> dict[str, Any]:
     return {info.name: array(value) for info, value in zip(infos, inputs, strict=True)}
 
 
-def _call(program: Any, case: Case, names: Collection[str], inputs: list[Any]) -> list[np.ndarray]:
+_ALONE = RuntimeAlone()
+
+
+def _call(
+    artifact: Path, case: Case, names: Collection[str], inputs: list[Any]
+) -> list[np.ndarray]:
     from tvm_fusion.frontend.onnx_sequences import elements_of
 
     feeds, first = _feeds(case, inputs), _feeds(case, case.samples[0][0])
     if any(not np.array_equal(feeds.pop(name), first[name]) for name in names):
         raise ValueError("samples with other shapes")
-    return list(program.run(elements_of(feeds)).values())
+    return list(_ALONE.run(artifact, elements_of(feeds)).values())
 
 
 def _flat(values: list[Any]) -> list[Any]:

@@ -16,6 +16,7 @@ import torch
 
 import tvm_fusion
 from benchmarks.broken_claims import broken_claims
+from benchmarks.runtime_alone import RuntimeAlone
 
 from .compare import difference
 from .samples import Sample, samples, together
@@ -77,17 +78,21 @@ def judge(sample: Sample) -> tuple[str, str]:
     return ("wrong", reason) if reason else ("right", "")
 
 
+_ALONE = RuntimeAlone()
+
+
 def run(program: Any, inputs: tuple[torch.Tensor, ...]) -> list[np.ndarray]:
-    """Compile a program for this machine and call it."""
+    """Compile a program for this machine and call it in a process without the compiler."""
     artifact = tvm_fusion.compile(program, "cpu")
     if broken := broken_claims(artifact.manifest["decisions"]):
         raise RuntimeError(broken[0])
     with tempfile.TemporaryDirectory() as folder:
-        executable = tvm_fusion.load(artifact.export(f"{folder}/a"))
+        artifact.export(f"{folder}/a")
         names = program.graph_signature.user_inputs
         given = {n: _plain(x).numpy() for n, x in zip(names, inputs, strict=True)}
-        taken = [spec.name for spec in executable.signatures["main"].inputs]
-        return list(executable.run({name: given[name] for name in taken}).values())
+        taken = [spec["name"] for spec in artifact.manifest["functions"]["main"]["inputs"]]
+        found = _ALONE.run(f"{folder}/a", {name: given[name] for name in taken})
+        return list(found.values())
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -60,6 +60,7 @@ def printed(folder, program, *arguments, **environment):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_children_call_whatever_their_parent_has_done(folder):
     program = """
 from concurrent.futures import ThreadPoolExecutor
@@ -82,6 +83,7 @@ print(child(threads), child(lambda: child(threads)))
     assert printed(folder, program, TVM_THREAD_POOL_SPIN_COUNT="10") == ["True", "True"]
 
 
+@pytest.mark.slow
 def test_stacks_of_many_workers_are_more_than_glibc_keeps(folder):
     """A child runs alone then, but for functions in processes of their own, as trials of tune."""
     program = """
@@ -94,6 +96,7 @@ print(child(alone), child(lambda: child(alone)), workers)
     assert printed(folder, program, TVM_NUM_THREADS="5") == ["True", "True", "4"]
 
 
+@pytest.mark.slow
 def test_tvm_waits_for_workers_that_are_not_there(folder):
     """When this fails, `_tvm.fork` can go."""
     assert printed(folder, "right(); print(child(seconds=1.5))", "unprotected") == ["False"]

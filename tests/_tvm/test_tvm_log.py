@@ -1,6 +1,7 @@
 """Noise is dropped, everything else on standard error arrives."""
 
 import os
+import pty
 import subprocess
 import sys
 
@@ -28,6 +29,28 @@ def test_an_error_keeps_what_was_written(capfd):
     assert capfd.readouterr().err == "last words\n"
 
 
+def test_a_user_sees_progress_meanwhile():
+    """What is written to the file that it yields is on the terminal before the block ends."""
+    leader, follower = pty.openpty()
+    code = """
+import sys
+from tvm_fusion._tvm.log import quiet_log
+with quiet_log() as terminal:
+    print("held", file=sys.stderr)
+    print("seen", terminal.isatty(), sys.stderr.isatty(), file=terminal)
+    sys.stdin.read()
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=follower) as child:
+        assert os.read(leader, 100) == b"seen True False\r\n"  # while the block waits for its input
+        child.stdin.close()
+        assert child.wait() == 0
+        assert os.read(leader, 100) == b"held\r\n"
+    os.close(leader)
+    os.close(follower)
+
+
+@pytest.mark.slow
 def test_tvm_still_prints_noise():
     """Fails when TVM no longer warns of every power: then that line of the list can go."""
     code = "import tvm; x = tvm.tirx.Var('x', 'float32'); tvm.tirx.pow(x, 3.0)"

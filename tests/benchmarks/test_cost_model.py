@@ -38,6 +38,7 @@ def test_predictions_are_as_good_as_the_measurements():
     assert rank_correlation([predicted(row, found) for row in rows], us) > 0.97
 
 
+@pytest.mark.slow
 def test_unknown_templates_have_the_coefficients_of_all():
     rows = drawn(5, 0.0)
     found = fit(rows)

@@ -254,6 +254,7 @@ def entries():
     return found
 
 
+@pytest.mark.slow
 def test_modules_side_by_side_keep_their_functions(entries):
     mods = {"one": entries[0].mod, "two": entries[0].mod}
     both = merged(mods)
@@ -293,6 +294,7 @@ def test_what_cannot_be_compiled_costs_nothing_else(built, entries):
     assert len(archive.read(folder)["entries"]) == len(entries)
 
 
+@pytest.mark.slow
 def test_all_run_right_with_the_runtime_alone(built, tmp_path):
     folder, _ = built
     path = tmp_path / "result.json"

@@ -41,6 +41,7 @@ def attention(emit, q, k, v):
     return op.matmul(emit(op.nn.softmax(scores)), v)
 
 
+@pytest.mark.slow
 def test_an_attention_and_a_gemm_have_estimates():
     heads = [tensor(name, 2, 130, 64, dtype="float16") for name in "qkv"]
     matrices = [tensor(name, 300, 300, dtype="float16") for name in "ab"]

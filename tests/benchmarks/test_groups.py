@@ -132,6 +132,7 @@ def test_groups_are_cut_out_once_each(target):
 
 
 @pytest.mark.parametrize("rows", [5, None], ids=["static", "symbolic"])
+@pytest.mark.slow
 def test_all_variants_compute_the_group(target, rows):
     first, second = cases(model(target, rows))
     for make in (variants.fused, variants.parts, variants.stock):
@@ -227,6 +228,7 @@ def test_a_loss_is_measured_longer(target, monkeypatch):
     assert (rounds, result["ratio"]) == ([None, 9], 1.01)
 
 
+@pytest.mark.slow
 def test_a_survey_measures_equal_groups_once(target, monkeypatch):
     monkeypatch.setattr(survey, "planned", lambda name, seed, target: model(target, repeat=2))
     found = survey.Survey(target, QUICK, 0)

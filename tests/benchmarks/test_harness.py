@@ -52,6 +52,7 @@ def measure_fakes(names, tmp_path, **changes):
 # Worker processes
 
 
+@pytest.mark.slow
 def test_each_kind_of_failure_is_reported_and_not_timed(tmp_path):
     names = ["right", "wrong", "raising", "crashing", "leaving", "failing_when_timed"]
     lines = []
@@ -117,6 +118,7 @@ def test_without_a_reference_nothing_is_timed(tmp_path):
     assert "latency_ms" not in peer
 
 
+@pytest.mark.slow
 def test_peer_with_a_reference_of_its_own(tmp_path):
     references = {"wrong": "fake_engines:wrong"}
     peers = measure_fakes(["right", "wrong"], tmp_path, references=references)["peers"]
@@ -178,6 +180,7 @@ def small_network() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     ],
     ids="-".join,
 )
+@pytest.mark.slow
 def test_real_engines_agree(names, tmp_path):
     model, inputs = small_network()
     result = session.measure_model(
@@ -381,6 +384,7 @@ def small_zoo(monkeypatch):
     monkeypatch.setattr(session, "ENGINES", {**ENGINES, **fakes})
 
 
+@pytest.mark.slow
 def test_one_command_measures_and_its_json_makes_the_table(small_zoo, tmp_path, capsys):
     path = tmp_path / "results" / "trial.json"
     arguments = "--models doubling --peers ours,tvm,onnxruntime --rounds 2 --threads 1 --seed 5"

@@ -70,6 +70,7 @@ def test_a_part_of_the_cases(known, part):
     assert not bad, f"OPERATORS_SEED={seed}"
 
 
+@pytest.mark.slow
 def test_the_excluded_cases_are_cases_with_reasons(known):
     listed = excluded()
     assert {*listed} <= {*known}

@@ -12,6 +12,7 @@ from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_m
 
 import tvm_fusion
 from tvm_fusion.cli.dispatch import COMMANDS
+from tvm_fusion.cli.inputs import not_finite, not_finite_line
 
 
 def object_of(result, code=0):
@@ -24,8 +25,8 @@ def test_compile(cli, dense_file, tmp_path):
     folder = tmp_path / "new" / "dense"
     found = object_of(cli("compile", dense_file, "-o", folder, "--dim", "batch=1..4", "--json"))
     assert set(found) == {
-        "artifact", "target", "seconds", "peak_rss_mb", "kernels", "calls", "intermediate_bytes",
-        "architectures", "profile",
+        "artifact", "cached", "target", "seconds", "peak_rss_mb", "kernels", "calls",
+        "intermediate_bytes", "architectures", "profile",
         "not_fused", "not_recomposed", "explain", "fallbacks", "files",
     }  # fmt: skip
     assert found["explain"] == f"tvm-fusion explain {dense_file} --dim batch=1..4"
@@ -54,7 +55,7 @@ def test_compile_takes_all_its_options(cli, dense_file, tmp_path):
 
 def test_run(cli, dense_folder):
     found = object_of(cli("run", dense_folder, "--json", "--repeat", 3))
-    assert set(found) == {"latency_ms", "repeat", "outputs"}
+    assert set(found) == {"latency_ms", "repeat", "dims", "outputs"}
     assert set(found["latency_ms"]) == {"min", "median", "max"}
     latency = found["latency_ms"]
     assert 0 < latency["min"] <= latency["median"] <= latency["max"]
@@ -63,10 +64,42 @@ def test_run(cli, dense_folder):
     assert found["outputs"]["scores"]["std"] > 0
 
 
+def test_run_and_check_say_at_which_extents(cli, dense_folder, dense_file):
+    """A time of one row says nothing of eight: who did not choose is told, and how to choose."""
+    for command in (["run", dense_folder], ["check", dense_folder, dense_file]):
+        assert object_of(cli(*command, "--json"))["dims"] == {
+            "batch": {"extent": 1, "min": 1, "max": 8}
+        }
+        line = "  at batch=1 (of 1..8), the smallest; others: --dim batch=8\n"
+        assert line in cli(*command).out
+        assert "  at batch=5 (of 1..8)\n" in cli(*command, "--dim", "batch=5").out
+
+
+def test_run_and_check_warn_of_what_is_no_number(cli, dense_folder, dense_file, tmp_path):
+    data = dense_data(2)
+    data[1, 3] = np.nan
+    np.save(tmp_path / "x.npy", data)
+    given = "--input", f"data={tmp_path}/x.npy"
+    found = object_of(cli("run", dense_folder, *given, "--json"))
+    assert (found["outputs"]["scores"]["nan"], found["outputs"]["scores"]["inf"]) == (32, 0)
+    for command in (["run", dense_folder], ["check", dense_folder, dense_file]):
+        assert "  warning: scores: 32 NaN of 64 values\n" in cli(*command, *given).out
+        assert "warning" not in cli(*command).out
+
+
+def test_infinities_of_every_type_are_counted():
+    for dtype in ("float16", "float32", "float64", "complex64", "bfloat16"):
+        values = np.array([1, np.inf, -np.inf, np.nan], "float32").astype(dtype)
+        assert not_finite(values) == {"nan": 1, "inf": 2}
+        assert not_finite_line("y", not_finite(values), 4) == "y: 1 NaN and 2 infinite of 4 values"
+    assert not_finite(np.zeros(3, "int8")) == {"nan": 0, "inf": 0}
+
+
 def test_check_passes(cli, dense_folder, dense_file):
     found = object_of(cli("check", dense_folder, dense_file, "--dim", "batch=7", "--json"))
     assert set(found) == {
-        "passed", "max_abs_error", "max_rel_error", "tolerance", "reference", "outputs",
+        "passed", "max_abs_error", "max_rel_error", "tolerance", "reference", "outputs", "dims",
+        "not_finite",
     }  # fmt: skip
     assert found["passed"] is True
     assert found["max_rel_error"] <= found["tolerance"] == 1e-4
@@ -193,6 +226,7 @@ def test_seeds_make_inputs(cli, dense_folder):
     assert means[0] == means[1] != means[2]
 
 
+@pytest.mark.slow
 def test_the_program_itself(dense_folder, tmp_path):
     command = [sys.executable, "-m", "tvm_fusion.cli"]
     done = subprocess.run([*command, "run", dense_folder, "--json"], capture_output=True, text=True)

@@ -60,6 +60,7 @@ def test_explain_an_unknown_operator(cli, dense_file):
     assert "one of relu" in result.sentence
 
 
+@pytest.mark.slow
 def test_bisect(cli, dense_file, tmp_path):
     np.save(tmp_path / "data.npy", dense_data(3))
     data = f"data={tmp_path / 'data.npy'}"

@@ -48,6 +48,7 @@ def interrupted_at(module, *arguments):
         "tvm_fusion.schedule.templates",
     ],
 )
+@pytest.mark.slow
 def test_an_interrupt_while_modules_are_imported(module, dense_file, tmp_path):
     folder = tmp_path / "out"
     done = interrupted_at(module, "compile", dense_file, "-o", folder, "--dim", "batch=1")
@@ -93,6 +94,7 @@ def test_an_interrupt_on_the_way_out_stops_no_cleaning_up(dense_folder, tmp_path
     assert (tmp_path / "done").exists()
 
 
+@pytest.mark.slow
 def test_without_an_interrupt_the_program_runs(dense_file):
     done = interrupted_at("no.such.module", "explain", dense_file, "--dim", "batch=1", "--no-stock")
     assert (done.returncode, done.stderr) == (0, "")

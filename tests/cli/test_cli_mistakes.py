@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto as T
 from tiny_models import dense, dense_data, onnx_model
 
-from tvm_fusion.cli.dispatch import COMMANDS
+from tvm_fusion.cli.dispatch import COMMANDS, DEFECT, dispatch
 from tvm_fusion.deploy import load, manifest
 
 
@@ -91,7 +91,10 @@ def test_a_model_that_cannot_be_compiled(cli, dense_file, tmp_path, make, words)
     ("options", "words"),
     [
         ([], r"unbound dimensions batch of input data\[0\]; give --dim batch=VALUE or batch=LOW"),
-        (["--dim", "batch"], "--dim 'batch'; expected NAME=EXTENT or NAME=LOW..HIGH"),
+        (
+            ["--dim", "batch"],
+            "--dim 'batch'; expected NAME=EXTENT, NAME=LOW..HIGH or NAME=LOW..HIGH:STEP",
+        ),
         (["--dim", "length=3"], "--dim length names no dimension of the model; expected one of"),
         (["--dim", "batch=1", "--dim", "batch=2"], "names 'batch' again"),
         (["--dim", "batch=1", "--target", "vax"], "unknown target 'vax'; expected cpu, cpu:<name>"),
@@ -291,6 +294,7 @@ def test_an_interrupt_is_no_traceback(cli, dense_folder, monkeypatch):
     assert (result.code, result.out, result.err) == (130, "", "tvm-fusion: interrupted\n")
 
 
+@pytest.mark.slow
 def test_the_process_itself_prints_one_line(dense_file, tmp_path):
     """TVM's own libraries write to the streams, too."""
     command = [
@@ -306,3 +310,17 @@ def test_the_process_itself_prints_one_line(dense_file, tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_defect_is_one_sentence(monkeypatch, capsys):
+    def failing(_options):
+        raise ValueError("not enough values to unpack")
+
+    monkeypatch.setattr(COMMANDS["doctor"], "run", failing)
+    assert dispatch(["doctor"]) == DEFECT
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "ValueError" in said
+    assert "unpack" not in said
+    with pytest.raises(ValueError, match="unpack"):
+        dispatch(["doctor", "--debug"])

@@ -52,6 +52,7 @@ def test_lines_where_there_is_no_terminal(cli, model, tuned):
     assert " of 1 task faster than the default after 6 trials (0 failed); " in result.out
 
 
+@pytest.mark.slow
 def test_records_are_listed_moved_and_pruned(cli, tuned, tmp_path):
     found = json.loads(cli("tune", "--db", tuned, "--list", "--json").out)
     (record,) = found["records"]

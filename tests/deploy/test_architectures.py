@@ -61,6 +61,7 @@ def loaded(tmp_path_factory):
         ("sm_90a", "sm_90a", "sm_90a"),
     ],
 )
+@pytest.mark.slow
 def test_a_device_gets_the_kernels_that_are_best_for_it(loaded, device, product, rows):
     """Asynchronous copies from sm_80 on, and from sm_90 on kernels that launch early."""
     found = loaded["loaded"][device]

@@ -108,6 +108,7 @@ def test_expressions_mean_what_they_mean_in_python(text, extents):
 
 
 @given(st.text(max_size=20))
+@pytest.mark.slow
 def test_any_other_text_is_unknown_or_a_number(text):
     assert evaluate(text, {}) is None or isinstance(evaluate(text, {}), int)
 

@@ -66,6 +66,7 @@ def test_a_part_that_fails_raises_its_error(monkeypatch):
         compiled()
 
 
+@pytest.mark.slow
 def test_many_kernels_of_one_model_are_all_found(tmp_path, monkeypatch):
     """More parts than cores; every kernel is another one."""
 

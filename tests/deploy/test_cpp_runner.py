@@ -10,6 +10,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
@@ -48,12 +49,22 @@ def test_results_are_those_of_python(runner, dense_folder, tmp_path):
     done = call(runner, dense_folder, "--input", f"data={tmp_path}/data.npy", "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
-        r"latency of 1 run: min .* ms\n  scores: float32 \(3, 32\), mean .*, std .*\n", done.stdout
+        r"latency of 1 run: min .* ms\n  at batch=3 \(of 1\.\.8\); others: --dim NAME=N\n"
+        r"  scores: float32 \(3, 32\), mean .*, std .*\n",
+        done.stdout,
     )
     result = np.load(tmp_path / "scores.npy")
     np.testing.assert_array_equal(result, tvm_fusion.load(dense_folder)(data=data)["scores"])
     expected = dense_expected(data, **dense_weights())
     assert np.abs(result - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+def test_warns_of_what_is_no_number(runner, dense_folder, tmp_path):
+    data = dense_data(2)
+    data[0, 0] = np.nan
+    np.save(tmp_path / "data.npy", data)
+    done = call(runner, dense_folder, "--input", f"data={tmp_path}/data.npy")
+    assert "  warning: scores: 32 NaN and 0 infinite of 64 values\n" in done.stdout
 
 
 TYPES = {
@@ -97,6 +108,27 @@ def test_every_dtype_several_inputs_and_symbolic_dimensions(runner, tmp_path):
 
 
 NARROW = sorted(narrow_types.NARROW)
+
+
+PYRAMID = """<ir_version: 8, opset_import: ["": 13]>
+g (float[1, 1, h, 4] x) => (float[a, b, c, d] y) <float[4] scales = {1, 1, 2, 2}> {
+  p = MaxPool<kernel_shape = [1, 1], strides = [2, 2]>(x)
+  u = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric",
+             nearest_mode = "floor">(p, , scales)
+  y = Add(x, u) }"""
+
+
+def test_steps_and_levels_that_have_to_be_equal(runner, tmp_path):
+    model = onnx.parser.parse_model(PYRAMID)
+    steps = tvm_fusion.compile(model, dims={"h": DimRange(2, 64, 2)}).export(tmp_path / "steps")
+    every = tvm_fusion.compile(model, dims={"h": DimRange(2, 64)}).export(tmp_path / "every")
+    for folder in (steps, every):
+        done = call(runner, folder, "--dim", "h=6")
+        assert done.returncode == 0, done.stderr
+    assert "--dim h=7; expected 2 to 64, a multiple of 2." in refusal(runner, steps, "--dim", "h=7")
+    told = refusal(runner, every, "--dim", "h=7")
+    assert "operator Add joins" in told
+    assert told.strip().endswith("expected sizes for which these are equal.")
 
 
 def test_types_narrower_than_a_byte_and_floats_of_8_bits(runner, tmp_path):

@@ -57,6 +57,7 @@ def never(*_):
     raise AssertionError("a result was copied")
 
 
+@pytest.mark.slow
 def test_results_are_written_in_place(added, monkeypatch):
     x, y = draw(5, 301), draw(5, 301)
     expected = added(x=x, y=y)
@@ -73,6 +74,7 @@ def test_results_are_written_in_place(added, monkeypatch):
     np.testing.assert_array_equal(outputs["s"], expected["s"])
 
 
+@pytest.mark.slow
 def test_every_kind_of_result_is_right(several):
     for n, k in [(3, 4), (17, 5), (40, 40), (1, 1)]:
         x = draw(n, k)

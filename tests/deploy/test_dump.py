@@ -59,6 +59,7 @@ def test_there_is_one_file_a_stage(dumped):
     assert sorted(path.name for path in folder.iterdir()) == expected
 
 
+@pytest.mark.slow
 def test_every_file_is_read_back_as_the_same_text(dumped):
     folder, _ = dumped
     for path in sorted(folder.iterdir()):
@@ -80,6 +81,7 @@ def run(mod, arguments):
     return machine["main"](*map(tvm.runtime.tensor, arguments)).numpy()
 
 
+@pytest.mark.slow
 def test_a_dumped_module_computes_the_same(dumped):
     folder, mod = dumped
     reloaded = reload(sorted(folder.iterdir())[-1].read_text())

@@ -54,6 +54,7 @@ def _unary(operator):
     return main_module([x], operator(x))
 
 
+@pytest.mark.slow
 def test_another_model_exported_to_the_same_place_is_the_one_that_runs(tmp_path):
     """The dynamic loader knows libraries by the name that they had."""
     x = np.random.default_rng().normal(size=(3, 5)).astype("float32")

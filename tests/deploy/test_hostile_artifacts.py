@@ -53,6 +53,7 @@ def changed(content, path, value, remove=False):
     return copy
 
 
+@pytest.mark.slow
 def test_any_entry_of_a_manifest_with_any_value(dense_copy):
     """The checksums are right, as those of another compiler would be."""
     content = json.loads((dense_copy / manifest.MANIFEST).read_text())

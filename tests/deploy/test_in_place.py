@@ -141,6 +141,7 @@ def test_both_slices_are_one_kernel_over_the_inputs(target, launches):
     assert "T.vectorized(T.int64(8))" in text
 
 
+@pytest.mark.slow
 def test_inputs_that_are_written_to_are_static_on_a_gpu():
     artifact = tvm_fusion.compile(module(), "cuda:sm_90", in_place=NAMES)
     main = artifact.manifest["functions"]["main"]

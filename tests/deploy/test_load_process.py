@@ -41,6 +41,7 @@ def alone(dense_folder, tmp_path_factory):
     return json.loads(done.stdout), np.load(place / "result.npy")
 
 
+@pytest.mark.slow
 def test_no_compiler_is_loaded(alone):
     seen, _ = alone
     assert seen["modules"] == []

@@ -48,7 +48,11 @@ def test_as_numpy_does(name, dtype):
 
 
 def test_stock_leaves_what_is_no_remainder():
-    """Fails where TVM's remainder is right: then perhaps it needs no other form."""
-    x, y = np.float16([10000]), np.float16([-3])
+    """Fails where TVM's remainder is right: then perhaps it needs no other form.
+
+    In float32, which the instructions of every CPU compute alike; in float16 some round in between
+    and others do not.
+    """
+    x, y = np.float32([1e10]), np.float32([-3])
     assert run("floor_mod", x, y)[0] == np.mod(x, y)[0]
     assert run("floor_mod", x, y, "default")[0] != np.mod(x, y)[0]

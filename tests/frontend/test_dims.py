@@ -4,7 +4,8 @@ import pytest
 
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend.dims import UNLIMITED, DimTable, unbound_advice
-from tvm_fusion.signature import DimRange
+from tvm_fusion.frontend.steps import Steps
+from tvm_fusion.signature import DimRange, Signature, TensorSpec
 
 
 def test_names_labels_and_expressions():
@@ -107,3 +108,32 @@ def test_names_of_what_an_extent_is_a_multiple_of():
     assert [d.name for d in DimTable(inputs, {"s7"}, {}, roots).dims] == ["x_1_multiple"]
     assert [d.name for d in DimTable(inputs, {"s7"}, {"s7": "_h"}, roots).dims] == ["_h"]
     assert DimTable(inputs, {"s7"}, {}, roots).shapes == {"x": (1, "32*s7")}
+
+
+def test_a_range_with_a_step_begins_and_ends_at_multiples():
+    chosen, _ = DimTable([("x", ["h", "w"])]).resolve(
+        {"h": DimRange(20, 1000, 32), "w": DimRange(30, 33, 32)}
+    )
+    assert chosen == {"h": DimRange(32, 992, 32), "w": 32}
+    with pytest.raises(UserError, match=r"--dim h=33\.\.63:32 allows no extent"):
+        DimTable([("x", ["h"])]).resolve({"h": DimRange(33, 63, 32)})
+    with pytest.raises(UserError, match="has steps of 0"):
+        DimTable([("x", ["h"])]).resolve({"h": DimRange(1, 64, 0)})
+
+
+@pytest.mark.parametrize(
+    ("extent", "whole"),
+    [
+        ("h_by_32*32", "h"),
+        ("h_by_32*16+1", "h//2+1"),
+        ("64*h_by_32", "h*2"),
+        ("h_by_32*24", "h//32*24"),
+        ("h_by_32*w", "(h//32)*w"),
+        ("w+1", "w+1"),
+    ],
+)
+def test_signatures_are_over_whole_extents(extent, whole):
+    steps = Steps.among({"h": DimRange(32, 1024, 32), "w": DimRange(1, 9)})
+    given = Signature((TensorSpec("x", (extent,), "float32"),), ())
+    assert steps.in_dims(given).inputs[0].shape == (whole,)
+    assert steps.inner({"h": DimRange(32, 1024, 32)}) == {"h_by_32": DimRange(1, 32)}

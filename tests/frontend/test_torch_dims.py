@@ -217,3 +217,14 @@ def test_pooling_that_symbolic_extents_decide_is_refused(function, match):
     program = torch.export.export(Pool(), (torch.randn(1, 2, 11, 8),), dynamic_shapes=shapes)
     with pytest.raises(UserError, match=match):
         import_model(program)
+
+
+def test_steps_of_a_dimension_that_is_written_as_a_multiple():
+    rows = torch.export.Dim("rows", min=1, max=64)
+    program = torch.export.export(
+        torch.nn.ReLU(), (torch.ones(8, 3),), dynamic_shapes=({0: 2 * rows},)
+    )
+    imported = import_model(program, FusionConfig(dims={"rows": DimRange(3, 33, 4)}))
+    assert imported.dims["rows"] == DimRange(4, 32, 4)
+    (spec,) = imported.signatures["main"].inputs
+    assert spec.shape == ("2*rows", 3)

@@ -11,6 +11,8 @@ from torch_functions import Function  # noqa: E402
 
 import tvm_fusion  # noqa: E402
 
+pad = torch.nn.functional.pad
+
 pytestmark = pytest.mark.torch
 
 
@@ -31,6 +33,12 @@ FUNCTIONS = {
     "extent": filled,
     "number": lambda x, i: x * x.sum().item(),
 }
+PADDED = {
+    "up to": lambda x: pad(x, (0, 0, 0, 48 - x.shape[0])),
+    "to a multiple": lambda x: pad(x, (0, 0, 0, -x.shape[0] % 4)) * 100,
+    "half before": lambda x: pad(x, (0, 1, x.shape[0] // 2, 0), value=2.0),
+    "cut or padded": lambda x: pad(x > 0, (0, 0, 0, 20 - x.shape[0]), value=True),
+}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -48,3 +56,19 @@ def test_extents_that_depend_on_values(tmp_path, name):
         results = executable.run({n: given[n].numpy() for n in names}).values()
         for result, wanted in zip(results, expected, strict=True):
             np.testing.assert_allclose(result, wanted.numpy(), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_by_widths_that_depend_on_extents(tmp_path, name):
+    module, rows = Function(PADDED[name]), torch.export.Dim("N", min=4, max=40)
+    program = torch.export.export(
+        module, (torch.randn(10, 6),), dynamic_shapes=(({0: rows},),), strict=False
+    )
+    ranges = {"N": tvm_fusion.DimRange(4, 40)}
+    tvm_fusion.compile(program, "cpu", dims=ranges).export(tmp_path / "a")
+    executable = tvm_fusion.load(tmp_path / "a")
+    (given,) = (spec.name for spec in executable.signatures["main"].inputs)
+    for length in (4, 7, 20, 40):
+        x = torch.randn(length, 6)
+        (result,) = executable.run({given: x.numpy()}).values()
+        np.testing.assert_array_equal(result, module(x).numpy())

@@ -23,6 +23,28 @@ class CumSum(nn.Module):
         return x.cumsum(-1)
 
 
+class Composed(nn.Module):
+    """Operators that torch decomposes, or a converter composes, of a tensor and its half."""
+
+    def forward(self, x):
+        """Apply each."""
+        y, functional = x.roll(1, 0), nn.functional
+        return (
+            functional.cosine_similarity(x, y),
+            functional.mse_loss(x, y),
+            functional.hardswish(x),
+            torch.renorm(x, 2, 0, 1.0),
+            torch.linalg.vector_norm(x, dim=1),
+            torch.cdist(x, y),
+            torch.logsumexp(x, 1),
+            torch.hypot(x, y),
+            functional.softplus(x),
+            x.var(1),
+            torch.tanh(x),
+            torch.sigmoid(x),
+        )
+
+
 class AddMM(nn.Module):
     """A product added to a tensor, each with its factor."""
 
@@ -72,6 +94,29 @@ def test_rounds_once(dtype, tmp_path):
         rounding = float(ml_dtypes.finfo(NUMPY[dtype]).eps) / 2 * np.abs(exact)
         rounding += 2e-6 * np.abs(exact).max() + 1e-7
         assert (error <= 1.01 * rounding).all(), name
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+def test_composed_operators_keep_the_range_of_float32(dtype, tmp_path):
+    torch.manual_seed(int(np.random.default_rng().integers(2**31)))
+    module, x = Composed(), torch.randn(6, 40).to(dtype)
+    program = torch.export.export(module, (x,))
+    executable = tvm_fusion.load(tvm_fusion.compile(program, "cpu").export(tmp_path / "composed"))
+    info = ml_dtypes.finfo(NUMPY[dtype])
+    for size in (300.0, 1.0, 1e-4):
+        drawn = (torch.randn(6, 40) * size).to(dtype)
+        given = drawn.float().numpy().astype(NUMPY[dtype])
+        found = executable.run({"x": given}).values()
+        exact, single = module(drawn.double()), module(drawn.float())
+        for place, (got, want, one) in enumerate(zip(found, exact, single, strict=True)):
+            got, want = got.astype("float64"), want.numpy()
+            # Two units in the last place, and what float32 loses by cancellation.
+            lowest = np.log2(float(info.smallest_subnormal))
+            unit = np.exp2(np.maximum(np.frexp(want)[1] - 1 - info.nmant, lowest))
+            apart = np.abs(one.double().numpy() - want).max()
+            beyond = np.abs(want) + 2 * unit > float(info.max)
+            near = np.abs(got - want) <= 2 * unit + 16 * apart
+            assert (near | (beyond & np.isinf(got))).all(), (place, size)
 
 
 class Several(nn.Module):

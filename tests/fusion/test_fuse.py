@@ -11,6 +11,7 @@ from tvm.script import tirx as T
 from tvm_fusion import transform
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
+from tvm_fusion.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +154,32 @@ def test_a_broken_claim_is_recorded_and_its_region_planned_again(target, monkeyp
     x = np.random.default_rng(0).normal(size=(7, 9)).astype("float32")
     y = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(y, -np.tanh(np.exp(x.astype("float64"))), rtol=1e-5)
+
+
+def test_needs_a_target():
+    """TVM's own error names no pass and says nothing of what to write."""
+    lowered = transform.Legalize()(Chain)
+    for name in ("FuseOperators", "ScheduleKernels", "SearchEquivalents", "Recompose"):
+        with pytest.raises(UserError, match=r"there is no current target; .* write `with "):
+            getattr(transform, name)()(lowered)
+
+
+def test_says_that_nothing_is_legalised(target):
+    with target, pytest.raises(UserError, match=r"relax\.matmul.*; apply Legalize\(\) before"):
+        transform.FuseOperators()(Chain)
+    with target:  # views and what is not known until it runs are none of it
+        tvm.ir.assert_structural_equal(transform.FuseOperators()(Views), Views)
+
+
+@I.ir_module
+class Views:
+    @R.function
+    def main(x: R.Tensor((4, 6), "float32"), y: R.Tensor(ndim=2, dtype="float32")) -> R.Tuple(
+        R.Tensor((24,), "float32"), R.Tensor(ndim=2, dtype="float32")
+    ):
+        with R.dataflow():
+            a = R.reshape(x, R.shape([24]))
+            b = R.nn.relu(y)
+            result = (a, b)
+            R.output(result)
+        return result

@@ -135,6 +135,7 @@ def kernels(mod):
 
 @pytest.mark.parametrize("is_per_column", [True, False])
 @pytest.mark.parametrize(("weight", "weight_zero"), [("int8", 0), ("uint8", 128)])
+@pytest.mark.slow
 def test_dequantised_products(weight, weight_zero, is_per_column):
     """Nearer to the exact result than float32, in two kernels: one quantises, one multiplies."""
     w = (W.astype("int32") + weight_zero).astype(weight)
@@ -159,6 +160,7 @@ def test_exact(zero):
     np.testing.assert_array_equal(run(x), (x.astype("int32") - zero) @ W.astype("int32"))
 
 
+@pytest.mark.slow
 def test_siblings_are_joined():
     """Query, key and value of one quantised tensor: one product, with all that follows."""
     weights = [RNG.integers(-128, 128, (50, 32)).astype("int8") for _ in range(3)]

@@ -182,6 +182,26 @@ def test_an_operator_that_is_read_twice_is_written_once():
     assert after == "a"
 
 
+def test_a_form_that_is_equal_by_no_law():
+    """``a * b`` and ``b * a`` are computed once; nothing else changes."""
+
+    @I.ir_module
+    class Mod:
+        @R.function
+        def main(x: R.Tensor((64, 128), "float32"), y: R.Tensor((64, 128), "float32")):
+            with R.dataflow():
+                p = R.exp(R.multiply(x, y))
+                q = R.exp(R.multiply(y, x))
+                both = R.add(p, q)
+                R.output(both)
+            return both
+
+    _, noted = rewritten(Mod, rules.laws())
+    (change,) = noted.changes
+    assert change.rules == ()
+    assert (change.before, change.after) == ("a + exp(b * c)", "a + a")
+
+
 def test_a_change_below_another_is_told_once():
     @I.ir_module
     class Mod:

@@ -301,6 +301,7 @@ ONE_KERNEL = [(name, spec) for name in LAYERS for spec in (CPU, CUDA)]
 @pytest.mark.parametrize(
     ("name", "spec"), ONE_KERNEL, ids=[f"{name}-{spec.device.kind}" for name, spec in ONE_KERNEL]
 )
+@pytest.mark.slow
 def test_one_kernel(name, spec, shape):
     target = spec.tvm_target()
     mod = module(LAYERS[name][0], tensor(*shape))
@@ -311,6 +312,7 @@ def test_one_kernel(name, spec, shape):
 
 
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.slow
 def test_numbers(name):
     body, reference = LAYERS[name]
     target = CPU.tvm_target()

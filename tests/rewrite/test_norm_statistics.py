@@ -132,6 +132,7 @@ def exact(norm, x, scale, shift):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+@pytest.mark.slow
 def test_numbers(norm, dtype):
     """Rows of any mean: as exact as a norm of its own, which rounds what the product reads."""
     eye, w2, scale, shift = (x.astype(dtype) for x in (np.eye(K), W2, SCALE, SHIFT))

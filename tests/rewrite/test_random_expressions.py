@@ -23,6 +23,7 @@ examples = settings(max_examples=EXAMPLES, derandomize=EXAMPLES == 200)
 
 @examples
 @given(samples())
+@pytest.mark.slow
 def test_forms_have_the_values_of_the_original(sample):
     heads = Heads()
     before = sample.region.terms(heads)
@@ -38,6 +39,7 @@ def test_forms_have_the_values_of_the_original(sample):
 @pytest.mark.parametrize("flags", [(), ("reassociate",)])
 @settings(examples, max_examples=EXAMPLES // 2)
 @given(sample=samples())
+@pytest.mark.slow
 def test_nodes_of_a_class_are_equal(flags, sample):
     heads = Heads()
     before = sample.region.terms(heads)

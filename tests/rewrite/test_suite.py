@@ -70,6 +70,7 @@ def test_there_are_sixty():
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
+@pytest.mark.slow
 def test_found(name, searcher, costs):
     expression = EXPRESSIONS[name]
     region = region_of(expression)
@@ -96,6 +97,7 @@ def test_optimum_is_equal(name, searcher):
         np.testing.assert_allclose(new, old, rtol=1e-6, atol=1e-6 * np.abs(old).max())
 
 
+@pytest.mark.slow
 def test_the_published_search_misses_some(searcher, costs):
     missed = []
     for name, expression in EXPRESSIONS.items():

@@ -12,6 +12,17 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 
 
+def substitute(func: relax.Function, values: Mapping[str, ir.Expr]) -> relax.Function:
+    """Write expressions for symbolic variables, over others that the function does not define yet.
+
+    TVM's own binding refuses results with variables that no parameter defines.
+    """
+    mine = {
+        v: values[v.name] for v in relax.analysis.defined_symbolic_vars(func) if v.name in values
+    }
+    return tvm_ffi.structural_map(func, [(ir.Var, lambda var: mine.get(var, var))], order="post")
+
+
 def bind_symbolic_vars(func: relax.Function, values: Mapping[str, int | ir.Var]) -> relax.Function:
     """Replace symbolic variables by name.
 

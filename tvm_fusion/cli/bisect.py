@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..words import counted
 from .check import TOLERANCE
 from .inputs import read_inputs
-from .model import add_model_arguments, config_of
+from .model import add_model_arguments, config_of, tell_of_profile
 
 _SLOWER = 0.05  # of the operators' own time
 
@@ -44,8 +44,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         ``passed`` and the attributes of :class:`tvm_fusion.report.bisect.Bisection`.
     """
-    import sys
-
     from .._tvm.log import quiet_log
     from ..device import parse
     from ..measure.isolate import Failed
@@ -60,7 +58,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--tolerance {tolerance}", "0 or more")
     spec = parse(options.target)
     check_runnable(spec)  # before the work of planning
-    with quiet_log():
+    with quiet_log() as terminal:
+        tell_of_profile(options, terminal)
         planned = plan_model(options.model, spec, config_of(options))
         imported = planned.imported
         # --dim has said what the dimensions are; random inputs take them at their lower ends.
@@ -68,8 +67,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         inputs = read_inputs(given, imported.signatures[planned.main], imported.dims)
 
         def progress(text: str) -> None:
-            if sys.stderr.isatty():
-                print(text, file=sys.stderr, flush=True)
+            if terminal.isatty():
+                print(text, file=terminal)
 
         find = find_slow if options.slow else find_broken
         try:

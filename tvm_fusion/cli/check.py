@@ -5,11 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from ..config import parse_constants
 from ..errors import UserError
-from .inputs import add_input_arguments, read_inputs
+from .inputs import (
+    add_input_arguments,
+    chosen_dims,
+    dims_line,
+    not_finite,
+    not_finite_line,
+    read_inputs,
+)
 from .model import add_constant_argument
 
 # max|a-b| / max|b| that an artifact may differ by, from the rounding of its storage type.
@@ -36,11 +44,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     -------
     dict
         ``passed``, ``max_abs_error``, ``max_rel_error`` (the worst output's max|a-b|/max|b|),
-        ``tolerance``, ``reference``, and ``outputs``: both errors and ``std`` by name. An error
-        that is infinite is ``null`` in JSON.
+        ``tolerance``, ``reference``, ``outputs``: both errors and ``std`` by name, ``dims``: by
+        symbolic dimension the ``extent`` that was compared, of ``min`` to ``max``, and
+        ``not_finite``: by output that has some, how many values are ``nan`` and ``inf``, of
+        ``values``. An error that is infinite is ``null`` in JSON.
     """
     from ..deploy.load import load
     from ..deploy.manifest import main_function
+    from ..deploy.tensors import to_numpy
     from ..report.reference import compare, onnx_reference
 
     tolerance = options.tolerance
@@ -48,12 +59,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--tolerance {tolerance}", "0 or more")
     executable = load(options.artifact)
     function = main_function(executable.manifest)
-    inputs = read_inputs(options, executable.signatures[function], executable.dims)
+    signature = executable.signatures[function]
+    inputs = read_inputs(options, signature, executable.dims)
     outputs = executable.run(inputs, function=function)
+    arrays = {n: v if isinstance(v, np.ndarray) else to_numpy(v) for n, v in outputs.items()}
     reference, expected = onnx_reference(options.model, inputs, parse_constants(options.constant))
     if tolerance is None:
         tolerance = TOLERANCE[executable.manifest["precision"]]
-    errors = compare(outputs, expected)
+    errors = compare(arrays, expected)
     worst = max(entry["max_rel_error"] for entry in errors.values())
     return {
         "passed": worst <= tolerance,
@@ -62,6 +75,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "tolerance": tolerance,
         "reference": reference,
         "outputs": errors,
+        "dims": chosen_dims(inputs, signature, executable.dims),
+        "not_finite": {
+            name: {**counts, "values": int(array.size)}
+            for name, array in arrays.items()
+            if any((counts := not_finite(array)).values())
+        },
     }
 
 
@@ -73,5 +92,10 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"{entry['max_rel_error']:.2e}",
             markup=False,
         )
+    if line := dims_line(result["dims"]):
+        console.print(f"  {line}", markup=False, highlight=False)
+    for name, found in result["not_finite"].items():
+        line = not_finite_line(name, found, found["values"])
+        console.print(f"  warning: {line}", style="yellow", markup=False, highlight=False)
     verdict = "[green]passed[/]" if result["passed"] else "[red]failed[/]"
     console.print(f"{verdict} against {result['reference']} (tolerance {result['tolerance']:g})")

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from .._interrupt import is_command_line
 from ..words import counted
-from .model import add_model_arguments, config_of, profile_sentence
+from .model import add_model_arguments, config_of, profile_sentence, tell_of_profile
 from .notes import Notes, lines
 
 
@@ -36,6 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an input that lies at the same address in every call, such as a cache",
     )
     parser.add_argument(
+        "--cache",
+        nargs="?",
+        const=True,
+        metavar="DIR",
+        help="take what was compiled before from a folder, and keep there what is compiled now "
+        "(without DIR: what the environment variable TVM_FUSION_CACHE names)",
+    )
+    parser.add_argument(
         "--dump", type=Path, metavar="DIR", help="write TVMScript after every stage"
     )
 
@@ -46,7 +54,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``artifact``, ``target``, ``seconds`` (export included), ``peak_rss_mb``, ``kernels``,
+        ``artifact``, ``cached`` (whether it was compiled before), ``target``, ``seconds`` (export
+        included), ``peak_rss_mb``, ``kernels``,
         ``calls``, ``intermediate_bytes``, of the first of several architectures, and
         ``architectures``: the same of each by its name; ``profile``: how many questions of the
         planner were ``measured``, ``known``, ``failed`` or ``estimated``, or null; ``not_fused``:
@@ -61,6 +70,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ..compiler import compile
     from ..deploy import manifest
     from ..deploy.artifact import check_destination
+    from ..deploy.cache import CachedArtifact
 
     start = time.perf_counter()
     if is_command_line():
@@ -73,8 +83,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         static_inputs=options.static_input,
         dump=options.dump,
     )
-    with quiet_log():
-        compile(options.model, options.target, config).export(folder)
+    with quiet_log() as terminal:
+        tell_of_profile(options, terminal)
+        artifact = compile(options.model, options.target, config, cache=options.cache)
+        artifact.export(folder)
     written = manifest.read(folder)
     notes = Notes.of(written["decisions"])
     main = manifest.main_function(written)
@@ -87,6 +99,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     return {
         "artifact": str(folder),
+        "cached": isinstance(artifact, CachedArtifact),
         "target": written["target"]["text"],
         "seconds": round(time.perf_counter() - start, 3),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
@@ -108,6 +121,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"{counted(result['kernels'], 'kernel')}, "
         f"{result['intermediate_bytes'] / 1e6:.1f} MB between them; {result['seconds']:.1f} s, "
         f"{result['peak_rss_mb']:.0f} MB of memory at most"
+        + (", from the cache" if result["cached"] else "")
     )
     for arch, figures in list(result["architectures"].items())[1:]:
         size = figures["intermediate_bytes"] / 1e6

@@ -34,6 +34,9 @@ COMMANDS: dict[str, ModuleType] = {
 }
 
 
+DEFECT = 70  # exit code, as of sysexits.h: what failed is the program
+
+
 def dispatch(arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments and run the command that they name; see :func:`tvm_fusion.cli.main`."""
     for stream in (sys.stdout, sys.stderr):  # names from files may be no text of the terminal's
@@ -63,6 +66,17 @@ def dispatch(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(LINE, end="", file=sys.stderr)
         return EXIT_CODE
+    except Exception as error:  # guard: a defect, told in one sentence as well
+        if options.debug:
+            raise
+        kind = type(error).__name__
+        sentence = (
+            f"{options.command} failed by a defect of tvm_fusion ({kind}); --debug shows where."
+        )
+        if options.json:
+            print(json.dumps({"error": sentence}))
+        print(f"tvm-fusion: {sentence}", file=sys.stderr)
+        return DEFECT
     try:
         if options.json:
             print(json.dumps(_finite(result), indent=1, allow_nan=False))

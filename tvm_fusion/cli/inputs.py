@@ -17,6 +17,7 @@ from ..config import parse_dims
 from ..deploy.arguments import evaluate
 from ..errors import UserError
 from ..signature import DimRange, Signature, TensorSpec
+from ..words import counted
 
 # How numpy describes ml_dtypes' float8_e5m2 in a file, and then cannot read it.
 UNREADABLE = "<f1"
@@ -37,6 +38,54 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         "or its smallest)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of random inputs (default: 0)")
+
+
+def chosen_dims(
+    inputs: Mapping[str, np.ndarray], signature: Signature, dims: Mapping[str, DimRange]
+) -> dict[str, dict[str, int]]:
+    """Say what symbolic dimensions a command was run at.
+
+    Returns
+    -------
+    dict of str to dict
+        By dimension that inputs have: ``extent``, ``min`` and ``max``, which are allowed.
+    """
+    extents = {
+        label: int(extent)
+        for spec in signature.inputs
+        for label, extent in zip(spec.shape, np.shape(inputs[spec.name]), strict=False)
+        if label in dims
+    }
+    return {
+        name: {"extent": extents[name], "min": dim.low, "max": dim.high}
+        for name, dim in dims.items()
+        if name in extents
+    }
+
+
+def dims_line(dims: Mapping[str, Mapping[str, int]]) -> str | None:
+    """Say in a line what symbolic dimensions a command was run at; None where there are none."""
+    if not dims:
+        return None
+    at = ", ".join(f"{n}={d['extent']} (of {d['min']}..{d['max']})" for n, d in dims.items())
+    smallest = all(d["extent"] == min(max(1, d["min"]), d["max"]) for d in dims.values())
+    example = " ".join(f"--dim {name}={d['max']}" for name, d in dims.items())
+    return f"at {at}" + (f", the smallest; others: {example}" if smallest else "")
+
+
+def not_finite(array: np.ndarray) -> dict[str, int]:
+    """Count what is no number in an array: ``nan`` and ``inf`` of both signs."""
+    if not array.size or np.dtype(array.dtype).kind in "iub":
+        return {"nan": 0, "inf": 0}
+    values = array if array.dtype.kind in "fc" else array.astype(np.float32)
+    return {"nan": int(np.isnan(values).sum()), "inf": int(np.isinf(values).sum())}
+
+
+def not_finite_line(name: str, counts: Mapping[str, int], size: int) -> str | None:
+    """Warn of an output with NaN or infinities; None where there are none."""
+    kinds = {"nan": "NaN", "inf": "infinite"}
+    found = [f"{counts[kind]} {text}" for kind, text in kinds.items() if counts[kind]]
+    return f"{name}: {' and '.join(found)} of {counted(size, 'value')}" if found else None
 
 
 def read_inputs(
@@ -74,7 +123,7 @@ def read_inputs(
         if not equals:
             raise UserError(f"--input {text!r}", "NAME=FILE.npy")
         given.update(_read(path, specs, name))
-    extents = {name: min(max(1, dim.low), dim.high) for name, dim in dims.items()}
+    extents = {name: dim.least for name, dim in dims.items()}
     for name, array in given.items():
         extents.update(zip(specs[name].shape, array.shape, strict=False))  # type: ignore[arg-type]
     extents.update(_extents(options.dim, dims))
@@ -99,13 +148,13 @@ def _extents(texts: list[str], dims: Mapping[str, DimRange]) -> dict[str, int]:
             raise UserError(f"--dim names {name!r}", f"a symbolic dimension of the model ({known})")
         if isinstance(value, DimRange):
             raise UserError(
-                f"--dim {name}={value.low}..{value.high} is a range",
+                f"--dim {name}={value.text} is a range",
                 "one extent",
                 f"write {name}={value.low}",
             )
-        if not dims[name].low <= value <= dims[name].high:
-            allowed = f"{dims[name].low} to {dims[name].high}"
-            raise UserError(f"--dim {name}={value}", allowed, "compile it for a wider range")
+        if value not in dims[name]:
+            found, allowed = f"--dim {name}={value}", dims[name].sentence
+            raise UserError(found, allowed, "compile it for a wider range")
         extents[name] = value
     return extents
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ..deploy import manifest
+from ..deploy.signature_json import dims_from_json
 from ..words import counted
 from .notes import Notes, lines
 
@@ -49,8 +50,8 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     yield f"{result['source']}, {result['precision']}, made by {versions}"
     yield f"target   {result['target']['text']}"
-    for name, dim in result["dims"].items():
-        yield f"dim      {name}: {dim['min']} to {dim['max']}"
+    for name, dim in dims_from_json(result["dims"]).items():
+        yield f"dim      {name}: {dim.sentence}"
     first, *others = result["target"]["archs"]
     for name, function in result["functions"].items():
         yield f"function {name}{f' on {first}' * bool(others)}: {_figures(function)}"

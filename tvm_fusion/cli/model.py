@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, TextIO
 
 from ..config import PRECISIONS, FusionConfig, parse_constants, parse_dims
 from ..core.flags import FLAGS, SEARCHES
@@ -35,8 +35,9 @@ def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = Fal
         "--dim",
         action="append",
         default=[],
-        metavar="NAME=N|LOW..HIGH",
-        help="bind a symbolic dimension to a number, or limit it to a range",
+        metavar="NAME=N|LOW..HIGH[:STEP]",
+        help="bind a symbolic dimension to a number, or limit it to a range, of multiples of a "
+        "step where there is one: height=32..1024:32",
     )
     add_constant_argument(parser)
     parser.add_argument(
@@ -113,6 +114,12 @@ def config_of(options: argparse.Namespace) -> FusionConfig:
         profile=options.profile,
         **rewrite_options(options),
     )
+
+
+def tell_of_profile(options: argparse.Namespace, terminal: TextIO) -> None:
+    """Say on a terminal what takes minutes: nothing else is written until planning is over."""
+    if options.profile and terminal.isatty():
+        print(f"planning, and measuring for it ({options.profile} at most)", file=terminal)
 
 
 def profile_sentence(counts: dict[str, int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import secrets
 import statistics
 import time
@@ -16,7 +17,15 @@ from rich.console import Console
 
 from ..errors import UserError
 from ..words import counted
-from .inputs import UNREADABLE, add_input_arguments, read_inputs
+from .inputs import (
+    UNREADABLE,
+    add_input_arguments,
+    chosen_dims,
+    dims_line,
+    not_finite,
+    not_finite_line,
+    read_inputs,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +44,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     -------
     dict
         ``latency_ms``: ``min``, ``median``, ``max`` in milliseconds; ``repeat``; ``outputs``: by
-        name ``shape``, ``dtype``, ``mean``, ``std``.
+        name ``shape``, ``dtype``, ``mean``, ``std``, and how many values are ``nan`` and ``inf``;
+        ``dims``: by symbolic dimension the ``extent`` that was run, of ``min`` to ``max``.
     """
     from ..deploy.load import load
     from ..deploy.manifest import main_function
@@ -45,7 +55,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")
     executable = load(options.artifact)
     function = main_function(executable.manifest)
-    inputs = read_inputs(options, executable.signatures[function], executable.dims)
+    signature = executable.signatures[function]
+    inputs = read_inputs(options, signature, executable.dims)
     for _ in range(options.warmup):
         executable.run(inputs, function=function)
     milliseconds = []
@@ -67,6 +78,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "max": max(milliseconds),
         },
         "repeat": options.repeat,
+        "dims": chosen_dims(inputs, signature, executable.dims),
         "outputs": {name: _summary(array) for name, array in arrays.items()},
     }
 
@@ -78,12 +90,17 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"latency of {counted(result['repeat'], 'run')}: min {latency['min']:.2f}, "
         f"median [bold]{latency['median']:.2f}[/], max {latency['max']:.2f} ms"
     )
+    if line := dims_line(result["dims"]):
+        console.print(f"  {line}", markup=False, highlight=False)
     for name, output in result["outputs"].items():
         console.print(
             f"  {name}: {output['dtype']} {tuple(output['shape'])}, "
             f"mean {output['mean']:.4g}, std {output['std']:.4g}",
             markup=False,
         )
+    for name, output in result["outputs"].items():
+        if line := not_finite_line(name, output, math.prod(output["shape"])):
+            console.print(f"  warning: {line}", style="yellow", markup=False, highlight=False)
 
 
 def _write(path: str, arrays: dict[str, np.ndarray]) -> None:
@@ -116,9 +133,12 @@ def _write(path: str, arrays: dict[str, np.ndarray]) -> None:
 
 def _summary(array: np.ndarray) -> dict[str, Any]:
     values = array.astype(np.float64) if array.size else np.zeros(1)
+    with np.errstate(invalid="ignore", over="ignore"):  # a warning of ours says more
+        mean, std = float(values.mean()), float(values.std())
     return {
         "shape": list(array.shape),
         "dtype": str(array.dtype),
-        "mean": float(values.mean()),
-        "std": float(values.std()),
+        "mean": mean,
+        "std": std,
+        **not_finite(array),
     }

@@ -99,7 +99,7 @@ def _candidates(options: argparse.Namespace, db: str | Path) -> dict[str, Any]:
     from .._tvm.log import quiet_log
     from ..tuning.candidates import export_candidates
 
-    with quiet_log():
+    with quiet_log() as terminal:
         return export_candidates(
             options.model,
             options.target,
@@ -108,6 +108,7 @@ def _candidates(options: argparse.Namespace, db: str | Path) -> dict[str, Any]:
             db=db,
             budget=options.budget,
             seed=options.seed,
+            progress=lambda text: print(text, file=terminal),
         )
 
 
@@ -160,7 +161,7 @@ def _tune(options: argparse.Namespace, db: str | Path) -> dict[str, Any]:
     from ..tuning import tune
     from ..tuning.view import view
 
-    with quiet_log(), view(Console(stderr=True)) as progress:
+    with quiet_log() as terminal, view(Console(file=terminal)) as progress:
         found = tune(
             options.model,
             options.target,

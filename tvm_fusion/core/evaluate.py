@@ -35,7 +35,7 @@ def evaluate(call: relax.Call) -> np.ndarray | None:
         The result in the call's shape and dtype; None where an operand is not constant, the shape
         is symbolic, or the operator or this use of it is not known here.
     """
-    result = evaluate_exactly(call, [_operand(arg) for arg in call.args])
+    result = evaluate_exactly(call, [operand_of(arg) for arg in call.args])
     return None if result is None else result.astype(result_dtype(call), copy=False)
 
 
@@ -71,14 +71,14 @@ def knows(name: str) -> bool:
     return name in _OPERATORS
 
 
-def _operand(arg: Any) -> Any:
-    """Return an operand as an array, a list of arrays, a list of ints or a number."""
+def operand_of(arg: Any) -> Any:
+    """Return an argument as an array, a list of arrays, a list of ints or a number; else None."""
     if isinstance(arg, GenericConst):
         # Large weights are not copied where numpy knows their type.
         is_plain = str(arg.value.dtype) in _IN_PLACE
         return np.from_dlpack(arg.value) if is_plain else arg.value.numpy()
     if isinstance(arg, relax.Tuple):
-        fields = [_operand(field) for field in arg.fields]
+        fields = [operand_of(field) for field in arg.fields]
         return None if any(field is None for field in fields) else fields
     if isinstance(arg, relax.ShapeExpr):
         arg = list(arg.values)

@@ -80,15 +80,20 @@ def _elementwise_float(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     return np.asarray((_BINARY_FLOAT | _UNARY_FLOAT)[name](*map(wide, operands)))
 
 
-def _astype(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
+def _astype(call: Any, operands: Sequence[Any]) -> np.ndarray:
     array, dtype = operands[0], result_dtype(call)
-    if is_float(array) and dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        exact = wide(array)
-        # Beyond the range C leaves the result open.
-        if not (np.isfinite(exact).all() and (exact > info.min).all() and (exact < info.max).all()):
-            return None
-    return array
+    return truncated(wide(array), dtype) if is_float(array) and dtype.kind in "iu" else array
+
+
+def truncated(numbers: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Cast float64 to integers as kernels do; see :mod:`tvm_fusion.lower.integers`."""
+    bits = dtype.itemsize * 8
+    half = 2.0 ** ((64 if bits == 64 else 32) - 1)
+    beyond = numbers >= half if dtype.kind == "u" and bits >= 32 else np.zeros(numbers.shape, bool)
+    shifted = np.where(beyond, numbers - half, numbers)
+    inside = (shifted >= -half) & (shifted < half)
+    signed = np.where(inside, shifted, -half).astype("int64")
+    return np.where(beyond, signed ^ np.int64(-half), signed).astype(dtype)
 
 
 def _clip(_call: Any, operands: Sequence[Any]) -> np.ndarray | None:
@@ -100,11 +105,10 @@ def _relu(_call: Any, operands: Sequence[Any]) -> np.ndarray:
     return np.maximum(operands[0], 0)
 
 
-def _shift(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
-    array, bits = operands
-    if np.any(bits < 0) or np.any(bits >= array.dtype.itemsize * 8):  # C leaves these open
-        return None
-    return (np.left_shift if call.op.name == "relax.left_shift" else np.right_shift)(array, bits)
+def _shift(call: Any, operands: Sequence[Any]) -> np.ndarray:
+    # Beyond the width, and by negative numbers, numpy gives 0 or the sign: as kernels do.
+    shift = np.left_shift if call.op.name == "relax.left_shift" else np.right_shift
+    return shift(*operands)
 
 
 def _where(_call: Any, operands: Sequence[Any]) -> np.ndarray:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from ..errors import UserError
-from ..signature import DimRange, Signature, TensorSpec
+from ..signature import DimRange, EqualExtents, Signature, TensorSpec
 
+_NAME = re.compile(r"\b[A-Za-z_]\w*")
 _OPERATORS: dict[type, Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -55,6 +58,7 @@ def check(
     dtypes: Sequence[str],
     dims: Mapping[str, DimRange],
     known: Mapping[str, int] = MappingProxyType({}),
+    equal: Sequence[EqualExtents] = (),
 ) -> dict[str, int]:
     """Check shapes and dtypes, and find the extents of the symbolic dimensions.
 
@@ -68,6 +72,8 @@ def check(
         Ranges of the symbolic dimensions.
     known : mapping of str to int
         Extents of symbolic dimensions that other inputs have fixed.
+    equal : sequence of EqualExtents
+        Extents that have to be equal.
 
     Returns
     -------
@@ -109,7 +115,30 @@ def check(
         for extent, size in zip(spec.shape, shape, strict=True):
             if isinstance(extent, str) and evaluate(extent, extents) not in (None, size):
                 raise _misshapen(spec, shape)
+    for pair in equal:
+        _check_equal(pair, extents, symbolic)
     return extents
+
+
+def _check_equal(
+    pair: EqualExtents,
+    extents: Mapping[str, int],
+    given: Sequence[tuple[TensorSpec, tuple[int, ...]]],
+) -> None:
+    one, other = evaluate(pair.one, extents), evaluate(pair.other, extents)
+    if one is None or other is None or one == other:
+        return
+    names = {n for text in (pair.one, pair.other) for n in _NAME.findall(text)} & extents.keys()
+    inputs = [
+        f"input {spec.name!r} has shape {shape}"
+        for spec, shape in given
+        if names & {n for extent in spec.shape for n in _NAME.findall(str(extent))}
+    ]
+    raise UserError(
+        f"{' and '.join(inputs) or 'an input does not fit'}, with which {pair.where} joins "
+        f"{pair.one} = {one} and {pair.other} = {other}",
+        "sizes for which these are equal",
+    )
 
 
 def _solved(extent: str, size: int, extents: Mapping[str, int]) -> dict[str, int]:
@@ -177,18 +206,23 @@ def _evaluate(node: ast.expr, extents: Mapping[str, int]) -> int:
     if isinstance(node, ast.BinOp):
         apply = _OPERATORS[type(node.op)]
         return apply(_evaluate(node.left, extents), _evaluate(node.right, extents))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        values = [_evaluate(argument, extents) for argument in node.args]
+        return {"max": max, "min": min}[node.func.id](values)
     raise KeyError(ast.dump(node))
 
 
 def _check_range(spec: TensorSpec, name: str, size: int, dims: Mapping[str, DimRange]) -> None:
     allowed = dims.get(name)
-    if allowed and not allowed.low <= size <= allowed.high:
-        wider = f"{name}={min(size, allowed.low)}..{max(size, allowed.high)}"
-        raise UserError(
-            f"input {spec.name!r} has {name} = {size}",
-            f"{allowed.low} to {allowed.high}",
-            f"compile with --dim {wider}" if size > 0 else None,
-        )
+    if allowed is None or size in allowed:
+        return
+    step = math.gcd(allowed.step, size)
+    wider = DimRange(min(size, allowed.low), max(size, allowed.high), step).text
+    raise UserError(
+        f"input {spec.name!r} has {name} = {size}",
+        allowed.sentence,
+        f"compile with --dim {name}={wider}" if size > 0 else None,
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -14,9 +14,11 @@ import tempfile
 from pathlib import Path
 
 from .._tvm.cuda import find_cuda_file
+from ..device.probe import machine
 from ..errors import UserError
 from . import manifest
 from .artifact import check_writable, temporary_beside
+from .elf import machine_of
 
 RUNNER, MODEL = "tvm_fusion_run", "model"
 SOURCES = Path(__file__).parent / "cpp"
@@ -40,15 +42,23 @@ def bundle(artifact: Path, folder: Path) -> Path:
     Raises
     ------
     UserError
-        For no artifact or a changed one, a folder that has something in it, a machine without CMake
-        and a C++ compiler, or without CUDA's runtime library for an artifact that needs it.
+        For no artifact or a changed one, one for CPUs of another family than this machine's, a
+        folder that has something in it, a machine without CMake and a C++ compiler, or without
+        CUDA's runtime library for an artifact that needs it.
     """
     found = manifest.read(artifact)
     manifest.verify(artifact, found)
+    _check_machine(artifact)
     target = folder.resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{str(folder)!r} exists", "a new folder", "name another one")
     check_writable(target.parent)
+    if own := found.get("packed_functions"):
+        raise UserError(
+            f"the artifact calls the packed function {own[0]!r}, which the runner does not have",
+            "an artifact that needs TVM's runtime libraries alone",
+            "load it in a program that registers the function",
+        )
     settings = _settings(found)
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = temporary_beside(target)
@@ -85,6 +95,21 @@ def build_runner(folder: Path, settings: dict[str, str] | None = None) -> None:
         _call(cmake, "-S", str(SOURCES), "-B", scratch, *defined)
         _call(cmake, "--build", scratch, "--parallel")
         _call(cmake, "--install", scratch, "--prefix", str(folder))
+
+
+def _check_machine(artifact: Path) -> None:
+    """Refuse an artifact whose host code is not this machine's: TVM's libraries here are.
+
+    A cross compiler would make the runner, and not the runtime that it needs beside it.
+    """
+    made_for, here = machine_of(artifact / manifest.LIBRARY), machine()
+    if made_for is not None and made_for != here:
+        raise UserError(
+            f"artifact {str(artifact)!r} is for {made_for}, and the runtime libraries of TVM that "
+            f"are installed here for {here}",
+            f"an artifact for {here}",
+            f"copy it to a machine that is {made_for}, and bundle it there",
+        )
 
 
 def _settings(found: dict) -> dict[str, str]:

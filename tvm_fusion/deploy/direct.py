@@ -14,7 +14,7 @@ import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
 import tvm_ffi
 
-from ..signature import DimRange, TensorSpec
+from ..signature import DimRange, EqualExtents, TensorSpec
 from . import arguments
 from .tensors import ALIGNMENT, as_array, to_tensor
 
@@ -30,11 +30,18 @@ class DirectInputs:
         Ranges of symbolic dimensions.
     extents : mapping of str to int
         Extents of symbolic dimensions that fixed inputs have decided.
+    equal : sequence of EqualExtents
+        Extents that have to be equal.
     """
 
     def __init__(
-        self, specs: Sequence[TensorSpec], dims: Mapping[str, DimRange], extents: Mapping[str, int]
+        self,
+        specs: Sequence[TensorSpec],
+        dims: Mapping[str, DimRange],
+        extents: Mapping[str, int],
+        equal: Sequence[EqualExtents] = (),
     ) -> None:
+        self._equal = tuple(equal)
         self._dims, self._extents = dims, dict(extents)
         self._symbolic = [s for s in specs if any(isinstance(e, str) for e in s.shape)]
         self._wanted = [
@@ -75,7 +82,9 @@ class DirectInputs:
             return taken, self._extents
         shapes = [inputs[spec.name].shape for spec in self._symbolic]
         dtypes = [spec.dtype for spec in self._symbolic]
-        return taken, arguments.check(self._symbolic, shapes, dtypes, self._dims, self._extents)
+        return taken, arguments.check(
+            self._symbolic, shapes, dtypes, self._dims, self._extents, self._equal
+        )
 
 
 class DeviceInputs:

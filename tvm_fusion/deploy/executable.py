@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,30 @@ from .signature_json import dims_from_json, signature_from_json
 from .tensors import ALIGNMENT
 
 _POOLED_ALLOCATOR = 2  # TVM's AllocatorType
+
+
+class Library:
+    """A model's code, open for as long as something refers to it.
+
+    Parameters
+    ----------
+    module : tvm_ffi.Module
+        TVM's object, which weak references do not take.
+    """
+
+    def __init__(self, module: tvm_ffi.Module) -> None:
+        self.module = module
+
+
+def release_pools() -> None:
+    """Give memory back that TVM keeps of freed tensors, for others of the very same size.
+
+    Its pools are the process's and not a model's: with every size that any model ever used they
+    grow.
+    """
+    clear = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear", allow_missing=True)
+    if clear is not None:
+        clear()
 
 
 class Executable:
@@ -35,7 +60,7 @@ class Executable:
     def __init__(
         self,
         found: dict[str, Any],
-        library: tvm_ffi.Module,
+        library: Library,
         device: tvm_ffi.Device,
         weights: Mapping[str, tvm_ffi.Tensor],
     ):
@@ -149,7 +174,7 @@ class Machines:
 
     Parameters
     ----------
-    library : tvm_ffi.Module
+    library : Library
         The model's code.
     device : tvm_ffi.Device
         Where kernels run.
@@ -157,9 +182,14 @@ class Machines:
         Behind the names of the library's functions.
     """
 
-    def __init__(self, library: tvm_ffi.Module, device: tvm_ffi.Device, suffix: str) -> None:
+    def __init__(self, library: Library, device: tvm_ffi.Device, suffix: str) -> None:
         self._library, self._device, self._suffix = library, device, suffix
         self._local = threading.local()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.__dict__.pop("_local", None)  # the virtual machines, with their tensors
+            release_pools()
 
     def callee(self, name: str) -> Any:
         """Find a function of this thread's virtual machine."""
@@ -173,7 +203,7 @@ class Machines:
         return callees[name]
 
     def _machine(self) -> Any:
-        machine = self._library["vm_load_executable"]()
+        machine = self._library.module["vm_load_executable"]()
         cpu = tvm_ffi.device("cpu", 0)
         places = [self._device] if self._device == cpu else [self._device, cpu]
         setup = [n for d in places for n in (d.dlpack_device_type(), d.index, _POOLED_ALLOCATOR)]

@@ -76,7 +76,7 @@ class Function:
         has_other = any(s.storage for s in (*self._specs, *self.signature.outputs))
         on_device = self._device.type != "cpu" and not self.in_place and not has_other
         self._on_device = DeviceInputs(self._specs, self._device) if on_device else None
-        inputs = DirectInputs(self._specs, self._dims, self._extents)
+        inputs = DirectInputs(self._specs, self._dims, self._extents, self.signature.equal)
         outputs = [spec for spec in self.signature.outputs if spec.name in self._destinations]
         on_host = self._device.type == "cpu" and not has_other
         is_own = on_host and not self.in_place and bool(outputs)
@@ -215,7 +215,7 @@ class Function:
             for value, spec, label in zip(values, specs, labels, strict=True)
         ]
         shapes, dtypes = [tuple(a.shape) for a in arrays], [_dtype_name(a.dtype) for a in arrays]
-        known = arguments.check(specs, shapes, dtypes, self._dims, extents)
+        known = arguments.check(specs, shapes, dtypes, self._dims, extents, self.signature.equal)
         tensors = [
             to_tensor(as_stored(array, spec.storage), self._device, label, self._alignment)
             for array, spec, label in zip(arrays, specs, labels, strict=True)

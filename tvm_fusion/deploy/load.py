@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +22,13 @@ from ..device.probe import machine
 from ..errors import UserError
 from ..threads import choose_threads
 from . import manifest, weights_file
-from .executable import Executable
+from .elf import machine_of
+from .executable import Executable, Library, release_pools
 from .tensors import to_tensor
 
 _libraries: dict[str, ctypes.CDLL] = {}
-# By SHA-256. TVM never unloads a model's library, since what it made may outlive it: another module
-# for the same code would cost memory with every load.
-_models: dict[str, Any] = {}
+# By SHA-256: another module for the same code would cost memory with every load.
+_models: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
 _opened: dict[str, str] = {}  # the SHA-256 of what was opened first, by path
 
 
@@ -63,25 +64,29 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     _check_version(folder, found["versions"]["apache-tvm"])
     device, arch = _open_device(folder, found["target"])
     found = manifest.of_architecture(found, arch)
-    library = _open_model(folder, found["files"][manifest.LIBRARY]["sha256"])
+    _check_packed_functions(folder, found)
+    release_pools()
+    library = _open_model(folder, found["files"][manifest.LIBRARY]["sha256"], device)
     arrays = weights_file.read(folder, found)
     given: dict[str, Any] = {**weights_file.replacements(found, weights, arch)}
     if not isinstance(weights, (str, os.PathLike)):  # another artifact's are packed already
         for name in given:
             if "packed" in found["weights"][name]:
-                given[name] = _packed(library, found["weights"][name], given[name])
+                given[name] = _packed(library.module, found["weights"][name], given[name])
     tensors = {name: to_tensor(a, device) for name, a in {**arrays, **given}.items()}
     return Executable(found, library, device, tensors)
 
 
-def _open_model(folder: Path, sha256: str) -> Any:
-    """Load a model's library of a known hash, once in this process."""
-    if sha256 in _models:
-        return _models[sha256]
+def _open_model(folder: Path, sha256: str, device: tvm_ffi.Device) -> Library:
+    """Load a model's library of a known hash, once at a time in this process."""
+    known = _models.get(sha256)
+    if known is not None:
+        return known
     place = os.path.abspath(folder / manifest.LIBRARY)
     try:
         with _unseen_name(place, sha256) as name:
-            library = tvm_ffi.load_module(name)
+            # Closed with its last user; a GPU may still run its kernels then.
+            library = tvm_ffi.load_module(name, keep_module_alive=device.type != "cpu")
         library.get_function("vm_load_executable")
     except (RuntimeError, ValueError, AttributeError) as error:
         lines = str(error).strip().splitlines() or ["no message"]
@@ -90,7 +95,7 @@ def _open_model(folder: Path, sha256: str) -> Any:
             "a library that `tvm-fusion compile` wrote",
             manifest.AGAIN,
         ) from error
-    return _models.setdefault(sha256, library)
+    return _models.setdefault(sha256, Library(library))
 
 
 @contextmanager
@@ -128,6 +133,20 @@ def _check_version(folder: Path, made_with: str) -> None:
         )
 
 
+def _check_packed_functions(folder: Path, found: Mapping[str, Any]) -> None:
+    """Load the libraries that have what the code calls; name what is nowhere."""
+    for name in found.get("libraries", ()):
+        _open_library(name)
+    for name in found.get("packed_functions", ()):
+        if tvm_ffi.get_global_func(name, allow_missing=True) is None:
+            raise UserError(
+                f"artifact {str(folder)!r} calls the packed function {name!r}, which this process "
+                "does not have",
+                "a process that has registered it",
+                "load the library that registers it first",
+            )
+
+
 def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Device, str]:
     """Load a target's runtime; return its device and the architecture whose code is the best there.
 
@@ -150,6 +169,10 @@ def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Devic
             raise UserError(
                 made_for, None, "this machine shows no CUDA device: run it where one is"
             )
+        host = machine_of(folder / manifest.LIBRARY)
+        if host is not None and host != machine():
+            advice = f"this CPU is {machine()}: compile it on such a machine"
+            raise UserError(f"{made_for} beside a CPU that is {host}", None, advice)
         arch = choose_arch(target["archs"], devices[0].arch)
         if arch is None:
             raise UserError(

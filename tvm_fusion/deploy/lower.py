@@ -14,6 +14,7 @@ from .destinations import PassDestinations
 from .share_storage import ShareStorage
 from .static_inputs import with_static_inputs
 from .weights_tuple import PassWeightsAsTuple
+from .whole_extents import TakeWholeExtents
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerToVM")
@@ -43,7 +44,7 @@ class LowerToVM:
             lower.StaticPlanBlockMemory(),
             ShareStorage(),
         )(mod)
-        mod = Sequential([PassWeightsAsTuple()])(mod)
+        mod = Sequential([TakeWholeExtents(), PassWeightsAsTuple()])(mod)
         mod = on_rewritable(with_static_inputs(lower.RewriteCUDAGraph()), only=CAPTURED)(mod)
         mod = on_rewritable(
             lower.LowerAllocTensor(),

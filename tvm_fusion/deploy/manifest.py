@@ -19,7 +19,8 @@ Schema 2
     ``element``: on a CPU, kernels take tensors that begin at any element. Older artifacts do not
     have it: their kernels crash on memory that is not aligned to 64 bytes.
 ``dims``
-    By symbolic dimension: ``{"min": int, "max": int}``, both included.
+    By symbolic dimension: ``{"min": int, "max": int}``, both included, and ``"step": int`` where it
+    is a multiple of that.
 ``suffix``
     Behind the names of the library's functions for the first of ``archs``.
 ``functions``
@@ -29,6 +30,8 @@ Schema 2
     for one (a narrow type of ONNX); ``weights``,
     names in the order in which they follow the inputs, with ``weights_as_tuple`` as one array of
     all of them (without the entry: one by one);
+    ``equal``, if there is any, a list of ``{"one", "other", "where"}``: extents that are equal in
+    every call, and the operator that joins them;
     ``in_place``, by name of an input that is written to, the output that then lies there;
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;
@@ -48,6 +51,12 @@ Schema 2
 ``decisions``
     What did not go the usual way; the fields of :class:`tvm_fusion.core.decisions.Decision`, and
     ``archs`` where it was so for some of several architectures alone.
+``libraries``
+    TVM's runtime libraries beside ``tvm_runtime`` whose packed functions the code calls:
+    ``tvm_runtime_extra`` or none.
+``packed_functions``
+    Names of packed functions that are the application's own: registered before the artifact is
+    loaded.
 ``files``
     By file name: ``{"bytes", "sha256"}``.
 ``sha256``

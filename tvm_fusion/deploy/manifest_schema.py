@@ -142,6 +142,7 @@ _OPTIONAL = {
     "in_place": by_name(text),
     "destinations": list_of(text),
 }
+_EQUAL = {"equal": list_of(record({"one": text, "other": text, "where": text}))}
 _STORED = record({"function": text, "shape": list_of(number)})
 _WEIGHT = record(
     {"shape": list_of(number), "dtype": dtype, "offset": number, "bytes": number},
@@ -157,10 +158,13 @@ _SCHEMA = record(
             {"machine": text, "features": list_of(text), "cpuinfo": list_of(text)},
         ),
         "precision": one_of("fp32", "fp16", "bf16"),
-        "dims": by_name(record({"min": number, "max": number})),
+        "dims": by_name(record({"min": number, "max": number}, {"step": number})),
         "suffix": text,
         "functions": by_name(
-            record({"inputs": list_of(_SPEC), "outputs": list_of(_SPEC), **_CODE}, _OPTIONAL), 1
+            record(
+                {"inputs": list_of(_SPEC), "outputs": list_of(_SPEC), **_CODE}, _OPTIONAL | _EQUAL
+            ),
+            1,
         ),
         "weights": by_name(_WEIGHT),
         "architectures": by_name(
@@ -183,7 +187,11 @@ _SCHEMA = record(
         ),
         "files": record({LIBRARY: _FILE, WEIGHTS: _FILE}),
     },
-    {"alignment": text},
+    {
+        "alignment": text,
+        "libraries": list_of(one_of("tvm_runtime_extra")),
+        "packed_functions": list_of(text),
+    },
 )
 
 
@@ -213,6 +221,8 @@ def check(content: Any, alignment: int) -> None:
     for name, dim in content["dims"].items():
         if dim["min"] > dim["max"]:
             _fail(f"/dims/{name}", "is an empty range")
+        if dim.get("step", 1) < 1:
+            _fail(f"/dims/{name}/step", "is not positive")
     size = content["files"][WEIGHTS]["bytes"]
     own = {f"/architectures/{arch}": entry for arch, entry in content["architectures"].items()}
     for path, entry in {"": content, **own}.items():

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import UserError
 from . import manifest
+from .mapped_file import mapped
 from .tensors import ALIGNMENT, as_array, to_numpy
 
 if TYPE_CHECKING:
@@ -89,10 +90,7 @@ def read(folder: Path, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
         what others see.
     """
     path = folder / manifest.WEIGHTS
-    if path.stat().st_size == 0:  # which cannot be mapped
-        data = np.empty(0, np.uint8)
-    else:
-        data = np.memmap(path, np.uint8, mode="c")
+    data = mapped(path)
     return {
         name: data[e["offset"] : e["offset"] + e["bytes"]].view(e["dtype"]).reshape(_stored(e))
         for name, e in found["weights"].items()

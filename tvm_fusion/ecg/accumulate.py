@@ -27,6 +27,8 @@ WIDENED = frozenset(
         "relax.cumprod",
         "relax.cumsum",
         "relax.einsum",
+        "relax.image.affine_grid",
+        "relax.image.grid_sample",
         "relax.log_add_exp",
         "relax.matmul",
         "relax.mean",
@@ -34,6 +36,7 @@ WIDENED = frozenset(
         "relax.std",
         "relax.sum",
         "relax.variance",
+        *(f"relax.image.resize{n}d" for n in (1, 2, 3)),
         *(f"relax.nn.conv{n}d" for n in (1, 2, 3)),
         *(f"relax.nn.conv{n}d_transpose" for n in (1, 2, 3)),
         *(f"relax.nn.avg_pool{n}d" for n in (1, 2, 3)),
@@ -47,6 +50,16 @@ WIDENED = frozenset(
     }
 )
 
+
+#: Widened as well where code generators lower them to several steps in their own type: on CPUs and
+#: AMD's devices. CUDA has a function of half types for each.
+FUNCTIONS = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("exp", "log", "log2", "log10", "log1p", "sigmoid", "tanh", "erf", "power"),
+        *("sin", "cos", "sqrt", "rsqrt", "mod", "floor_mod", "floor_divide", "remainder"),
+    )
+)
 
 #: Widened as well in bfloat16 on a CPU, which computes it in float32: only so are there vectors of
 #: functions, and what is rounded is each operator's result, as in PyTorch.
@@ -69,8 +82,11 @@ def accumulates_in_half(call: relax.Call) -> bool:
     types = {str(ty.dtype.dtype) for ty in _tensors(call.ty)}
     name, target = str(call.op.name), Target.current(allow_none=True)
     if target is not None and target.kind.name == "llvm" and "bfloat16" in types:
-        return name in WIDENED or name in WIDENED_ON_CPU
-    return name in WIDENED and bool(types & set(HALF))
+        return name in WIDENED or name in FUNCTIONS or name in WIDENED_ON_CPU
+    if not types & set(HALF):
+        return False
+    steps = target is None or target.kind.name in ("llvm", "rocm")
+    return name in WIDENED or (steps and name in FUNCTIONS)
 
 
 def widen(

@@ -18,6 +18,7 @@ from ..errors import UserError, reason_of
 from ..frontend.normalize.engine import Scope, rewrite_pass
 from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
+from .bound_indices import BoundIndices
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
 from .legalizations import EXTREMA, LEGALIZATIONS, from_infinity
 from .legalizations.rank_sort import SORTS
@@ -27,6 +28,7 @@ from .legalizations.scan import has_kernel
 from .legalizations.sorting import sorted_by_keys, takes_keys
 from .long_extrema import SplitLongExtrema
 from .record import describe, stamp
+from .wrap_integers import wrap_integers
 
 # How these are expressed depends on the target; TVM does it in passes of their own.
 DISPATCHED = (
@@ -81,9 +83,8 @@ class Legalize:
         # does what takes the places of topk alone.
         lowered = relax.transform.LegalizeOps(known)
         unread = relax.transform.DeadCodeElimination()
-        return on_rewritable(IntegerPower(), SplitLongExtrema(), lowered, TupleFields(), unread)(
-            mod
-        )
+        passes = [IntegerPower(), SplitLongExtrema(), lowered, TupleFields(), unread]
+        return Sequential([on_rewritable(*passes), BoundIndices()])(mod)
 
 
 @rewrite_pass
@@ -207,9 +208,13 @@ def _symbols(shape: relax.ShapeExpr) -> list[tirx.Var]:
 
 
 def _stamped(expansion: Expansion, call: relax.Call) -> Expansion:
+    name = str(call.op.name)
+    for gvar, func in expansion.funcs.items():
+        if isinstance(func, tirx.PrimFunc):
+            expansion = expansion.with_func(gvar, wrap_integers(func, name))
     if expansion.kernel is None:
         return expansion
     gvar, func = expansion.kernel
-    if str(call.op.name) in EXTREMA:
+    if name in EXTREMA:
         func = from_infinity(func)
     return expansion.with_func(gvar, stamp(func, describe(call)))

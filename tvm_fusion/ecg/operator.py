@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 from tvm import ir, relax, tirx
 
@@ -109,6 +110,8 @@ class Operator:
         In the order of its remaining parameters.
     binding : relax.Binding
         Where it came from.
+    known : dict
+        What other folders have derived from it, for as long as it lives.
     """
 
     index: int
@@ -118,6 +121,7 @@ class Operator:
     operands: tuple[Value | ir.Expr, ...]
     results: tuple[Value, ...]
     binding: relax.Binding
+    known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def tensors(self) -> tuple[Value, ...]:

@@ -8,7 +8,6 @@ import tvm
 from tvm import ir, relax
 from tvm.ir.transform import PassContext
 
-from ..core.decisions import Decision, record
 from ..core.untouched import is_lowered, is_rewritable
 from ..errors import UserError
 from .legalize import DISPATCHED
@@ -17,6 +16,9 @@ from .legalize import DISPATCHED
 _BUILTIN = ("relax.reshape", "relax.shape_to_tensor", "relax.inspect.", "relax.ccl.", "relax.dist.")
 _WITHOUT_KERNEL = frozenset({"relax.ewise_fma"})
 # Python functions over numpy, which TVM has for these operators.
+_CALLS_TIR = tuple(
+    ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_with_grad", "call_tir_inplace")
+)
 _PYTHON = {"relax.run.nonzero": "nonzero", "relax.run.unique": "unique"}
 
 
@@ -24,8 +26,8 @@ _PYTHON = {"relax.run.nonzero": "nonzero", "relax.run.unique": "unique"}
 class RefuseUnlowered:
     """Raise a :class:`tvm_fusion.errors.UserError` where an operator is left that has no kernel.
 
-    TVM's code generation would fail on it after all other work is done. Operators that TVM has as
-    Python functions alone are recorded: an artifact with one runs in Python, where TVM is.
+    TVM's code generation would fail on it after all other work is done, and what TVM has as Python
+    functions alone would fail where the artifact is loaded.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -34,10 +36,8 @@ class RefuseUnlowered:
 
         def visit(expr: Any) -> None:
             if isinstance(expr, relax.Call) and (python := _python_name(expr)):
-                sentence = (
-                    f"{python} is a Python function of TVM: the artifact runs in Python only."
-                )
-                record(Decision(python, "", "fallback", "python_only", sentence))
+                reason = "is a function of TVM over numpy, which artifacts do not have"
+                found.setdefault(reason, {})[python] = None
             elif isinstance(expr, relax.Call) and _is_unlowered(expr):
                 name = str(expr.op.name).removeprefix("relax.")
                 found.setdefault(_reason(expr), {})[name] = None
@@ -53,6 +53,56 @@ class RefuseUnlowered:
                 "with shapes that do not depend on data",
             )
         return mod
+
+
+def check_legalized(mod: tvm.IRModule, name: str) -> None:
+    """Refuse a module of which nothing is TensorIR yet, where a pass would find nothing to do.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        What the pass is applied to.
+    name : str
+        The pass.
+
+    Raises
+    ------
+    UserError
+        If the module has operators that have a lowering, and no calls of functions.
+    """
+    waiting: dict[str, None] = {}
+    is_begun = False
+
+    def visit(expr: Any) -> None:
+        nonlocal is_begun
+        if not isinstance(expr, relax.Call):
+            return
+        if isinstance(expr.op, ir.GlobalVar) or expr.op in _CALLS_TIR:
+            is_begun = True
+        elif _has_lowering(expr):
+            waiting[str(expr.op.name)] = None
+
+    for func in mod.functions.values():
+        if is_rewritable(func) and not is_lowered(func):
+            relax.analysis.post_order_visit(func.body, visit)
+    if waiting and not is_begun:
+        first, *others = waiting
+        more = f" and {len(others)} others" if others else ""
+        raise UserError(
+            f"{name} groups TensorIR functions, and the module's operators are none yet ({first}"
+            f"{more})",
+            "a module after tvm_fusion.transform.Legalize()",
+            f"apply Legalize() before {name}()",
+        )
+
+
+def _has_lowering(call: relax.Call) -> bool:
+    """Whether Legalize would make a PrimFunc of a call, whose shapes it must know."""
+    if call.op in _CALLS_TIR or not _is_unlowered(call) or call.op.name in DISPATCHED:
+        return False
+    types = [*_results(call), *(arg.ty for arg in call.args if hasattr(arg, "ty"))]
+    tensors = [ty for ty in types if isinstance(ty, relax.TensorType)]
+    return all(isinstance(ty.shape, relax.ShapeExpr) for ty in tensors)
 
 
 def _python_name(call: relax.Call) -> str | None:

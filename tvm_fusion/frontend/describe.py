@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import relax
 
+from ..core.whole_extents import steps_of
 from ..signature import Signature, TensorSpec
 from .extents import from_tir
 
@@ -40,15 +41,16 @@ def signature_of(
     Signature or None
         None for a function that takes or returns something else than tensors, such as a cache.
     """
-    outputs = _flatten(func.ret_ty)
-    if not all(isinstance(ty, relax.TensorType) for ty in [*(p.ty for p in func.params), *outputs]):
+    outputs, steps = _flatten(func.ret_ty), steps_of(func)
+    params = [p for p in func.params if not (steps and isinstance(p.ty, relax.ShapeType))]
+    if not all(isinstance(ty, relax.TensorType) for ty in [*(p.ty for p in params), *outputs]):
         return None
     if output_names and len(output_names) != len(outputs):
         return None  # an output is a tuple
-    input_names = input_names or [param.name for param in func.params]
+    input_names = input_names or [param.name for param in params]
     output_names = output_names or [f"output_{i}" for i in range(len(outputs))]
     return Signature(
-        tuple(tensor_spec(n, p.ty) for n, p in zip(input_names, func.params, strict=True)),
+        tuple(tensor_spec(n, p.ty) for n, p in zip(input_names, params, strict=True)),
         tuple(tensor_spec(n, ty) for n, ty in zip(output_names, outputs, strict=True)),
     )
 
@@ -68,7 +70,8 @@ def with_storage(signature: Signature, dtypes: Mapping[str, str]) -> Signature:
         dtype = dtypes.get(spec.name, spec.dtype)
         return spec if dtype == spec.dtype else replace(spec, dtype=dtype, storage=spec.dtype)
 
-    return Signature(tuple(map(stored, signature.inputs)), tuple(map(stored, signature.outputs)))
+    inputs, outputs = (tuple(map(stored, x)) for x in (signature.inputs, signature.outputs))
+    return replace(signature, inputs=inputs, outputs=outputs)
 
 
 def _flatten(ty: Any) -> list[Any]:

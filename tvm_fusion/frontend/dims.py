@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ..config import whole_steps
 from ..errors import UserError
 from ..signature import DimRange
 
@@ -189,14 +190,17 @@ def _quoted(dim: SymbolicDim) -> str:
 
 def _checked(key: str, value: int | DimRange, known: DimRange | None) -> int | DimRange:
     low, high = (value, value) if isinstance(value, int) else (value.low, value.high)
-    option = f"--dim {key}={low}" if isinstance(value, int) else f"--dim {key}={low}..{high}"
+    option = f"--dim {key}={value if isinstance(value, int) else value.text}"
     if low < 0 or high < low:
         is_fixed = isinstance(value, int)
         raise UserError(option, "an extent of at least 0" if is_fixed else "0 <= LOW <= HIGH")
     if known is not None and (low < known.low or high > known.high):
         limits = f"{known.low}..{'' if known.high >= UNLIMITED else known.high}"
         raise UserError(option, f"extents within {limits}, which is what the model was made for")
-    return low if low == high else value
+    if isinstance(value, int):
+        return value
+    value = whole_steps(option, value)
+    return value.low if value.low == value.high else value
 
 
 def _fresh(name: str, taken: set[str]) -> str:

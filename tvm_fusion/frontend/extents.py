@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +55,12 @@ def to_tir(extent: int | str, values: Mapping[str, Any]) -> Any:
         raise ValueError(f"{extent!r} is no extent")
 
     return extent if isinstance(extent, int) else build(ast.parse(extent, mode="eval").body)
+
+
+def names_in(extent: int | str) -> set[str]:
+    """Return the names of dimensions in an extent."""
+    found = re.findall(r"\b[A-Za-z_]\w*", str(extent))
+    return {name for name in found if name not in ("max", "min")}
 
 
 def from_tir(extent: Any) -> int | str:

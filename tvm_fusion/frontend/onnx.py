@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -16,15 +17,17 @@ from ..signature import DimRange
 from . import Imported, onnx_file, preflight
 from .describe import signature_of, with_storage
 from .dims import DimTable
-from .extents import to_tir
+from .extents import names_in, to_tir
 from .finish import finish
 from .narrow_types import NARROW
 from .onnx_constants import bind_inputs
+from .onnx_graph import with_standard_opset
 from .onnx_names import check_names, has_undecodable_text
 from .onnx_ops import CONVERTERS, Importer
 from .onnx_rewrite import inline_functions, without_optionals
 from .onnx_sequences import element_type, known_lengths, length_option, with_elements
 from .onnx_types import dtype_name, infer_types
+from .steps import Steps
 
 
 def from_file(path: str | os.PathLike, config: FusionConfig) -> Imported:
@@ -56,7 +59,7 @@ def _decoded(model: onnx.ModelProto, config: FusionConfig, source: str) -> Impor
 def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Imported:
     if not model.graph.node:
         raise UserError(f"{source} has an empty graph", "a graph with at least one operator")
-    model = bind_inputs(model, config.constants)
+    model = bind_inputs(with_standard_opset(model), config.constants)
     lengths = known_lengths(model, config.dims)
     model = with_elements(model, lengths)
     model = without_optionals(inline_functions(model, CONVERTERS))
@@ -74,19 +77,29 @@ def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Import
     preflight.inspect(model, unbound, types).raise_if_any(source)
 
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
+    steps = Steps.among(ranges)
+    variables = {name: tirx.Var(name, "int64") for name in ranges} | steps.variables
     values = {
-        name: tirx.Var(name, "int64") if name in ranges else value for name, value in chosen.items()
+        name: variables.get(name, value) if name not in steps.variables else steps.extent(name)
+        for name, value in chosen.items()
     }
     shapes = {name: [to_tir(d, values) for d in shape] for name, shape in table.shapes.items()}
-    importer = Importer(shapes, {values[name]: r for name, r in ranges.items()}, types)
-    mod = importer.convert(model, source)
+    inner = steps.inner(ranges)
+    known = {variable: inner[variable.name] for variable in variables.values()}
+    importer = Importer(shapes, known, types, steps.parameter())
+    mod = steps.marked(importer.convert(model, source))
     names = WeightNames(importer.constants())
     with tracking(names):
-        mod = finish(mod, config, ranges)
+        mod = finish(mod, config, inner)
     signature = signature_of(mod["main"], [info.name for info in inputs], importer.output_names)
     if signature is None:
         raise UserError(f"{source} returns something else than tensors", "tensors")
-    signature = with_storage(signature, _narrow_dtypes(model, importer.output_names))
+    names_known = {variable.name for variable in known}
+    equal = tuple(
+        e for e in importer.required if names_in(e.one) | names_in(e.other) <= names_known
+    )
+    signature = replace(signature, equal=equal)
+    signature = with_storage(steps.in_dims(signature), _narrow_dtypes(model, importer.output_names))
     return Imported(mod, {"main": signature}, ranges, names.of(mod), source)
 
 

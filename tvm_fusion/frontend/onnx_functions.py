@@ -11,6 +11,7 @@ from onnx import defs, helper
 from onnx.inliner import inline_selected_functions
 
 from .onnx_graph import nodes, opsets_of
+from .onnx_half_functions import between_casts
 from .onnx_types import infer_types
 
 # Where bodies live that are made for one node.
@@ -52,6 +53,7 @@ def inline_standard_functions(
         Domain and name of the operators.
     """
     versions = opsets_of(model)
+    model = between_casts(model, names, infer_types(model, {}))
     chosen = [node for node in nodes(model.graph) if (node.domain, node.op_type) in names]
     for node in chosen:
         _write_defaults(node, schema_of(node, versions))

@@ -13,6 +13,16 @@ def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
     return {"": named.pop("ai.onnx", 0)} | named
 
 
+def with_standard_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Give a model a version of ONNX's own domain where no node is of it, and it names none."""
+    if opsets_of(model)[""] or any(node.domain in ("", "ai.onnx") for node in nodes(model.graph)):
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    result.opset_import.add(domain="", version=onnx.defs.onnx_opset_version())
+    return result
+
+
 def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a graph and of the graphs inside them."""
     for node in graph.node:

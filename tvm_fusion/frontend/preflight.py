@@ -90,7 +90,7 @@ def inspect(
 
 def _narrow_dtypes(node: onnx.NodeProto, types: Mapping[str, ValueType]) -> list[str]:
     """List the narrow element types that an operator would have to compute with."""
-    if node.op_type in CARRY_NARROW and node.domain in STANDARD:
+    if qualified_name(node) in CARRY_NARROW:
         return []
     names = (*node.input, *node.output)
     return sorted({types[n].dtype for n in names if n in types and types[n].dtype in NARROW})

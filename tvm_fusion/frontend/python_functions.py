@@ -16,8 +16,7 @@ _CALL = "relax.call_py_func"
 def refuse_python_functions(mod: tvm.IRModule) -> None:
     """Raise a :class:`tvm_fusion.errors.UserError` that names a module's Python functions.
 
-    An artifact holds no Python: the process that loads it could not call them. TVM's own
-    ``nonzero`` and ``unique``, which every process with TVM has, are not among them.
+    An artifact holds no Python: the process that loads it could not call them.
 
     Parameters
     ----------

@@ -21,6 +21,7 @@ from .dims import DimTable
 from .findings import Findings
 from .finish import finish
 from .python_functions import refuse_python_functions
+from .steps import Steps
 from .tuple_inputs import without_tuples
 
 
@@ -45,10 +46,13 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     chosen, unbound = table.resolve(config.dims, own_bounds(mod))
     sizes = _extents_of_tensors(ours)
     Findings(unbound=[dim for dim in unbound if dim.label in sizes]).raise_if_any("the IRModule")
-    mod = bind(mod, table, chosen)
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
-    mod = finish(mod, config, ranges)
-    return Imported(mod, signatures(mod, [name for name, _ in public]), ranges, {}, "IRModule")
+    steps = Steps.among(ranges)
+    mod = steps.bound(bind(mod, table, chosen))
+    mod = finish(mod, config, steps.inner(ranges))
+    described = signatures(mod, [name for name, _ in public])
+    described = {name: steps.in_dims(signature) for name, signature in described.items()}
+    return Imported(mod, described, ranges, {}, "IRModule")
 
 
 def bind(

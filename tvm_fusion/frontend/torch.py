@@ -8,7 +8,6 @@ from typing import Any
 
 import ml_dtypes
 import torch
-from torch.utils import _pytree as pytree
 
 from ..config import FusionConfig
 from ..core.decisions import Decision, record
@@ -22,7 +21,9 @@ from .dims import UNLIMITED
 from .findings import Findings
 from .finish import finish, without_bounds
 from .quiet import quiet_importer
+from .reasons import reason_in_words
 from .relax import bind
+from .steps import Steps
 from .torch_decompose import calls, decompose
 from .torch_dims import (
     as_table,
@@ -33,9 +34,10 @@ from .torch_dims import (
     user_names,
     without_ranges_of_expressions,
 )
-from .torch_ops import Importer, operator_name, reason_of, unsupported
+from .torch_ops import Importer, operator_name, unsupported
 from .torch_ops.advice import advice
 from .torch_ops.complex_pairs import is_complex
+from .torch_results import drop_none
 from .torch_state import with_state
 
 SOURCE = "ExportedProgram"
@@ -52,6 +54,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     names_of_dims = user_names(program)
     without_ranges_of_expressions(program)
     program, state = with_state(decompose(program, SOURCE))
+    returned = drop_none(program, SOURCE)
     for name in state:
         sentence = f"{name} is changed by {SOURCE}; its next value is the output of the same name."
         record(Decision(SOURCE, name, "accepted", "state_returned", sentence))
@@ -73,19 +76,21 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     except UserError:
         raise
     except Exception as error:  # guard: told as the refusal's reason
-        raise UserError(f"{SOURCE} cannot be imported ({reason_of(error)})") from error
+        reason, remedy = reason_in_words(error)
+        raise UserError(f"{SOURCE} cannot be imported ({reason})", None, remedy) from error
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
     whole = chosen_extents(derived, table, chosen)
     ranges |= {name: value for name, value in whole.items() if isinstance(value, DimRange)}
     fixed = {name: value for name, value in whole.items() if isinstance(value, int)}
-    mod = bind(without_bounds(finished(mod)), table, chosen, fixed)
+    steps = Steps.among(ranges)
+    mod = steps.bound(bind(without_bounds(finished(mod)), table, chosen, fixed))
     names = WeightNames(_named_constants(mod, program))
     with tracking(names):
-        mod = finish(mod, config, ranges)
-    signature = signature_of(mod["main"], None, [*_output_names(program), *state])
+        mod = finish(mod, config, steps.inner(ranges))
+    signature = signature_of(mod["main"], None, [*returned, *state])
     if signature is None:
         raise UserError(f"{SOURCE} returns something else than tensors", "tensors")
-    signature = in_names(signature, derived, table)
+    signature = in_names(steps.in_dims(signature), derived, table)
     return Imported(mod, {"main": signature}, ranges, names.of(mod), SOURCE)
 
 
@@ -119,18 +124,6 @@ def _finite(bound: Any, otherwise: int = UNLIMITED) -> int:
         return min(int(bound), UNLIMITED)
     except (OverflowError, TypeError, AttributeError, ValueError):  # sympy's and torch's infinities
         return otherwise
-
-
-def _output_names(program: torch.export.ExportedProgram) -> list[str]:
-    """Name outputs by their place in what the module returns: ``logits``, ``cache.0``, output_1."""
-    spec = program.call_spec.out_spec
-    leaves = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    names = []
-    for path, index in pytree.tree_flatten_with_path(leaves)[0]:
-        keys = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path]
-        plain = all(key.isdigit() for key in keys)
-        names.append("_".join(["output", *(keys or [str(index)])]) if plain else ".".join(keys))
-    return names
 
 
 def _named_constants(mod: Any, program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,8 @@ from ..core.decisions import Decision, record
 from ..errors import UserError
 from .quiet import quiet_importer
 from .torch_assertions import without_assertions
+from .torch_attention import DECOMPOSITIONS
+from .torch_half_decompositions import in_float32
 from .torch_ops import reason_of, unsupported
 
 # Torch would unroll these over time.
@@ -54,6 +56,7 @@ def decompose(program: torch.export.ExportedProgram, source: str) -> torch.expor
         if not table:
             break
         tried |= table.keys()
+        table |= in_float32(table)
         try:
             with quiet_importer(), _without_checks():
                 program = without_assertions(program.run_decompositions(table))
@@ -108,8 +111,11 @@ def _core(program: torch.export.ExportedProgram, source: str) -> torch.export.Ex
 def _table() -> Any:
     """Give torch's decompositions into core operators, without those of recurrent layers."""
     table = torch.export.default_decompositions()
+    table.update(DECOMPOSITIONS)
     for name in _KEPT:
         table.pop(getattr(torch.ops.aten, name).input)
+    for target, decomposition in in_float32(table).items():
+        table[target] = decomposition
     return table
 
 

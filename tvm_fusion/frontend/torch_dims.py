@@ -147,7 +147,10 @@ def chosen_extents(
             whole[extent.variable] = extent.of(value)
         else:
             high = min(UNLIMITED, extent.of(value.high))
-            whole[extent.variable] = DimRange(extent.of(value.low), high)
+            # An extent such as 4*h is a multiple of four steps; one such as 4*h + 1 of none.
+            offset = extent.of(0)
+            step = (extent.of(value.step) - offset) if value.step > 1 and not offset else 1
+            whole[extent.variable] = DimRange(extent.of(value.low), high, step)
     return whole
 
 
@@ -172,7 +175,8 @@ def in_names(signature: Signature, derived: Sequence[Derived], table: DimTable) 
 
     if not texts:
         return signature
-    return Signature(tuple(map(spec, signature.inputs)), tuple(map(spec, signature.outputs)))
+    inputs, outputs = (tuple(map(spec, specs)) for specs in (signature.inputs, signature.outputs))
+    return replace(signature, inputs=inputs, outputs=outputs)
 
 
 def _simplified(text: str) -> str:

@@ -7,10 +7,12 @@ from tvm import relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from ..core.current_target import current_target
 from ..core.template import TEMPLATE, Ban
 from ..core.templates import templates
 from ..core.untouched import on_rewritable
 from ..ecg.graph import Graph
+from ..ecg.unlowered import check_legalized
 from ..program.group import Group
 from ..program.images import images_of
 from .apply import apply_groups
@@ -24,7 +26,8 @@ class FuseOperators:
 
     Takes the place of TVM's FuseOps and gives what FuseOps gives, functions over ``call_tir`` that
     FuseTIR can merge; this package's ScheduleKernels makes kernels of them by the templates that
-    claimed them (attribute ``tvm_fusion.template``). Runs under the target that kernels are for.
+    claimed them (attribute ``tvm_fusion.template``). Runs under the target that kernels are for, on
+    what :class:`tvm_fusion.transform.Legalize` made: operators as TensorIR.
 
     Parameters
     ----------
@@ -36,7 +39,15 @@ class FuseOperators:
         self._banned = banned
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        """Apply to every rewritable function."""
+        """Apply to every rewritable function.
+
+        Raises
+        ------
+        UserError
+            If there is no current target, or nothing has been lowered to TensorIR yet.
+        """
+        current_target("FuseOperators")
+        check_legalized(mod, "FuseOperators")
         return on_rewritable(relax.transform.ConvertToDataflow(min_size=1), _Fuse(self._banned))(
             mod
         )
@@ -48,7 +59,7 @@ class _Fuse:
         self._banned = banned
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        planned = plan_module(mod, Target.current(allow_none=False), self._banned)
+        planned = plan_module(mod, current_target("FuseOperators"), self._banned)
         return apply_plans(mod, planned)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import pickle
-import select
 import signal
 import sys
 import threading
@@ -13,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
+
+from .._descriptors import is_readable
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ def _read(descriptor: int, seconds: float | None) -> tuple[bytes, bool]:
     content = b""
     while True:
         left = None if end is None else max(0.0, end - time.monotonic())
-        if not select.select([descriptor], [], [], left)[0]:
+        if not is_readable(descriptor, left):
             return content, False
         part = os.read(descriptor, 1 << 20)
         if not part:

@@ -60,10 +60,9 @@ def _mentioned(load: ir.TensorLoad) -> set[ir.Var]:
 
 
 _buffers: weakref.WeakKeyDictionary[Value, Buffer] = weakref.WeakKeyDictionary()
-# With the operands that they were made for: planning replaces those by copies.
-_parts: weakref.WeakKeyDictionary[Operator, tuple[tuple, tuple[InlineCandidate, ...]]] = (
-    weakref.WeakKeyDictionary()
-)
+# A key of an operator's own ``known``: its operands refer to it, so that in a dictionary with weak
+# keys it would never go, nor would the weights of its model.
+_PARTS = "parts"
 
 
 def buffer_of(value: Value, name: str = "") -> Buffer:
@@ -84,7 +83,7 @@ def share_buffer(value: Value, like: Value) -> None:
 def share_parts(copy: Operator, original: Operator) -> None:
     """Let an operator of the same PrimFunc over the same buffers have the same stages."""
     with contextlib.suppress(Unstructured):  # the copy is found to be that where it is needed
-        _parts[copy] = copy.operands, parts_of(original)
+        copy.known[_PARTS] = copy.operands, parts_of(original)
 
 
 def parts_of(operator: Operator) -> tuple[InlineCandidate, ...]:
@@ -95,14 +94,15 @@ def parts_of(operator: Operator) -> tuple[InlineCandidate, ...]:
     Unstructured
         If its PrimFunc cannot be read as stages, or does not fit its operands.
     """
-    operands, parts = _parts.get(operator, (None, ()))
+    # With the operands that they were made for: planning replaces those by copies.
+    operands, parts = operator.known.get(_PARTS, (None, ()))
     if operands is not operator.operands:
         try:
             stages = _stages_of(operator)
         except Unstructured as reason:
             raise Unstructured(f"{operator.title} is not maps and reductions: {reason}") from None
         parts = tuple(map(InlineCandidate, stages))
-        _parts[operator] = operator.operands, parts
+        operator.known[_PARTS] = operator.operands, parts
     return parts
 
 

@@ -12,6 +12,7 @@ from tvm.sym.iter_affine_map import IterMapLevel
 from .._tvm.simplifier import hide_from_simplifier
 from .._tvm.structural import structural_map, structural_walk
 from ..core.expressions import has_division, load, map_loads, size, variables
+from ..core.integers import LARGEST_EXTENT, unwrapped
 from ..core.polynomial import Polynomials
 from .stage import Axis
 
@@ -34,6 +35,11 @@ class Domain:
         return {a.var: ir.Range.from_min_extent(_zero(a.var), a.extent) for a in self.axes}
 
     @cached_property
+    def _bounds(self) -> dict[ir.Var, tuple[int, int]]:
+        """Least and largest values, as exact numbers."""
+        return {a.var: (0, (a.size or LARGEST_EXTENT) - 1) for a in self.axes}
+
+    @cached_property
     def _analyzer(self) -> sym.Analyzer:
         analyzer = sym.Analyzer()
         symbols = {v for a in self.axes for v in variables(a.extent)}
@@ -50,6 +56,7 @@ class Domain:
             return expr
         if "float" in str(expr.ty.dtype):
             expr = hide_from_simplifier(expr)
+        expr = unwrapped(expr, self._bounds)
         expr = self._analyzer.simplify(expr)
         if isinstance(expr, ir.TensorLoad):
             return self._simplify_load(expr)

@@ -15,6 +15,7 @@ from ..config import FusionConfig
 from ..core.untouched import on_rewritable
 from ..deploy.lower import LowerToVM
 from ..device import TargetSpec, parse
+from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
 from ..frontend import Imported, import_model
 from ..fusion.fuse import apply_plans, plan_module
@@ -122,6 +123,7 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
     """
     config = config or FusionConfig()
     spec = parse(target).permitting(config.flags)
+    warn_of_plain_cpu(target)
     if len(spec.archs) > 1:
         raise UserError(
             f"target {spec.text!r} names {len(spec.archs)} architectures, each with a plan",

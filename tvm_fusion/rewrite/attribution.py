@@ -80,9 +80,9 @@ class Accountant:
             classes, fired = self._replay(before, after, self._laws)
         if classes is None:
             own = {self._numbering(t): self._numbering(t) for t in subterms([*before, *after])}
-            pieces = differences(before, after, self._numbering, own)
+            pieces, own = self._pieces(before, after, own)
             return self._written(pieces, own, tuple(named), is_replayed=False)
-        pieces = differences(before, after, self._numbering, classes)
+        pieces, classes = self._pieces(before, after, classes)
         needed: dict[str, None] = {}
         is_replayed = True
         for old, new in pieces:
@@ -90,6 +90,21 @@ class Accountant:
             is_replayed &= fewest is not None
             needed.update(dict.fromkeys(fired if fewest is None else fewest))
         return self._written(pieces, classes, tuple(sorted(needed)), is_replayed)
+
+    def _pieces(
+        self, before: tuple[Term, ...], after: tuple[Term, ...], classes: dict[int, int]
+    ) -> tuple[list[tuple[Term, Term]], dict[int, int]]:
+        """Find the parts that differ, and what is equal in them.
+
+        Those are the results where only orders of operands differ: ``exp(a * b) + exp(b * a)``
+        becomes ``exp(a * b) + exp(a * b)`` by no law. Then terms are equal only to themselves.
+        """
+        found = differences(before, after, self._numbering, classes)
+        if found:
+            return found, classes
+        number, pairs = self._numbering, list(zip(before, after, strict=True))
+        changed = [(a, b) for a, b in pairs if number(a) != number(b)] or pairs[:1]
+        return changed, {number(t): number(t) for t in subterms([*before, *after])}
 
     def _written(
         self,

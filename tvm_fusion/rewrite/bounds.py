@@ -40,12 +40,15 @@ _RANGES = {
     "nn.log_softmax": Bounds(high=0.0),
 }
 # Moves give elements of their operands back, and so do a maximum and an average over an axis.
-_CHOOSES = frozenset(
+CHOOSES = frozenset(
     f"relax.{name}"
     for name in (
         *("reshape", "permute_dims", "squeeze", "expand_dims", "flatten", "broadcast_to", "flip"),
         *("strided_slice", "concat", "stack", "repeat", "tile", "max", "min", "mean", "full_like"),
     )
+)
+FILLS = frozenset(
+    f"relax.{name}" for name in ("full", "full_like", "zeros", "ones", "zeros_like", "ones_like")
 )
 _INCREASING: dict[str, Callable[[float], float]] = {
     "relax.exp": lambda x: math.exp(min(x, 709.0)) if x != math.inf else x,
@@ -75,7 +78,7 @@ def bounds_of(head: Head, ty: relax.TensorType, operands: Sequence[tuple[int, Bo
     """
     name, dtype = head.name, str(ty.dtype)
     given = [bounds for _, bounds in operands]
-    if name in _CHOOSES:
+    if name in CHOOSES:
         return _all(given)
     if name == "relax.where":
         return _all(given[1:])

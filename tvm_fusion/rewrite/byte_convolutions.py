@@ -3,7 +3,14 @@
     conv(x - z, W)            = conv(pad(x, z), W) - z sum(W)             zeros as padding become z
     conv(s(x - z), t(W - u))  = s t (conv(pad(x, z), W - u) - z sum(W - u))
 
-``W - u`` is constant. Dot-product instructions multiply unsigned by signed bytes, so an image of
+``W - u`` is constant. Where it does not fit into bytes, as of uint8 weights whose zero point is not
+128, it is ``V + d`` with a number ``d`` for each output channel:
+
+    conv(x - z, V + d) = conv(x - z, V) + d window(x - z)      sums of windows over all channels
+
+A zero point that is known at run time alone pads by ``pad(x ^ z, 0) ^ z``.
+
+Dot-product instructions multiply unsigned by signed bytes, so an image of
 the weight's type is moved to the other one: ``x ^ 128`` seen as that is ``x + 128`` or ``x - 128``,
 and z moves as x does.
 """
@@ -33,6 +40,7 @@ from .byte_operands import (
     scaled,
 )
 from .changes import Change, note
+from .narrowed_weights import NarrowWeights, narrowed, window_sums
 from .widened_convolutions import ByteImage, convolve, widened
 
 WORD = 4  # channels that an instruction multiplies together
@@ -60,13 +68,13 @@ def _integers(conv: relax.Call, scope: Scope) -> Any:
         0 if zero is None else _number(zero, scope),
         zero is None or _was_byte(zero, scope),
     )
-    narrow = weights.bytes()
+    narrow = narrowed(weights, int(conv.attrs.groups))
     reason = _refusal(conv, image, narrow)
     if reason is not None:
         return widened(conv, image, weights, reason, scope)
     assert narrow is not None
-    is_narrow = given.data.same_as(conv.args[0]) and narrow.same_as(conv.args[1])
-    if is_narrow and dtype_of(given.data) != dtype_of(narrow):
+    is_narrow = given.data.same_as(conv.args[0]) and narrow.values.same_as(conv.args[1])
+    if is_narrow and dtype_of(given.data) != dtype_of(narrow.values):
         return None
     decide(
         conv,
@@ -84,7 +92,7 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
     if found is None:
         return None
     image = ByteImage(found.data, _number(found.zero, scope))
-    narrow = found.weights.bytes()
+    narrow = narrowed(found.weights, int(conv.attrs.groups))
     reason = _refusal(conv, image, narrow)
     if reason is not None:
         decide(conv, "refused", *reason)
@@ -103,7 +111,7 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
 
 
 def _refusal(
-    conv: relax.Call, image: ByteImage, narrow: GenericConst | None
+    conv: relax.Call, image: ByteImage, narrow: NarrowWeights | None
 ) -> tuple[str, str] | None:
     """Tell why a convolution is not computed in 8-bit integers: a code and a sentence."""
     groups, channels = int(conv.attrs.groups), int(conv.args[1].ty.shape[1])
@@ -119,7 +127,9 @@ def _refusal(
     if not _is_padded(conv):
         return None
     if not isinstance(image.zero, int):
-        return "unknown_padding", "The zero point that pads the image is known at run time only."
+        if image.has_byte_zero:
+            return None
+        return "unknown_padding", "The zero point that pads the image is an int32 of the run."
     limits = np.iinfo(dtype_of(image.data))
     if not limits.min <= image.zero <= limits.max:
         return "wide_padding", "The zero point that pads the image does not fit into 8 bits."
@@ -127,20 +137,25 @@ def _refusal(
 
 
 def _of_bytes(
-    conv: relax.Call, image: ByteImage, weights: IntegerWeights, narrow: GenericConst, scope: Scope
+    conv: relax.Call, image: ByteImage, weights: IntegerWeights, narrow: NarrowWeights, scope: Scope
 ) -> Any:
     """Convolve bytes in int32, and take the zero point times the sums of the weight away."""
     data, zero = image.data, image.zero
-    if dtype_of(data) == dtype_of(narrow):
-        data, zero = _flipped(data, zero, scope)
     padding = [int(p) for p in conv.attrs.padding]
-    if isinstance(zero, int) and zero and any(padding):
-        half = len(padding) // 2
-        ends = zip(padding[:half], padding[half:], strict=True)
-        widths = [0, 0, 0, 0, *(p for pair in ends for p in pair)]
-        data = scope.emit(relax.op.nn.pad(data, widths, "constant", float(zero)))
-        padding = [0] * len(padding)
-    total = convolve(conv, data, narrow, padding, "int32")
+    if any(padding) and not isinstance(zero, int):
+        byte = scope.emit(relax.op.astype(zero, dtype_of(data)))
+        inner = scope.emit(relax.op.bitwise_xor(data, byte))
+        padded = scope.emit(_padded(inner, padding, 0))
+        data, padding = scope.emit(relax.op.bitwise_xor(padded, byte)), [0] * len(padding)
+    if dtype_of(data) == dtype_of(narrow.values):
+        data, zero = _flipped(data, zero, scope)
+    if isinstance(zero, int) and (zero or narrow.offsets is not None) and any(padding):
+        data, padding = scope.emit(_padded(data, padding, zero)), [0] * len(padding)
+    total = convolve(conv, data, narrow.values, padding, "int32")
+    if narrow.offsets is not None:
+        windows = scope.emit(window_sums(conv, data, scope))
+        offsets = derived(relax.const(narrow.offsets), "offsets", [weights.source])
+        total = relax.op.add(scope.emit(total), scope.emit(relax.op.multiply(windows, offsets)))
     if isinstance(zero, int) and not zero:
         return total
     total = scope.emit(total)
@@ -153,6 +168,13 @@ def _of_bytes(
         column_sums = derived(relax.const(sums.astype("int32")), "sum", [weights.source])
         away = scope.emit(relax.op.multiply(zero, column_sums))
     return relax.op.subtract(total, away)
+
+
+def _padded(data: ir.Expr, padding: list[int], value: int) -> Any:
+    half = len(padding) // 2
+    ends = zip(padding[:half], padding[half:], strict=True)
+    widths = [0, 0, 0, 0, *(p for pair in ends for p in pair)]
+    return relax.op.nn.pad(data, widths, "constant", float(value))
 
 
 def _flipped(data: ir.Expr, zero: int | ir.Expr, scope: Scope) -> tuple[ir.Expr, int | ir.Expr]:

@@ -14,10 +14,12 @@ from tvm import relax
 
 from ..core.numpy_types import numpy_dtype
 from ..ecg.properties import properties_of
-from .bounds import ANY, Bounds, bounds_of, bounds_of_value
+from .bounds import ANY, CHOOSES, FILLS, Bounds, bounds_of, bounds_of_value
 from .eclass_analysis import Analysis, EClass, Node, is_static
 from .head import Head, Heads
+from .nonfinite import NONE, NonFinite
 from .terms import Term, subterms
+from .told import told_apart
 
 
 class EGraph:
@@ -38,6 +40,9 @@ class EGraph:
         self._known: dict[Node, int] = {}
         self._stale: list[int] = []
         self._analysis = Analysis()
+        self._results: dict[int, NonFinite] = {}
+        self._told: dict[int, NonFinite] | None = None
+        self._given: set[int] = set()
 
     @property
     def size(self) -> int:
@@ -59,8 +64,32 @@ class EGraph:
 
     def uniform(self, number: int) -> float | None:
         """Give the number that all elements are; None where they differ, or are not known."""
-        low, high = self[number].bounds
-        return low if low == high else None
+        known = self[number]
+        low, high = known.bounds
+        # ``x * 0`` has the bounds of 0, and is NaN for an infinite x.
+        is_sure = "float" not in str(known.type.dtype) or self._is_filled(number)
+        return low if low == high and is_sure else None
+
+    # Readers -------------------------------------------------------------------------------------
+
+    def read_from(self, roots: Sequence[int], told: Sequence[NonFinite]) -> None:
+        """Say which non-finite values of the results are told from numbers, outside."""
+        self._results, self._told = {}, None
+        for root, kinds in zip(roots, told, strict=True):
+            self._results[root] = self._results.get(root, NONE) | kinds
+        self._given = set(self.classes)
+
+    def told(self, number: int) -> NonFinite:
+        """Give the non-finite values of a class that are told from numbers, here or outside."""
+        if not self._results:
+            return NONE
+        if self._told is None:
+            self._told = told_apart(self, self._results)
+        return self._told.get(number, NONE) | self._told.get(self.find(number), NONE)
+
+    def is_given(self, number: int) -> bool:
+        """Whether a class is of an expression that was there before any law."""
+        return any(self.find(given) == self.find(number) for given in self._given)
 
     # Growing -------------------------------------------------------------------------------------
 
@@ -149,6 +178,8 @@ class EGraph:
         kept, gone = min(first, second), max(first, second)
         a, b = self.classes[kept], self.classes.pop(gone)
         self._parent[gone] = kept
+        if self._told is not None:
+            self._told[kept] = self._told.get(kept, NONE) | self._told.get(gone, NONE)
         a.is_constant = a.is_constant or b.is_constant
         if a.value is None:
             a.bounds = b.bounds if b.value is not None else a.bounds.hull(b.bounds)
@@ -173,6 +204,7 @@ class EGraph:
 
     def rebuild(self) -> None:
         """Merge what became equal because operands did."""
+        self._told = None
         while self._stale:
             stale = dict.fromkeys(self.find(number) for number in self._stale)
             self._stale.clear()
@@ -228,6 +260,20 @@ class EGraph:
             for operand in dict.fromkeys(canonical.operands):
                 self[operand].parents[canonical] = owner
             self._learn(canonical, owner)
+
+    def _is_filled(self, number: int, depth: int = 4) -> bool:
+        """Whether a class is filled with a number, or moves what is, in one of its forms."""
+        known = self[number]
+        if known.value is not None:
+            return True
+        return depth > 0 and any(
+            node.head.name in FILLS
+            or (
+                node.head.name in CHOOSES
+                and all(self._is_filled(o, depth - 1) for o in node.operands)
+            )
+            for node in known.nodes
+        )
 
     def _learn(self, node: Node, owner: int) -> None:
         """Pass on what has become known of operands."""

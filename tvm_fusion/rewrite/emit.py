@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from tvm import ir, relax
 from tvm.ir import GenericConst
 
-from ..frontend.normalize.fold_constants import GROWTH_LIMIT
+from ..frontend.normalize.stored_constants import SMALL
 from .extents import nbytes
 from .head import Head, Heads
 from .regions import Region
@@ -153,7 +153,7 @@ def _fold(terms: tuple[Term, ...]) -> tuple[tuple[Term, ...], list[Term]]:
         if all(o in sources for o in term.operands):
             behind = {h: n for o in term.operands for h, n in sources[o].items()}
             size = nbytes(term.type)
-            if size is not None and size <= sum(behind.values()) + GROWTH_LIMIT:
+            if size is not None and size <= max(SMALL, sum(behind.values())):
                 sources[term] = behind
                 continue
         operands = tuple(final(o) for o in term.operands)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tvm
 from tvm.ir.transform import PassContext
-from tvm.target import Target
 
+from ..core.current_target import current_target
 from .egraph import EGraph
 from .head import Heads
 from .law import Law
+from .nonfinite import NonFinite
 from .published import PUBLISHED
 from .regions import Region
 from .saturate import Use
@@ -31,6 +32,7 @@ def greedy(
     heads: Heads,
     laws: Sequence[Law],
     count: Callable[[tuple[Term, ...]], float],
+    told: Sequence[NonFinite] = (),
 ) -> tuple[tuple[Term, ...], list[str]]:
     """Rewrite step by step, until no step saves operations.
 
@@ -44,6 +46,8 @@ def greedy(
         Applied forwards and backwards, one at a time.
     count : callable
         Counts the operations of terms.
+    told : sequence of NonFinite, optional
+        Which non-finite values of the terms are told from numbers.
 
     Returns
     -------
@@ -54,7 +58,7 @@ def greedy(
     graph = EGraph(heads)  # of which no classes are made one: it only keeps equal terms together
     cost, taken = count(terms), []
     for _ in range(STEPS):
-        found = list(_steps(terms, graph, directed))
+        found = list(_steps(terms, graph, directed, told))
         costs = [count(after) for after, _ in found]
         if not found or min(costs) >= cost:
             break
@@ -65,17 +69,19 @@ def greedy(
 
 
 def _steps(
-    terms: tuple[Term, ...], graph: EGraph, laws: Sequence[Law]
+    terms: tuple[Term, ...], graph: EGraph, laws: Sequence[Law], told: Sequence[NonFinite]
 ) -> Iterator[tuple[tuple[Term, ...], str]]:
     """Write what every single application of a law makes of terms."""
     graph.rebuild()
     roots = graph.add_terms(terms)
+    if told:
+        graph.read_from(roots, told)
     known: dict[int, Term] = {}
     for root in roots:
         _term(graph, root, known)
     matches = [(law, m) for law in laws for number in known for m in law.find(graph, number)]
     for law, match in matches:
-        if law.check(match) is not None:
+        if law.refusal(match) is not None:
             continue
         written = law.rewrite(match)
         if written is None or graph[written].type is not graph[match.root].type:
@@ -105,10 +111,12 @@ def flops(terms: tuple[Term, ...]) -> float:
 class GreedySearcher(Searcher):
     """Searches regions as published; the planner only says what came of it."""
 
-    def _search(self, region: Region, before: tuple[Term, ...]) -> Found:
+    def _search(
+        self, region: Region, before: tuple[Term, ...], told: tuple[NonFinite, ...]
+    ) -> Found:
         flags = {law.needs for law in self._laws}
         published = (law for law in PUBLISHED if law.needs in flags)
-        after, taken = greedy(before, self.heads, (*published, *self._laws), flops)
+        after, taken = greedy(before, self.heads, (*published, *self._laws), flops, told)
         for name in taken:
             use = self.uses.setdefault(name, Use())
             use.tried += 1
@@ -138,4 +146,4 @@ class GreedyEquivalents:
         from .rules import laws
 
         chosen = laws() if self._laws is None else self._laws
-        return rewrite_regions(mod, GreedySearcher(chosen, Target.current(allow_none=False)))
+        return rewrite_regions(mod, GreedySearcher(chosen, current_target("GreedyEquivalents")))

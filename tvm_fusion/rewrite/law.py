@@ -13,6 +13,7 @@ from ..core.template import Refusal
 from .egraph import EGraph
 from .ematch import Bindings, matches, write
 from .head import Head
+from .nonfinite import NONE, NonFinite, words
 from .pattern import Apply, Number, Pattern
 
 
@@ -80,6 +81,9 @@ class Law:
         The flag of :data:`FLAGS` that allows it; empty: it always holds.
     is_modular : bool
         Whether it is exact modulo a power of two: then integers need no flag.
+    changes : NonFinite
+        Non-finite values of the left side where the right side may have others. Where the left side
+        is finite, the right side is the same; and so, with what is not named here, elsewhere.
     """
 
     name: str
@@ -88,10 +92,35 @@ class Law:
     both: bool = False
     needs: str = ""
     is_modular: bool = False
+    changes: NonFinite = NONE
 
     def check(self, match: Match) -> Refusal | None:
         """Say why the law does not hold here; None if it does."""
         return None
+
+    def changed(self, match: Match) -> NonFinite:
+        """Say of what this match may change; by its constants, for some."""
+        return self.changes
+
+    def may_change(self, match: Match) -> NonFinite:
+        """Say of what this match may change; nothing of integers."""
+        is_floating = "float" in str(match.graph[match.root].type.dtype)
+        return self.changed(match) if is_floating else NONE
+
+    def refusal(self, match: Match) -> Refusal | None:
+        """Say why the law may not be used here; None if it may.
+
+        It may where it holds, unless the model tells values that it changes from numbers.
+        """
+        refusal = self.check(match)
+        if refusal is not None:
+            return refusal
+        told = match.graph.told(match.root)
+        seen = told and self.may_change(match) & told
+        if not seen:
+            return None
+        sentence = f"The model makes numbers of {words(seen)} here, which the law may change."
+        return Refusal("told_apart", sentence)
 
     def exempt(self, match: Match) -> bool:
         """Whether it holds here without its flag."""
@@ -141,6 +170,8 @@ class Equation(Law):
     ----------
     name, before, after, both, needs, is_modular
         As of :class:`Law`.
+    changes : NonFinite or callable
+        As of :class:`Law`, or a function of a match.
     condition : callable, optional
         The check: says of a match why the law does not hold there.
     """
@@ -155,10 +186,16 @@ class Equation(Law):
         both: bool = False,
         needs: str = "",
         is_modular: bool = False,
+        changes: NonFinite | Callable[[Match], NonFinite] = NONE,
     ) -> None:
         self.name, self.before, self.after = name, before, after
         self.both, self.needs, self.is_modular = both, needs, is_modular
-        self._condition = condition
+        self._condition, self._changes = condition, changes
+
+    def changed(self, match: Match) -> NonFinite:
+        """Ask the function, where there is one."""
+        changes = self._changes
+        return changes if isinstance(changes, NonFinite) else changes(match)
 
     def check(self, match: Match) -> Refusal | None:
         """Ask the condition."""
@@ -175,6 +212,7 @@ class _Backwards(Law):
         self.name, self.needs, self.is_modular = law.name, law.needs, law.is_modular
         self.before, self.after = law.after, law.before
         self.check, self.exempt = law.check, law.exempt  # type: ignore[method-assign]
+        self.changed = law.changed  # type: ignore[method-assign]
 
 
 class WithoutFlag(Law):
@@ -190,6 +228,7 @@ class WithoutFlag(Law):
         self.name, self.before, self.after, self.both = law.name, law.before, law.after, law.both
         self._law, self._flag = law, law.needs
         self.rewrite, self.find = law.rewrite, law.find  # type: ignore[method-assign]
+        self.changed = law.changed  # type: ignore[method-assign]
 
     def check(self, match: Match) -> Refusal | None:
         """Refuse what is not exempt."""

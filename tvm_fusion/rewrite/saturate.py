@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from .egraph import EGraph
 from .law import Law, Match
 
+_BOTH = "The model has both sides, of which the right one may be finite where the left one is not."
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -130,7 +132,7 @@ def _matches(
 def _apply(law: Law, match: Match, graph: EGraph, uses: dict[str, Use]) -> bool:
     use = uses.setdefault(law.name, Use())
     use.tried += 1
-    refusal = law.check(match)
+    refusal = law.refusal(match)
     if refusal is not None:
         use.refused[refusal.sentence] += 1
         return False
@@ -142,6 +144,22 @@ def _apply(law: Law, match: Match, graph: EGraph, uses: dict[str, Use]) -> bool:
     if graph[written].type is not graph[match.root].type:
         use.refused["The result has another shape or type."] += 1
         return graph.size != before
+    if law.may_change(match) and not _is_safe(match, written):
+        use.refused[_BOTH] += 1
+        return graph.size != before
     changed = graph.equate(match.root, written) or graph.size != before
     use.fired += changed
     return changed
+
+
+def _is_safe(match: Match, written: int) -> bool:
+    """Whether the left side cannot stand for the right one, where the model has that itself.
+
+    The right side may be finite where the left one is not. So they are made one class where the
+    right side is new, or what the left one is computed from, or a constant.
+    """
+    graph = match.graph
+    if not graph.is_given(written) or graph[written].is_constant:
+        return True
+    bound = [number for number in match.bound.values() if isinstance(number, int)]
+    return graph.find(written) in {graph.find(number) for number in (match.root, *bound)}

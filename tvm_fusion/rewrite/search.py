@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -12,7 +12,9 @@ from tvm.ir.transform import PassContext
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
+from ..core.current_target import current_target
 from ..core.decisions import Decision, record
+from ..core.flags import REASSOCIATE
 from ..core.untouched import is_rewritable
 from ..fusion.estimate import Estimator, RegionCost
 from .attribution import Account, Accountant, change_of, variable_of
@@ -22,7 +24,9 @@ from .emit import Emitter, function_of
 from .extract import extract
 from .head import Heads
 from .law import Law
+from .nonfinite import NONE, NonFinite
 from .pattern import operators_in
+from .readers import Readers
 from .regions import Region, regions
 from .saturate import Limits, Use, saturate
 from .terms import Numbering, Term, structure, subterms
@@ -87,6 +91,7 @@ class Searcher:
         self.uses: dict[str, Use] = {}
         self.operators = frozenset[str]().union(*map(_operators, laws))
         self._laws = laws
+        self._is_careful = not any(law.needs == REASSOCIATE for law in laws)
         self._limits = limits or Limits()
         self._estimator = Estimator(target)
         self._known: dict[Hashable, Found] = {}
@@ -95,12 +100,22 @@ class Searcher:
         self._outlines = Numbering(outline)
         self._accounts: dict[int, Account] = {}
 
-    def search(self, region: Region) -> Found:
-        """Find the cheapest form of a region."""
+    def search(self, region: Region, told: Mapping[int, NonFinite] | None = None) -> Found:
+        """Find the cheapest form of a region.
+
+        Parameters
+        ----------
+        region : Region
+            To search.
+        told : Mapping of int to NonFinite, optional
+            Which non-finite values of the function's variables are told from numbers.
+        """
         before = region.terms(self.heads)
-        key = self._form_key(before)
+        seen = told if told is not None and self._is_careful else {}
+        kinds = tuple(seen.get(hash(var), NONE) for var in region.outputs) if seen else ()
+        key = self._form_key(before), kinds
         if key not in self._known:
-            self._known[key] = self._search(region, before)
+            self._known[key] = self._search(region, before, kinds)
         found = self._known[key]
         for name in found.laws:
             use = self.uses[name]
@@ -115,9 +130,13 @@ class Searcher:
             self._accounts[id(found)] = accountant.account(found.before, found.after, found.laws)
         return self._accounts[id(found)]
 
-    def _search(self, region: Region, before: tuple[Term, ...]) -> Found:
+    def _search(
+        self, region: Region, before: tuple[Term, ...], told: tuple[NonFinite, ...]
+    ) -> Found:
         graph = EGraph(self.heads)
         roots = graph.add_terms(before)
+        if told:
+            graph.read_from(roots, told)
         limit = saturate(graph, self._laws, self._limits, self.uses)
         found = Found(before, before, limit=limit)
         outlines = {self._outline(before)}
@@ -181,21 +200,22 @@ class SearchEquivalents:
         from .rules import laws
 
         chosen = laws() if self._laws is None else self._laws
-        searcher = Searcher(chosen, Target.current(allow_none=False), self._limits)
+        searcher = Searcher(chosen, current_target("SearchEquivalents"), self._limits)
         return rewrite_regions(mod, searcher)
 
 
 def rewrite_regions(mod: tvm.IRModule, searcher: Searcher) -> tvm.IRModule:
     """Replace regions of every rewritable function by what a searcher finds for them."""
-    result = mod
+    result, readers = mod, Readers(mod)
     for gvar, func in mod.functions.items():
         if not is_rewritable(func):
             continue
+        told = readers.of(gvar.name_hint, func)
         found = {}
         for block in func.body.blocks:
             if isinstance(block, relax.DataflowBlock):
                 for region in regions(block, searcher.operators):
-                    best = searcher.search(region)
+                    best = searcher.search(region, told)
                     if best.after is not best.before:
                         found[region] = best
                         _record(gvar.name_hint, region, best, searcher)

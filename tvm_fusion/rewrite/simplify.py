@@ -67,7 +67,8 @@ class Rewrite:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every rewritable function."""
-        decompose = (ExpandBatchNorm(), relax.transform.DecomposeOpsForInference())
+        # What is stored depends on the target: FoldConstants of the import did not know it.
+        decompose = (ExpandBatchNorm(), relax.transform.DecomposeOpsForInference(), FoldConstants())
         mod = on_rewritable(*decompose, *_tidy())(mod)
         if self._options.rewrite == "none":
             return mod
@@ -79,7 +80,7 @@ class Rewrite:
             record(Decision("Rewrite", "", "refused", "no_target", sentence))
             found = mod
         else:
-            found = on_rewritable(Recompose(without), self._search())(mod)
+            found = on_rewritable(Recompose(without, self._options.flags), self._search())(mod)
         if not _same(found, mod):
             found = on_rewritable(FoldConstants(), *_tidy())(found)
         last = {

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
-from tvm.target import Target
 
+from ..core.current_target import current_target
 from ..core.template import Ban
 from ..core.tuned import Lookup, untuned
 from ..core.untouched import has_blocks, is_scheduled
@@ -42,7 +42,7 @@ class ScheduleKernels:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every group and to every unscheduled PrimFunc over SBlocks."""
-        target = Target.current(allow_none=False)
+        target = current_target("ScheduleKernels")
         banned: frozenset[Ban] = frozenset()
         while True:
             emitted, broken = emit_groups(mod, target, self._tuned)

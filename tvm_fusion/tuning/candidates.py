@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from .._tvm.fork import has_run_kernels
 from ..config import FusionConfig
 from ..core.template import Config
 from ..device import TargetSpec, parse
+from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
 from ..frontend import import_model
 from ..fusion.cost import CostModel
@@ -67,6 +68,7 @@ def export_candidates(
     db: str | os.PathLike[str],
     budget: str = "trials=64",
     seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Build candidates of a model's kernels into a folder.
 
@@ -84,6 +86,8 @@ def export_candidates(
         ``trials=N``: candidates besides defaults, shared among the tasks by their time.
     seed : int
         Of configurations and inputs.
+    progress : callable
+        Told in a line what is done next.
 
     Returns
     -------
@@ -102,11 +106,13 @@ def export_candidates(
     asking = None if config.profile is None else Budget.parse(config.profile)
     config = replace(config, db=None, profile=None)
     spec = parse(target).permitting(config.flags)
+    warn_of_plain_cpu(target)
     if len(spec.archs) > 1:
         raise UserError(f"target {spec.text!r} names several architectures", "one")
     place = _empty(Path(folder))
     with Records.open(db) as records:
         records.check_writable()
+        progress("planning")
         imported = import_model(model, config)
         has_run_kernels()
         questions = None
@@ -122,6 +128,7 @@ def export_candidates(
         tasks = [] if table.comparisons else _shares(found.tasks, spec)
         for number, (share, task) in enumerate(tasks):
             count = max(1, round(spending.trials * share))
+            progress(f"building task {number + 1} of {len(tasks)}: {task.title}")
             chosen = _chosen(task, known.trials(task.key), count, seed, spec)
             entry, reasons = export_task(task, chosen, spec, place, number, found.weight_bytes)
             for one, reason in reasons:

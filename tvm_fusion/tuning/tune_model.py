@@ -19,6 +19,7 @@ from typing import Any
 from .._tvm.fork import has_run_kernels
 from ..config import FusionConfig
 from ..device import TargetSpec, parse
+from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
 from ..frontend import import_model
 from ..fusion.profile import Profile, profiling
@@ -138,6 +139,7 @@ def tune(
     if search not in SEARCHES:
         raise UserError(f"search {search!r}", f"one of {', '.join(SEARCHES)}")
     spec = parse(target).permitting(config.flags)
+    warn_of_plain_cpu(target)
     tracker = _tracker(spec, runner)
     if comparing is not None:
         check_measurable(spec)

@@ -44,6 +44,7 @@ def zeros(ty: relax.TensorType, dims: dict[str, int]) -> tvm.runtime.Tensor:
     ("name", "function"),
     [(name, f) for name, entry in graphs.GRAPHS.items() for f in entry.functions],
 )
+@pytest.mark.slow
 def test_calls_are_those_of_the_virtual_machine(name: str, function: str) -> None:
     entry = graphs.GRAPHS[name]
     lowered = graphs.stock(entry, CPU)

@@ -100,6 +100,7 @@ def test_unlowerable_function_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", graphs.GRAPHS)
+@pytest.mark.slow
 def test_what_a_build_has_lowered_counts_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions of static shapes without buffers of their own are not lowered again."""
     entry, target = graphs.GRAPHS[name], graphs.cuda()

@@ -37,6 +37,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 @pytest.mark.parametrize("variant", graphs.VARIANTS)
 @pytest.mark.parametrize(("name", "function"), CALLS)
+@pytest.mark.slow
 def test_count_is_what_a_device_launches(
     launched: dict, variant: str, name: str, function: str
 ) -> None:
@@ -57,6 +58,7 @@ def test_cuda_graph_was_really_used(launched: dict, name: str) -> None:
     assert launched["stock"]["softmax_written_out"]["main"]["graph_launches"] == 0
 
 
+@pytest.mark.slow
 def test_ours_is_one_graph_and_two_launches(launched: dict) -> None:
     true = launched["ours"]["blocks_with_a_cache"]["main"]
     entry, target = graphs.GRAPHS["blocks_with_a_cache"], graphs.cuda()

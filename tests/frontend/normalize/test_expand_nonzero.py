@@ -80,15 +80,50 @@ def test_unique(tmp_path):
         np.testing.assert_array_equal(result, want.reshape(result.shape))
 
 
-def test_unique_of_slices_is_recorded_as_python(tmp_path):
-    mod = module((4, 2), "float32", lambda x: relax.op.unique(x, axis=0))
-    assert "relax.unique" in calls(ExpandNonzero()(mod))
-    artifact = tvm_fusion.compile(mod, "cpu")
-    (decision,) = [d for d in artifact.manifest["decisions"] if d["code"] == "python_only"]
-    assert decision["sentence"].startswith("unique is a Python function of TVM")
-    x = RNG.integers(0, 2, (4, 2)).astype("float32")
-    (result,) = tvm_fusion.load(artifact.export(tmp_path / "a")).run({"x": x}).values()
-    np.testing.assert_array_equal(result, np.unique(x, axis=0))
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+def test_unique_of_slices_and_without_order(tmp_path, is_sorted, axis):
+    flags = {f"return_{name}": True for name in ("index", "inverse", "counts")}
+
+    def made(x):
+        place = {} if axis is None else {"axis": axis}
+        return relax.op.unique(x, sorted=is_sorted, **place, **flags)
+
+    x = RNG.integers(0, 2, (5, 2, 3)).astype("float32")
+    mod = module(x.shape, "float32", made)
+    assert "relax.unique" not in calls(ExpandNonzero()(mod))
+    values, places, inverse, counts = np.unique(x, axis=axis, **flags)
+    order = np.argsort(np.arange(len(places)) if is_sorted else places)
+    values = values[order] if axis is None else np.take(values, order, axis)
+    expected = values, places[order], np.argsort(order)[inverse.reshape(-1)], counts[order]
+    for result, want in zip(run(mod, tmp_path, x), expected, strict=True):
+        np.testing.assert_array_equal(result, want)
+
+
+def test_what_only_python_functions_compute_is_refused():
+    mod = module((4, 65), "float32", lambda x: relax.op.unique(x, axis=0))
+    with pytest.raises(tvm_fusion.UserError, match="operator unique is a function of TVM over num"):
+        tvm_fusion.compile(mod, "cpu")
+
+
+def test_a_call_whose_type_a_match_cast_gives_is_expanded(tmp_path):
+    """As TVM's importer writes Compress."""
+
+    def made(x):
+        builder, number = relax.BlockBuilder(), tirx.Var("number", "int64")
+        with builder.function("main", [x]):
+            with builder.dataflow():
+                ty = relax.TensorType([1, number], "int64")
+                found = builder.match_cast(relax.op.nonzero(x), ty)
+                result = builder.emit_output(relax.op.reshape(found, [number]))
+            builder.emit_func_output(result)
+        return builder.finalize()
+
+    mod = made(relax.Var("x", relax.TensorType((9,), "bool")))
+    assert "relax.nonzero" not in calls(ExpandNonzero()(mod))
+    x = RNG.integers(0, 2, 9).astype("bool")
+    (found,) = run(mod, tmp_path, x)
+    np.testing.assert_array_equal(found, np.nonzero(x)[0])
 
 
 def test_other_operators_stay():

@@ -185,3 +185,23 @@ def test_training_stays(rng):
         lambda b, x: relax.TupleGetItem(b.emit(net.norm(x, training=True)), 0), (2, 5, 3, 3)
     )
     assert FoldBatchNorm()(before).same_as(before)
+
+
+def test_scale_and_shift_of_half_types_are_rounded_once(rng, run):
+    net = Net(rng)
+    parameters = [net.gamma, net.beta, net.mean, net.var]
+    x = relax.Var("x", relax.TensorType((2, 5, 3), "float16"))
+    given = [relax.const(p.astype("f2"), "float16") for p in parameters]
+
+    def result(emit, *_):
+        normed = emit(relax.op.nn.batch_norm(x, *given, axis=1, epsilon=EPSILON, training=False))
+        return relax.TupleGetItem(normed, 0)
+
+    data = (rng.standard_normal((2, 5, 3)) + 100).astype("f2")
+    gamma, beta, mean, var = (p.astype("f2").astype("f8") for p in parameters)
+    scale = gamma / np.sqrt(var + EPSILON)
+    expected = data * scale[:, None] + (beta - mean * scale)[:, None]
+    found = run(FoldBatchNorm()(main_module([x], result)), data)
+    assert found.dtype == np.float16
+    # One rounding, and float32 of what is subtracted.
+    np.testing.assert_allclose(found, expected, rtol=2.0**-11, atol=1e-5 * np.abs(expected).max())

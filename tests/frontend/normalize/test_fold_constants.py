@@ -11,6 +11,7 @@ from tvm.script import relax as R
 
 from tvm_fusion.core.evaluate import evaluate
 from tvm_fusion.frontend.normalize import FoldConstants
+from tvm_fusion.frontend.normalize.stored_constants import SMALL
 
 F32 = "float32"
 
@@ -116,17 +117,56 @@ def test_rounds_once_from_float64():
     "call",
     [
         lambda: relax.op.take(const(A), const(np.array([0, 9])), axis=1),
-        lambda: relax.op.astype(const(np.array([np.nan, 1], "float32")), "int32"),
-        lambda: relax.op.astype(const(np.array([3e9], "float32")), "int32"),
         lambda: relax.op.divide(const(IDS), const(IDS + 1)),
         lambda: relax.op.strided_slice(const(A), [1], [2], [-4], [-1]),
-        lambda: relax.op.left_shift(const(IDS), const(IDS + 63)),
-        lambda: relax.op.right_shift(const(IDS), const(IDS - 1)),
         lambda: relax.op.round(const(A)),
     ],
 )
 def test_leaves_alone_what_it_does_not_know_for_sure(call):
     assert evaluate(normalized(call())) is None
+
+
+BEYOND = np.array([-2.2, 300, 7e4, 3e9, 5e9, -3e9, 1e19, 2e19, np.inf, -np.inf, np.nan], "float32")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("int8", [-2, 44, 112, *[0] * 8]),
+        ("uint16", [65534, 300, 4464, *[0] * 8]),
+        ("int32", [-2, 300, 70000, *[-(2**31)] * 8]),
+        ("uint32", [2**32 - 2, 300, 70000, 3 * 10**9, 0, 2**31, 0, 0, 0, 2**31, 2**31]),
+        (
+            "uint64",
+            [
+                2**64 - 2,
+                300,
+                70000,
+                3 * 10**9,
+                5 * 10**9,
+                2**64 - 3 * 10**9,
+                9999999980506447872,
+                0,
+                0,
+                2**63,
+                2**63,
+            ],
+        ),
+    ],
+)
+def test_casts_beyond_the_range_as_on_x86(dtype, expected):
+    """What PyTorch, ONNX Runtime and numpy compute there, and kernels everywhere."""
+    call = normalized(relax.op.astype(const(BEYOND), dtype))
+    np.testing.assert_array_equal(evaluate(call), np.array(expected, dtype))
+
+
+def test_shifts_beyond_the_width():
+    numbers = np.array([5, -5, 5, -5], "int64")
+    by = np.array([64, 100, -1, -1], "int64")
+    left = normalized(relax.op.left_shift(const(numbers), const(by)))
+    right = normalized(relax.op.right_shift(const(numbers), const(by)))
+    np.testing.assert_array_equal(evaluate(left), [0, 0, 0, 0])
+    np.testing.assert_array_equal(evaluate(right), [0, -1, 0, -1])
 
 
 def test_before_and_expected():
@@ -194,10 +234,10 @@ def folding_of(build, *params):
 
 
 def test_broadcasts_that_enlarge_stay(operators):
-    mebibyte = 1 << 18  # float32 elements
-    small = folding_of(lambda b: relax.op.broadcast_to(const(np.ones(1, F32)), (mebibyte,)))
+    extent = SMALL // 4  # of float32
+    small = folding_of(lambda b: relax.op.broadcast_to(const(np.ones(1, F32)), (extent,)))
     assert operators(small["main"]) == []
-    large = folding_of(lambda b: relax.op.broadcast_to(const(np.ones(1, F32)), (mebibyte + 2,)))
+    large = folding_of(lambda b: relax.op.broadcast_to(const(np.ones(1, F32)), (extent + 2,)))
     assert operators(large["main"]) == ["broadcast_to"]
 
 

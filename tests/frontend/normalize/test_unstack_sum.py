@@ -96,3 +96,13 @@ def test_other_reductions_of_stacks_stay():
 
     assert UnstackSum()(Along).same_as(Along)
     assert UnstackSum()(Shared).same_as(Shared)
+
+
+def test_partial_sums_of_half_types_are_not_rounded(onnx_model, run):
+    names = ["a", "b", "c"]
+    node = helper.make_node("Sum", names, ["y"])
+    model = onnx_model([node], {n: ("float16", [3]) for n in names}, {"y": ("float16", [3])})
+    values = np.array([[6e4, 1.0, 2048], [6e4, 2.0**-11, 1], [-6e4, 2.0**-11, 1]], "f2")
+    result = run(import_model(model, FusionConfig()).mod, *values)
+    assert result.dtype == np.float16
+    np.testing.assert_array_equal(result, np.array([6e4, 1 + 2.0**-10, 2050], "f2"))

@@ -6,7 +6,6 @@ import faulthandler
 import os
 import pickle
 import resource
-import select
 import signal
 import struct
 import sys
@@ -16,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+
+from tvm_fusion._descriptors import is_readable
 
 SECONDS = 10  # of the processor, for one case
 MEMORY = 8 << 30  # address space of a worker
@@ -77,7 +78,7 @@ class Server:
         os.write(requests, struct.pack("<Q", len(case)))
         _write(requests, case)
         begin, start = _cpu_seconds(process), time.monotonic()
-        while not select.select([answers], [], [], 0.5)[0]:
+        while not is_readable(answers, 0.5):
             used = _cpu_seconds(process) - begin
             if used > SECONDS or time.monotonic() - start > 100 * SECONDS:
                 self.close(signal.SIGKILL)

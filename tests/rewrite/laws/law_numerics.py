@@ -71,8 +71,40 @@ class Program:
             done.append(result)
         return done
 
+    def run_with_overflow(
+        self, leaves: Mapping[Head, np.ndarray], rng: np.random.Generator | None = None
+    ) -> list[np.ndarray]:
+        """Compute all subterms in float64; what is too large for its dtype is infinite.
+
+        With a generator, each is rounded at random, and is off by the smallest number where its
+        dtype has fewer digits.
+        """
+        done: list[np.ndarray] = []
+        for step in self._steps:
+            if step.call is None:
+                result = self._leaf(step.head, leaves)
+            else:
+                result = step.compute([done[place] for place in step.operands])
+            if step.dtype.kind not in "fV":
+                with np.errstate(all="ignore"):
+                    result = result.astype(step.dtype, copy=False)
+            else:
+                result = _overflowing(result.astype(np.float64), ml_dtypes.finfo(step.dtype), rng)
+            done.append(result)
+        return done
+
     def _leaf(self, head: Head, leaves: Mapping[Head, np.ndarray]) -> np.ndarray:
         return leaves[head] if head in leaves else self._heads.values[head].value.numpy()
+
+
+def _overflowing(x: np.ndarray, info: Any, rng: np.random.Generator | None) -> np.ndarray:
+    epsilon = float(info.eps) / 2
+    with np.errstate(all="ignore"):
+        if rng is not None:
+            x = x * (1 + epsilon * rng.uniform(-1, 1, x.shape))
+            noise = float(info.smallest_subnormal) * rng.uniform(-1, 1, x.shape)
+            x = np.where((np.abs(x) < float(info.tiny)) & (x != 0), x + noise, x)
+        return np.where(np.abs(x) > float(info.max) * (1 + epsilon), np.copysign(np.inf, x), x)
 
 
 class _Step:

@@ -87,6 +87,7 @@ QUOTIENTS = (
     refuses("gather_dividend", "integers", **A, k=4, l=3, dtypes="int32"),
     holds("gather_divisor", **A, k=0.1, l=ROW),
     refuses("gather_divisor", "underflow", **A, k=1e-30, l=1e30),
+    refuses("gather_divisor", "divisor_overflows", **A, k=2.0, l=3.0),
     refuses("gather_divisor", "integers", **A, k=4, l=3, dtypes="int32"),
     holds("negate_dividend", **AB),
     holds("negate_dividend", **AB, backwards=True),

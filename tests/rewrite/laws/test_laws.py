@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +17,17 @@ import pytest
 import tvm
 from law_cases import Case, N, Sides, holds, near_misses, refuses
 from law_numerics import Program, compare, compare_nan, inputs
+from law_specials import changes, special_inputs
 
 import tvm_fusion
 from tvm_fusion.rewrite.egraph import EGraph
 from tvm_fusion.rewrite.extract import extract
 from tvm_fusion.rewrite.law import Equation, Law, Match
 from tvm_fusion.rewrite.laws import LAWS
+from tvm_fusion.rewrite.nonfinite import ALL, NAN, NONE, NonFinite
 from tvm_fusion.rewrite.pattern import tensors
 from tvm_fusion.rewrite.saturate import Limits, Use, saturate
+from tvm_fusion.rewrite.terms import Term
 
 CASES: tuple[Case, ...] = (
     *law_rows_arithmetic.CASES,
@@ -131,20 +134,43 @@ def check_near_misses(law: Law, case: Case) -> int:
     return count
 
 
-def check_numbers(law: Law, case: Case, dtype: str) -> None:
+def written(law: Law, case: Case, dtype: str) -> Iterator[tuple[Sides, Match, Term, Term]]:
+    """Write both sides of each match that a law takes without a flag, or with it."""
     sides = Sides(case, dtype, is_symbolic=False)
     left = sides.left(law)
     graph = EGraph(sides.heads)
     (root,) = graph.add_terms([left])
-    compared = 0
     for match in list(law.find(graph, root)):
-        if law.check(match) is not None:
-            continue
-        written = law.rewrite(match)
-        if written is None or graph[written].type is not graph[root].type:
-            continue
-        graph.rebuild()
-        right = extract(graph, [graph.find(written)], 1)[0].terms[0]
+        found = law.rewrite(match) if law.check(match) is None else None
+        if found is not None and graph[found].type is graph[root].type:
+            graph.rebuild()
+            yield sides, match, left, extract(graph, [graph.find(found)], 1)[0].terms[0]
+
+
+def check_special(law: Law, case: Case, dtype: str, seeds: int = SEEDS) -> NonFinite:
+    """Check that NaN, infinities and overflow change nothing but what is declared.
+
+    Returns
+    -------
+    NonFinite
+        What was seen to change.
+    """
+    seen = NONE
+    for sides, match, left, right in written(law, case, dtype):
+        if law.needs and not law.exempt(match):
+            continue  # its flag allows more
+        programs = Program(left, sides.heads), Program(right, sides.heads)
+        for seed in range(seeds):
+            leaves = special_inputs(sides.specs, sides.heads, dtype, N, seed)
+            found = changes(*programs, leaves, seed)
+            assert not found & ~law.changed(match), f"{found} is not declared"
+            seen |= found
+    return seen
+
+
+def check_numbers(law: Law, case: Case, dtype: str) -> None:
+    compared = 0
+    for sides, match, left, right in written(law, case, dtype):
         programs = Program(left, sides.heads), Program(right, sides.heads)
         is_always = not law.needs or law.exempt(match)
         for is_large in (False, True) if is_always else (False,):
@@ -250,12 +276,22 @@ def test_every_code_is_refused_somewhere():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal":
                 found.add(ast.literal_eval(node.args[0]))
-    assert found - {"needs_flag"} <= {case.refused for case in (*REFUSED, *SYMBOLIC)}
+    assert found - {"needs_flag", "told_apart"} <= {case.refused for case in (*REFUSED, *SYMBOLIC)}
 
 
 @pytest.mark.parametrize(("case", "dtype"), dtyped(HOLDS))
 def test_in_numbers(case, dtype):
     check_numbers(directed(case), case, dtype)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+def test_declares_what_it_changes(law):
+    """Evaluated on NaN, infinities, zeros, the largest and the smallest numbers."""
+    for case in HOLDS:
+        if case.law == law.name:
+            for dtype in case.dtypes:
+                if "float" in dtype:
+                    check_special(directed(case), case, dtype)
 
 
 # Wrong laws fail ---------------------------------------------------------------------------------
@@ -310,6 +346,22 @@ def test_a_law_that_is_not_refused_fails():
 
 def test_a_result_of_another_shape_is_refused():
     check_refused(Forgetful(), refuses("forgetful", "type", a="5", b="5", c="n 5"), "float32")
+
+
+def test_a_change_that_is_not_declared_fails():
+    law, case = BY_NAME["cancel_factor"], holds("cancel_factor", a="n 5", b="n 5")
+    assert check_special(law, case, "float32") & NAN
+    bare = Equation("bare", law.before, law.after)
+    with pytest.raises(AssertionError, match="is not declared"):
+        check_special(bare, case, "float32")
+
+
+def test_a_finite_result_that_changes_fails():
+    """Of a divisor that overflows."""
+    law, case = BY_NAME["divide_squares"], holds("divide_squares", a="n 5", b="n 5")
+    bare = Equation("bare", law.before, law.after, changes=ALL)
+    with pytest.raises(AssertionError, match="became"):
+        check_special(bare, case, "float32", seeds=20)
 
 
 class Careless(Law):

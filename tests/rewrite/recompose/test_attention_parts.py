@@ -49,6 +49,7 @@ def products(mod):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.slow
 def test_wide_heads_are_products_of_half_types(dtype):
     after, (decision,) = recomposed(widened(WIDE, dtype))
     assert (decision.verdict, decision.code) == ("accepted", "recomposed")
@@ -61,12 +62,14 @@ def test_wide_heads_are_products_of_half_types(dtype):
     assert (second.verdict, second.code) == ("accepted", "recognised")
 
 
+@pytest.mark.slow
 def test_heads_of_the_template_are_its():
     _, (decision,) = recomposed(widened(64))
     assert "in kernels of its parts" not in decision.sentence
     assert decision.verdict == "accepted"
 
 
+@pytest.mark.slow
 def test_float32_keeps_its_precision():
     mod = widened(600, "float32")
     after, (decision,) = recomposed(mod)
@@ -74,6 +77,7 @@ def test_float32_keeps_its_precision():
     assert (decision.verdict, decision.code) == ("refused", "no_template")
 
 
+@pytest.mark.slow
 def test_it_computes_the_same():
     """Weights are rounded once: their roundings add up to a unit of the values at most."""
     mod = widened(WIDE, tokens=67)

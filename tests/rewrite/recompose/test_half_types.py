@@ -200,6 +200,7 @@ NUMERICS = {
 
 
 @pytest.mark.parametrize("name", NUMERICS)
+@pytest.mark.slow
 def test_no_further_from_float64_than_written_out(name, dtype):
     write, reference, shapes = NUMERICS[name]
     rng = np.random.default_rng()

@@ -69,6 +69,7 @@ def test_log_softmax_of_small_quotients():
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_guard_keeps_its_zeros_on_a_row_without_a_finite_element():
     def guarded(x):
         found = quotient(x)
@@ -87,6 +88,7 @@ def test_layer_norm(scale, shift):
     check_no_worse(norm, standardized, x, bound=1e-6 * (1 + abs(shift)))
 
 
+@pytest.mark.slow
 def test_layer_norm_by_moments_is_more_accurate_than_they_are():
     x, g, b = draw(2, ROWS, COLUMNS, shift=1e3), draw(COLUMNS), draw(COLUMNS)
     found, written_out = both(by_moments, x, g, b)
@@ -129,6 +131,7 @@ def gelu_tanh(x):
         (MISH["log"], mish),
     ],
 )
+@pytest.mark.slow
 def test_activations(write, reference):
     x = np.concatenate([draw(3, 37), draw(3, 37, scale=30.0)])
     check_no_worse(write, reference, x)

@@ -172,6 +172,7 @@ def test_is_found(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.slow
 def test_computes_the_same(name):
     body, types, order = VARIANTS[name]
     after, _ = rotary(module(body, *types))

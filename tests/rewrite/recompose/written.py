@@ -46,21 +46,21 @@ class Agreeable:
         return Price(free, free, True)
 
 
-def recomposed(mod, without=()):
+def recomposed(mod, without=(), allow=()):
     """The module with everything replaced that is found, and what was decided."""
     mod = cleaned(mod)
     func = mod["main"]
     with recording() as log:
         for pattern in patterns(without):
-            func = recompose(mod, func, pattern, Agreeable())
+            func = recompose(mod, func, pattern, Agreeable(), allow)
     mod.update_func(mod.get_global_var("main"), func)
     relax.analysis.well_formed(mod)  # raises
     return mod, log
 
 
-def check(before, after, *types):
+def check(before, after, *types, allow=()):
     """One function becomes the other, and stays it."""
-    found, log = recomposed(module(before, *types))
+    found, log = recomposed(module(before, *types), allow=allow)
     assert_structural_equal(found, cleaned(module(after, *types)))
     again, _ = recomposed(found)
     assert_structural_equal(again, found)

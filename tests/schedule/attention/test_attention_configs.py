@@ -68,6 +68,7 @@ def run(members, emission, inputs):
 
 
 @pytest.mark.parametrize("name", SPACES)
+@pytest.mark.slow
 def test_every_configuration_computes_attention(name):
     params, tolerance = SPACES[name]
     members, found = space(name)

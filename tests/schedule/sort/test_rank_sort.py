@@ -56,6 +56,17 @@ def test_the_first(parts, k):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_the_result_that_is_read(wanted):
+    x = drawn((6, 45), "int32")
+    _, (found,) = sorted_by_kernel(
+        x, lambda emit, x: emit(op.topk(x, 4, 1, "both", True, "int64"))[wanted]
+    )
+    places = order(x, 1, True)[:, :4]
+    right = places if wanted else np.take_along_axis(x, places, 1)
+    np.testing.assert_array_equal(found, right)
+
+
 @pytest.mark.slow
 def test_long_rows_in_chunks_and_slices():
     x = drawn((9001,), "int64")

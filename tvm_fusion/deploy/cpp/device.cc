@@ -105,6 +105,22 @@ std::pair<DLDevice, std::string> OpenDevice(const Target& target) {
   return {device, ChooseArch(target, version.cast<ffi::String>())};
 }
 
+void OpenLibraries(const Manifest& manifest) {
+  for (const std::string& name : manifest.libraries) {
+    if (name != "tvm_runtime_extra") throw UserError("manifest.json names the unknown library '" + name + "'.");
+    if (!dlopen("libtvm_runtime_extra.so", RTLD_NOW | RTLD_GLOBAL)) {
+      throw UserError("the artifact needs libtvm_runtime_extra.so, which does not load (" +
+                      std::string(dlerror()) + "): copy it beside libtvm_runtime.so.");
+    }
+  }
+  for (const std::string& name : manifest.packed_functions) {
+    if (!ffi::Function::GetGlobal(name).has_value()) {
+      throw UserError("the artifact calls the packed function '" + name + "', which this program does not " +
+                      "have: register it before the artifact is loaded.");
+    }
+  }
+}
+
 ffi::Tensor CopyTo(const ffi::Tensor& tensor, DLDevice device) {
   DLDevice here = tensor.device();
   if (here.device_type == device.device_type && here.device_id == device.device_id) return tensor;

@@ -15,6 +15,10 @@ namespace tvm_fusion {
 // Throws UserError if none does.
 std::pair<DLDevice, std::string> OpenDevice(const Target& target);
 
+// Loads TVM's libraries that an artifact names.
+// Throws UserError where one is missing, or a packed function is registered nowhere.
+void OpenLibraries(const Manifest& manifest);
+
 // Copies a contiguous tensor to another device; the tensor itself where it is there already.
 tvm::ffi::Tensor CopyTo(const tvm::ffi::Tensor& tensor, DLDevice device);
 

@@ -1,5 +1,6 @@
 #include "extents.h"
 
+#include <algorithm>
 #include <cctype>
 #include <stdexcept>
 
@@ -16,7 +17,7 @@ void Check(bool overflows) {
 }
 
 // Recursive descent: sum = product {(+|-) product}; product = atom {(*|//|%) atom};
-// atom = number | name | -atom | (sum).
+// atom = number | name | -atom | (sum) | max(sum, sum) | min(sum, sum).
 class Parser {
  public:
   Parser(const std::string& text, const Extents& known) : text_(text), known_(known) {}
@@ -83,9 +84,21 @@ class Parser {
     } else if (IsLetter(c)) {
       size_t start = at_;
       while (at_ < text_.size() && (IsLetter(text_[at_]) || IsDigit(text_[at_]))) ++at_;
-      auto found = known_.find(text_.substr(start, at_ - start));
-      if (found == known_.end()) throw Failure();
-      value = found->second;
+      std::string name = text_.substr(start, at_ - start);
+      if ((name == "max" || name == "min") && Peek() == '(') {
+        ++at_;
+        int64_t one = Sum();
+        if (Peek() != ',') throw Failure();
+        ++at_;
+        int64_t other = Sum();
+        if (Peek() != ')') throw Failure();
+        ++at_;
+        value = name == "max" ? std::max(one, other) : std::min(one, other);
+      } else {
+        auto found = known_.find(name);
+        if (found == known_.end()) throw Failure();
+        value = found->second;
+      }
     } else {
       throw Failure();
     }

@@ -17,6 +17,13 @@ using Shape = std::vector<int64_t>;
 
 struct DimRange {
   int64_t low, high;  // both included
+  int64_t step = 1;   // extents are multiples of it
+
+  bool Holds(int64_t extent) const { return low <= extent && extent <= high && extent % step == 0; }
+  std::string Text() const {
+    std::string ends = std::to_string(low) + " to " + std::to_string(high);
+    return step > 1 ? ends + ", a multiple of " + std::to_string(step) : ends;
+  }
 };
 
 // Computes an extent such as `2*m + 1` (+, -, *, //, % and parentheses); nothing if it names an unknown

@@ -90,7 +90,7 @@ std::map<std::string, ffi::Tensor> Inputs(const tvm_fusion::Model& model, const 
   std::map<std::string, ffi::Tensor> inputs;
   Extents extents;
   for (const auto& [name, dim] : model.manifest().dims) {
-    extents[name] = std::clamp<int64_t>(1, dim.low, dim.high);  // not empty where that is a choice
+    extents[name] = std::clamp<int64_t>(dim.step, dim.low, dim.high);  // not empty where that is a choice
   }
   for (const tvm_fusion::TensorSpec& spec : entry.inputs) {
     auto file = options.files.find(spec.name);
@@ -107,9 +107,8 @@ std::map<std::string, ffi::Tensor> Inputs(const tvm_fusion::Model& model, const 
   for (const auto& [name, extent] : options.extents) {
     if (!model.manifest().dims.count(name)) throw UserError("--dim names '" + name + "', which is no dimension.");
     tvm_fusion::DimRange range = model.manifest().dims.at(name);
-    if (extent < range.low || extent > range.high) {
-      throw UserError("--dim " + name + "=" + std::to_string(extent) + "; expected " + std::to_string(range.low) +
-                      " to " + std::to_string(range.high) + ".");
+    if (!range.Holds(extent)) {
+      throw UserError("--dim " + name + "=" + std::to_string(extent) + "; expected " + range.Text() + ".");
     }
     extents[name] = extent;
   }
@@ -152,11 +151,37 @@ void Report(const tvm_fusion::NamedTensors& outputs, const std::vector<tvm_fusio
     tvm_fusion::Shape shape(tensor.shape().begin(), tensor.shape().end());
     std::printf("  %s: %s %s, mean %.4g, std %.4g\n", name.c_str(), dtype.c_str(),
                 tvm_fusion::ToString(shape).c_str(), mean, values.empty() ? 0 : std::sqrt(squares / values.size()));
+    auto nan = std::count_if(values.begin(), values.end(), [](double v) { return std::isnan(v); });
+    auto inf = std::count_if(values.begin(), values.end(), [](double v) { return std::isinf(v); });
+    if (nan || inf) {
+      std::printf("  warning: %s: %lld NaN and %lld infinite of %zu values\n", name.c_str(),
+                  static_cast<long long>(nan), static_cast<long long>(inf), values.size());
+    }
     if (folder.empty()) continue;
     std::string file = FileName(name);
     if (int number = uses[file]++) file = std::to_string(number) + "_" + file;
     tvm_fusion::WriteNpy(folder + "/" + file, tensor, dtype);
   }
+}
+
+// Says what extents were timed: those of random inputs are the smallest allowed unless --dim says otherwise.
+void ReportExtents(const tvm_fusion::Model& model, const std::map<std::string, ffi::Tensor>& inputs,
+                   const tvm_fusion::FunctionEntry& entry) {
+  Extents extents;
+  for (const tvm_fusion::TensorSpec& spec : entry.inputs) {
+    for (size_t i = 0; i < spec.shape.size(); ++i) {
+      if (!tvm_fusion::IsName(spec.shape[i])) continue;
+      extents[std::get<std::string>(spec.shape[i])] = inputs.at(spec.name).shape()[i];
+    }
+  }
+  std::string line;
+  for (const auto& [name, dim] : model.manifest().dims) {
+    auto found = extents.find(name);
+    if (found == extents.end()) continue;
+    line += (line.empty() ? "  at " : ", ") + name + "=" + std::to_string(found->second) + " (of " +
+            std::to_string(dim.low) + ".." + std::to_string(dim.high) + ")";
+  }
+  if (!line.empty()) std::printf("%s; others: --dim NAME=N\n", line.c_str());
 }
 
 void Run(const Options& options) {
@@ -177,6 +202,7 @@ void Run(const Options& options) {
   std::printf("latency of %zu run%s: min %.2f, median %.2f, max %.2f ms\n", milliseconds.size(),
               milliseconds.size() == 1 ? "" : "s", milliseconds.front(), milliseconds[milliseconds.size() / 2],
               milliseconds.back());
+  ReportExtents(model, inputs, model.Entry(function));
   Report(outputs, model.Entry(function).outputs, options.output);
 }
 

@@ -169,11 +169,14 @@ Manifest Manifest::Read(const std::string& folder, const std::string& arch) {
   if (target.Has("cpuinfo")) result.target.cpuinfo = target["cpuinfo"].Texts();
   for (const auto& [name, dim] : root["dims"].Entries()) {
     DimRange range{dim["min"].Number(), dim["max"].Number()};
-    if (range.low < 0 || range.low > range.high) dim.Damaged("is no range");
+    if (dim.Has("step")) range.step = dim["step"].Number();
+    if (range.low < 0 || range.low > range.high || range.step < 1) dim.Damaged("is no range");
     result.dims[name] = range;
   }
   result.library = File(root["files"]["model.so"]);
   result.weights_file = File(root["files"]["weights.bin"]);
+  if (root.Has("libraries")) result.libraries = root["libraries"].Texts();
+  if (root.Has("packed_functions")) result.packed_functions = root["packed_functions"].Texts();
   // A further architecture's entries take the places of the first one's.
   bool is_first = arch.empty() || arch == result.target.archs[0];
   Node own = is_first ? root : root["architectures"][arch];
@@ -184,6 +187,11 @@ Manifest Manifest::Read(const std::string& folder, const std::string& arch) {
     FunctionEntry& function = result.functions[name];
     function.inputs = Specs(signature["inputs"]);
     function.outputs = Specs(signature["outputs"]);
+    if (signature.Has("equal")) {
+      for (const Node& pair : signature["equal"].Items()) {
+        function.equal.push_back({pair["one"].Text(), pair["other"].Text(), pair["where"].Text()});
+      }
+    }
     function.weights = entry["weights"].Texts();
     if (entry.Has("weights_as_tuple")) function.weights_as_tuple = entry["weights_as_tuple"].Truth();
     for (const std::string& weight : function.weights) {

@@ -19,8 +19,15 @@ struct TensorSpec {
   const std::string& Held() const { return storage.empty() ? dtype : storage; }
 };
 
+// Two extents that are equal in every call, and the operator that joins them.
+struct EqualExtents {
+  Extent one, other;
+  std::string where;
+};
+
 struct FunctionEntry {
   std::vector<TensorSpec> inputs, outputs;
+  std::vector<EqualExtents> equal;
   std::vector<std::string> weights;
   bool weights_as_tuple = false;
 };
@@ -50,6 +57,8 @@ struct Manifest {
   std::map<std::string, FunctionEntry> functions;
   std::map<std::string, WeightEntry> weights;
   FileEntry library, weights_file;
+  std::vector<std::string> libraries;         // TVM's, beside the main one
+  std::vector<std::string> packed_functions;  // that no library of TVM has
 
   // Reads a folder's manifest.json; `arch` says whose code, the first one's if it is empty.
   // Throws UserError for a damaged manifest or one of another schema.

@@ -56,9 +56,9 @@ void Flatten(const ffi::Any& value, std::vector<ffi::Tensor>* leaves) {
 void CheckRange(const TensorSpec& spec, const std::string& name, int64_t size,
                 const std::map<std::string, DimRange>& dims) {
   auto range = dims.find(name);
-  if (range == dims.end() || (range->second.low <= size && size <= range->second.high)) return;
+  if (range == dims.end() || range->second.Holds(size)) return;
   throw UserError("input '" + spec.name + "' has " + name + " = " + std::to_string(size) + "; expected " +
-                  std::to_string(range->second.low) + " to " + std::to_string(range->second.high) + ".");
+                  range->second.Text() + ".");
 }
 
 // Extents that are names alone fix these names.
@@ -146,6 +146,7 @@ Model::Model(const std::string& folder) : manifest_(Manifest::Read(folder)) {
   auto [device, arch] = OpenDevice(manifest_.target);
   device_ = device;
   manifest_ = Manifest::Read(folder, arch);
+  OpenLibraries(manifest_);
   for (const auto& [name, tensor] : MapWeights(folder, manifest_)) weights_.emplace(name, CopyTo(tensor, device));
   std::string library = LibraryPath(folder, manifest_.library);
   try {
@@ -178,7 +179,14 @@ const FunctionEntry& Model::Entry(const std::string& function) const {
 
 NamedTensors Model::Run(const std::map<std::string, ffi::Tensor>& inputs, const std::string& function) {
   const FunctionEntry& entry = Entry(function);
-  CheckInputs(entry.inputs, inputs, manifest_.dims);
+  Extents extents = CheckInputs(entry.inputs, inputs, manifest_.dims);
+  for (const EqualExtents& pair : entry.equal) {
+    std::optional<int64_t> one = Evaluate(pair.one, extents), other = Evaluate(pair.other, extents);
+    if (!one || !other || *one == *other) continue;
+    throw UserError("the inputs do not fit: " + pair.where + " joins " + std::get<std::string>(pair.one) + " = " +
+                    std::to_string(*one) + " and " + std::get<std::string>(pair.other) + " = " +
+                    std::to_string(*other) + "; expected sizes for which these are equal.");
+  }
   std::vector<ffi::Any> arguments;
   for (const TensorSpec& spec : entry.inputs) arguments.emplace_back(CopyTo(inputs.at(spec.name), device_));
   ffi::Array<ffi::Tensor> weights;

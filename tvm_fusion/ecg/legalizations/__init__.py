@@ -5,14 +5,16 @@ from __future__ import annotations
 from ..expand import Legalization
 from . import extrema, norms
 from .adaptive_pool import adaptive_avg_pool
+from .bucketize import NAME as BUCKETIZE
+from .bucketize import bucketize
 from .extrema import EXTREMA, from_infinity
 from .finiteness import FINITENESS
 from .hyperbolic import HYPERBOLIC
+from .integer_arithmetic import INTEGERS
 from .integer_mean import NAME as MEAN
 from .integer_mean import mean
 from .log_add_exp import log_add_exp
 from .rank_sort import SORTS, rank_sort
-from .remainders import REMAINDERS
 from .scan import NAME as CUMSUM
 from .scan import cumsum
 from .scatter import NAME as SCATTER
@@ -24,8 +26,9 @@ LEGALIZATIONS: dict[str, Legalization] = {
     **extrema.LEGALIZATIONS,
     **FINITENESS,
     **HYPERBOLIC,
-    **REMAINDERS,
+    **INTEGERS,  # floating point ones by REMAINDERS
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
+    BUCKETIZE: bucketize,
     "relax.log_add_exp": log_add_exp,
     "relax.where": where,
     CUMSUM: cumsum,

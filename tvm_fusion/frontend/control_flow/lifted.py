@@ -16,6 +16,7 @@ from tvm import ir, relax, tirx
 from tvm.ir import GenericConst, is_prim_expr
 
 from ..registry import Unsupported
+from ..shape_values import SymbolicArray
 
 
 @dataclass
@@ -64,6 +65,9 @@ def capture(bb: Any, nodes: Mapping[str, Any], names: Iterable[str]) -> Captured
     def inside(value: Any) -> Any:
         if isinstance(value, relax.Tuple):
             return relax.Tuple([inside(item) for item in value.fields])
+        if isinstance(value, SymbolicArray):
+            captured.note(value.expressions())
+            return value
         if isinstance(value, GenericConst) or not isinstance(value, ir.Expr):
             return value
         if isinstance(value, relax.ShapeExpr):
@@ -137,7 +141,7 @@ def shaped(bb: Any, value: Any, name: str) -> Any:
     if ty.ndim < 0:
         raise Unsupported(
             f"whose result {name} has a rank that is known only at run time",
-            "export it with a known rank",
+            "give it one rank in all branches and trips",
         )
     symbols = [tirx.Var(f"{identifier(name)}_{axis}", "int64") for axis in range(ty.ndim)]
     return bb.match_cast(value, relax.TensorType(symbols, ty.dtype))

@@ -23,6 +23,7 @@ from .fold_zero_extents import FoldZeroExtents
 from .integer_power import IntegerPower
 from .keep_calls import KeepCalls
 from .lift_functions import LiftFunctions
+from .multiply_halves import MultiplyHalves
 from .recover_clip import RecoverClip
 from .remove_identities import RemoveIdentities
 from .resolve_shapes import ResolveShapes
@@ -46,6 +47,7 @@ __all__ = [
     "IntegerPower",
     "KeepCalls",
     "LiftFunctions",
+    "MultiplyHalves",
     "NormalizeImport",
     "RecoverClip",
     "RemoveIdentities",
@@ -62,6 +64,8 @@ def NormalizeImport() -> tvm.transform.Pass:
             # Before all that drops what is not read.
             KeepCalls(),
             ResolveShapes(),
+            # Before FoldConstants, which would cast weights.
+            MultiplyHalves(),
             ApplyRanges(),
             UnstackSum(),
             ConcatEmpty(),

@@ -185,6 +185,17 @@ class _Rewriter(PyExprMutator):
             self.set_var_remap(binding.var, var)
         self.scope.bind(binding.var, var, new)
 
+    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
+        """Rewrite a call whose result a match_cast gives a type; it becomes a binding before."""
+        if isinstance(binding.value, relax.Call):
+            value = self.visit_expr(binding.value)
+            self.scope.target = binding.var
+            new = self.rule(value, self.scope)
+            if new is not None:
+                self.changed = True
+                binding = relax.MatchCast(binding.var, self.scope.emit(new), binding.ty)
+        super().visit_match_cast_(binding)
+
     def visit_var_(self, op: relax.Var) -> Any:
         replaced = self._replaced.get(hash(op))
         return super().visit_var_(op) if replaced is None else replaced

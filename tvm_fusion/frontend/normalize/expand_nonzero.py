@@ -16,15 +16,17 @@ from ..tensor_types import dtype_of, static
 from .engine import Scope, op_name, rewrite_pass
 
 _INDEX = "int64"
+_WIDEST = 64  # elements of a slice, each a sort
 
 
 @rewrite_pass
 def ExpandNonzero(value: Any, scope: Scope) -> Any:
-    """Compute ``nonzero(x)`` and the sorted ``unique(x)`` of a whole tensor with operators.
+    """Compute ``nonzero(x)`` and ``unique(x)`` with operators.
 
     With ``c = cumsum(mask)``, element ``k`` of what a mask selects is the first ``i`` with
     ``c[i] = k + 1``. How many there are, ``c[-1]``, is read when the model runs and becomes a
-    symbolic extent. ``unique(x)`` selects what differs from its predecessor in sorted order.
+    symbolic extent. ``unique(x)`` selects what differs from its predecessor in sorted order;
+    without order, results are sorted by the places of first elements.
     """
     name = op_name(value)
     if name not in ("relax.nonzero", "relax.unique"):
@@ -59,27 +61,79 @@ def _nonzero(x: Any, scope: Scope) -> Any:
 def _unique(call: Any, scope: Scope) -> Any:
     x, *flags = call.args
     in_order, *wanted = (bool(flag.value) for flag in flags[:4])
-    has_axis = len(flags) > 4 and not _is_null(flags[4], scope)
+    axis = None
+    if len(flags) > 4 and not _is_null(flags[4], scope) and x.ty.ndim > 1:
+        axis = int(flags[4].value) % x.ty.ndim
     shape = list(x.ty.shape.values)
-    if not in_order or (has_axis and len(shape) > 1) or 0 in map(static, shape):
+    if 0 in map(static, shape):
         return None
-    size = math.prod(shape, start=tirx.IntImm(_INDEX, 1))
-    flat = scope.emit(relax.op.reshape(x, [size]))
-    order = scope.emit(relax.op.argsort(flat, 0, dtype=_INDEX))  # a stable sort
-    ordered = scope.emit(relax.op.take(flat, order, 0))
+    if axis is None:
+        size = math.prod(shape, start=tirx.IntImm(_INDEX, 1))
+        rows = scope.emit(relax.op.reshape(x, [size]))
+        order = scope.emit(relax.op.argsort(rows, 0, dtype=_INDEX))  # a stable sort
+    else:
+        size, others = shape[axis], shape[:axis] + shape[axis + 1 :]
+        width = static(math.prod(others, start=tirx.IntImm(_INDEX, 1)))
+        if width is None or width > _WIDEST:
+            return None
+        rows = scope.emit(relax.op.permute_dims(x, _front(axis, len(shape))))
+        rows = scope.emit(relax.op.reshape(rows, [size, width]))
+        order = _row_order(rows, size, width, scope)
+    ordered = scope.emit(relax.op.take(rows, order, 0))
     later, earlier = _neighbours(ordered, size, scope)
     differs = scope.emit(relax.op.not_equal(later, earlier))
+    if axis is not None:
+        differs = scope.emit(relax.op.astype(differs, "int32"))
+        differs = scope.emit(relax.op.astype(scope.emit(relax.op.max(differs, 1)), "bool"))
     first = scope.emit(relax.op.concat([relax.const(np.ones(1, "bool")), differs], 0))
     starts = _selected(first, size, scope)
-    results = [scope.emit(relax.op.take(ordered, starts, 0))]
+    places = scope.emit(relax.op.take(order, starts, 0))
+    perm = None if in_order else scope.emit(relax.op.argsort(places, 0, dtype=_INDEX))
+
+    def arranged(result: Any) -> Any:
+        return result if perm is None else scope.emit(relax.op.take(result, perm, 0))
+
+    values = arranged(scope.emit(relax.op.take(ordered, starts, 0)))
+    count = starts.ty.shape.values[0]
+    if axis is not None:
+        values = scope.emit(relax.op.reshape(values, [count, *others]))
+        values = scope.emit(relax.op.permute_dims(values, _back(axis, len(shape))))
+    results = [values]
     if wanted[0]:
-        results.append(scope.emit(relax.op.take(order, starts, 0)))
+        results.append(arranged(places))
+    counted = scope.emit(relax.op.cumsum(scope.emit(relax.op.astype(first, _INDEX)), 0, _INDEX))
+    group = scope.emit(relax.op.subtract(counted, relax.const(1, _INDEX)))
     if wanted[1]:
-        results.append(scope.emit(relax.op.bucketize(flat, results[0])))
+        back = scope.emit(relax.op.argsort(order, 0, dtype=_INDEX))
+        inverse = scope.emit(relax.op.take(group, back, 0))
+        if perm is not None:
+            number = scope.emit(relax.op.argsort(perm, 0, dtype=_INDEX))
+            inverse = scope.emit(relax.op.take(number, inverse, 0))
+        results.append(inverse)
     if wanted[2]:
-        ends = scope.emit(relax.op.bucketize(results[0], ordered, right=True))
-        results.append(scope.emit(relax.op.subtract(ends, starts)))
+        numbers = scope.emit(relax.op.arange(0, count, 1, _INDEX))
+        ends = scope.emit(relax.op.bucketize(numbers, group, right=True))
+        results.append(arranged(scope.emit(relax.op.subtract(ends, starts))))
     return relax.Tuple(results) if any(wanted) else results[0]
+
+
+def _row_order(rows: Any, size: Any, width: int, scope: Scope) -> Any:
+    """Sort the rows of a matrix by their elements: stable sorts from the last column on."""
+    order = scope.emit(relax.op.arange(0, size, 1, _INDEX))
+    for column in reversed(range(width)):
+        keys = scope.emit(relax.op.take(rows, relax.prim_value(column), 1))
+        keys = scope.emit(relax.op.take(keys, order, 0))
+        step = scope.emit(relax.op.argsort(keys, 0, dtype=_INDEX))
+        order = scope.emit(relax.op.take(order, step, 0))
+    return order
+
+
+def _front(axis: int, rank: int) -> list[int]:
+    return [axis, *range(axis), *range(axis + 1, rank)]
+
+
+def _back(axis: int, rank: int) -> list[int]:
+    return [*range(1, axis + 1), 0, *range(axis + 1, rank)]
 
 
 def _selected(mask: Any, size: Any, scope: Scope) -> Any:

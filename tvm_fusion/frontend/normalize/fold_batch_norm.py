@@ -10,7 +10,7 @@ from tvm.ir import GenericConst
 
 from ...core.numpy_types import numpy_dtype
 from ...core.weight_names import derived
-from ..tensor_types import dtype_of
+from ..tensor_types import accumulation_dtype, dtype_of
 from .engine import Scope, rewrite_pass
 
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
@@ -55,8 +55,11 @@ def FoldBatchNorm(value: Any, scope: Scope) -> Any:
     into_conv = _into_convolution(data, scale, shift, axis, scope)
     if into_conv is not None:
         return into_conv
-    scaled = scope.emit(relax.op.multiply(data, _const(scale.reshape(along), dtype, gamma)))
-    return relax.op.add(scaled, _const(shift.reshape(along), dtype, beta))
+    wide = accumulation_dtype(dtype)
+    data = data if wide == dtype else scope.emit(relax.op.astype(data, wide))
+    scaled = scope.emit(relax.op.multiply(data, _const(scale.reshape(along), wide, gamma)))
+    result = relax.op.add(scaled, _const(shift.reshape(along), wide, beta))
+    return result if wide == dtype else relax.op.astype(scope.emit(result), dtype)
 
 
 def _into_convolution(
@@ -114,7 +117,12 @@ def _by_operators(norm: relax.Call, axis: int, scope: Scope) -> Any:
     """Expand the normalization where its parameters are not constants."""
     data, gamma, beta, mean, var = norm.args
     others = [i for i in range(data.ty.ndim) if i != axis]
-    dtype = dtype_of(var)
+    narrow = dtype_of(data)
+    dtype = accumulation_dtype(narrow)
+    if dtype != narrow:
+        data, gamma, beta, mean, var = (
+            scope.emit(relax.op.astype(x, dtype)) for x in (data, gamma, beta, mean, var)
+        )
     spread = scope.emit(
         relax.op.rsqrt(relax.op.add(var, relax.const(float(norm.attrs.epsilon), dtype)))
     )
@@ -123,7 +131,8 @@ def _by_operators(norm: relax.Call, axis: int, scope: Scope) -> Any:
     if norm.attrs.center:
         shift = scope.emit(relax.op.add(beta, shift))
     scaled = scope.emit(relax.op.multiply(data, relax.op.expand_dims(scale, others)))
-    return relax.op.add(scaled, relax.op.expand_dims(shift, others))
+    result = relax.op.add(scaled, relax.op.expand_dims(shift, others))
+    return result if dtype == narrow else relax.op.astype(scope.emit(result), narrow)
 
 
 def _const(array: np.ndarray, dtype: str, source: Any) -> GenericConst:

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm_ffi import structural_equal
 
-from ..tensor_types import dtype_of
+from ..tensor_types import accumulation_dtype, dtype_of
 from .engine import Scope, op_name, rewrite_pass
 
 _BINARY = {
@@ -41,9 +41,18 @@ def UnstackSum(value: Any, scope: Scope) -> Any:
     if op_name(value) == "relax.mean" and not dtype.startswith(("float", "bfloat")):
         return None
     fields = [_before_broadcast(field, scope) for field in operands.fields]
+    wide = accumulation_dtype(dtype)
+    is_sum = op_name(value) in ("relax.sum", "relax.mean")
+    if wide != dtype and is_sum and len(fields) > 1:
+        # It is one operator, whose partial sums are not rounded.
+        fields = [scope.emit(relax.op.astype(field, wide)) for field in fields]
     result = reduce(lambda a, b: scope.emit(binary(a, b)), fields)
     if op_name(value) == "relax.mean":
-        return relax.op.multiply(result, relax.const(1.0 / len(fields), dtype))
+        result = relax.op.multiply(result, relax.const(1.0 / len(fields), dtype_of(result)))
+    if dtype_of(fields[0]) != dtype:
+        result = relax.op.astype(scope.emit(result), dtype)
+    if op_name(value) == "relax.mean" or dtype_of(fields[0]) != dtype:
+        return result
     if not structural_equal(result.ty, value.ty):  # one operand, broadcast
         return relax.op.broadcast_to(result, value.ty.shape)
     return result

@@ -19,9 +19,28 @@ _OTHER_DOMAIN = (
     "register a converter (tvm_fusion.frontend.onnx_ops.register), "
     "or give the model a local function of that name to inline"
 )
+# ONNX Runtime's operators by who writes them: each can be had in another way, or in none.
+_OPTIMIZED = (
+    "take the model from before ONNX Runtime optimized it, or optimize it at ORT_ENABLE_BASIC, "
+    "which makes standard operators only"
+)
+_GENERATION = "export the decoder alone, one step a call, and search for tokens on the host"
+_BY_ADVICE_OF_MICROSOFT = {
+    _OPTIMIZED: (
+        *("BiasAdd", "BiasDropout", "BiasSoftmax", "BiasSplitGelu", "FusedMatMulActivation"),
+        *("GemmFastGelu", "NhwcConv", "NhwcFusedConv", "NhwcMaxPool", "QLinearAveragePool"),
+        *("QLinearConcat", "QLinearReduceMean", "QLinearSoftmax", "QLinearWhere", "QuickGelu"),
+        *("QAttention", "QEmbedLayerNormalization", "QOrderedAttention", "QOrderedMatMul"),
+        *("DecoderAttention", "LongformerAttention", "ReorderInput", "ReorderOutput"),
+    ),
+    _GENERATION: (
+        *("BeamSearch", "GreedySearch", "NGramRepeatBlock", "Sampling", "WhisperBeamSearch"),
+    ),
+    _ON_HOST: ("Tokenizer", "MurmurHash3", "CropAndResize"),
+}
+_MICROSOFT = {name: way for way, names in _BY_ADVICE_OF_MICROSOFT.items() for name in names}
 _DOMAINS = {
-    "com.microsoft": "export without ONNX Runtime's graph optimizations, which make such operators",
-    "ai.onnx.ml": _ON_HOST,
+    "ai.onnx.ml": _ON_HOST,  # what is left there works on strings and dictionaries
     "ai.onnx.preview.training": "export the model for inference, without its optimizer",
 }
 
@@ -44,6 +63,8 @@ def advice_for(name: str, opset: int) -> str:
     domain, _, operator = name.rpartition("::")
     if domain:
         advice = _DOMAINS.get(domain, _OTHER_DOMAIN)
+        if domain == "com.microsoft":
+            advice = _MICROSOFT.get(operator, _OTHER_DOMAIN)
         return f"for {name}, {advice}"
     since = first_opset(operator)
     if since > opset:

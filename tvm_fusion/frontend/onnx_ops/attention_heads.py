@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from ..tensor_types import accumulation_dtype, dtype_of
 from .node import Node
 
 op = relax.op
@@ -34,15 +35,23 @@ def join_heads(node: Node, x: Any) -> Any:
 
 
 def attend(node: Node, q: Any, k: Any, v: Any, biases: Sequence[Any]) -> Any:
-    """Attend, over heads before the rows, and join the heads."""
+    """Attend, over heads before the rows, and join the heads; scores of half types in float32."""
     dtype = str(q.ty.dtype.dtype)
+    wide = accumulation_dtype(dtype)
     scale = node.attribute("scale", 0.0) or 1 / math.sqrt(int(list(q.ty.shape)[3]))
-    scores = node.emit(op.matmul(q, node.emit(op.permute_dims(k, [0, 1, 3, 2]))))
-    scores = node.emit(op.multiply(scores, relax.const(scale, dtype)))
+    keys = node.emit(op.permute_dims(k, [0, 1, 3, 2]))
+    scores = node.emit(op.matmul(q, keys, None if wide == dtype else wide))
+    scores = node.emit(op.multiply(scores, relax.const(scale, wide)))
     for bias in biases:
-        scores = node.emit(op.add(scores, bias))
-    weights = node.emit(op.nn.softmax(scores, -1))
+        scores = node.emit(op.add(scores, node.cast(bias, wide)))
+    weights = node.emit(node.cast(op.nn.softmax(scores, -1), dtype))
     return join_heads(node, node.emit(op.matmul(weights, v)))
+
+
+def sum_of(node: Node, x: Any, y: Any) -> Any:
+    """Add and round to the type of what products of matrices read."""
+    wide, dtype = accumulation_dtype(dtype_of(y)), dtype_of(y)
+    return node.emit(node.cast(op.add(node.cast(x, wide), node.cast(y, wide)), dtype))
 
 
 def lowest_of(dtype: str) -> float:

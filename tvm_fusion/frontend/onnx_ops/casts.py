@@ -1,4 +1,4 @@
-"""Convert casts from and to narrow types, whose codes are stored as bytes."""
+"""Convert casts of floats to integers, and those from and to narrow types, stored as bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm import relax, te
 from ..narrow_types import INTEGERS, NARROW, decode, encode
 from ..onnx_types import dtype_name
 from ..registry import Unsupported
-from ..tensor_types import dtype_of, is_float
+from ..tensor_types import dtype_of, is_float, is_integer
 from .node import Node
 from .registry import register
 
@@ -20,15 +20,20 @@ _LIMIT = 2.0**30
 
 @register("Cast", "CastLike", takes_extents=True)
 def cast(node: Node) -> Any:
-    """Convert Cast and CastLike where a side is narrow; all others are left to TVM."""
+    """Convert Cast and CastLike of floats to integers and of narrow types; TVM does the others."""
     source = node.narrow_dtype(0)
     if node.op_type == "Cast":
         target = dtype_name(node.attribute("to"))
     else:
         target = node.narrow_dtype(1) or dtype_of(node.inputs[1])
     if not source and target not in NARROW:
-        is_extents = isinstance(node.inputs[0], relax.ShapeExpr) and target == "int64"
-        return node.inputs[0] if is_extents else None
+        given = node.inputs[0]
+        if isinstance(given, relax.ShapeExpr) and target == "int64":
+            return given
+        # TVM's converter computes remainders of what the type does not hold; kernels have one rule.
+        is_tensor = isinstance(given.ty, relax.TensorType)
+        truncates = is_tensor and is_float(dtype_of(given)) and is_integer(target)
+        return op.astype(given, target) if truncates else None
     value = node.inputs[0]
     if not isinstance(value.ty, relax.TensorType):
         raise Unsupported(f"of an extent to {target}", "cast it to int64")

@@ -30,6 +30,7 @@ from ..control_flow.loops import ENDLESS, Loop, Slices, take_slice
 from ..control_flow.recursion import convert_loop as convert_any_loop
 from ..onnx_graph import nodes, outer_names
 from ..registry import Unsupported
+from ..shape_values import SymbolicArray
 from ..tensor_types import static
 
 op = relax.op
@@ -86,6 +87,7 @@ def convert_loop(importer: Any, node: onnx.NodeProto) -> list[Any]:
     """Convert Loop."""
     (graph,) = [a.g for a in node.attribute if a.name == "body"]
     values = [importer.values[name] if name else None for name in node.input]
+    values[2:] = [importer.as_tensor(v) if isinstance(v, SymbolicArray) else v for v in values[2:]]
     trips, condition, states = values[0], values[1], values[2:]
     given = [info.name for info in graph.input]
     number, flag, names = given[0], given[1], given[2:]

@@ -1,4 +1,4 @@
-"""Convert ConvTranspose with an output shape or automatic padding."""
+"""Convert convolutions with automatic padding, and ConvTranspose with an output shape."""
 
 from __future__ import annotations
 
@@ -9,9 +9,28 @@ from tvm import relax
 from ..registry import Unsupported
 from ..spatial import CONV_TRANSPOSE, DATA_LAYOUT, TRANSPOSED_KERNEL_LAYOUT
 from .node import Node
+from .pooling import same_padding
 from .registry import register
 
 op = relax.op
+
+
+@register("Conv")
+def conv(node: Node) -> Any:
+    """Convert Conv of symbolic extents with automatic padding; others are left to TVM."""
+    auto_pad = node.attribute("auto_pad", "NOTSET")
+    extents = node.shape()[2:]
+    if auto_pad not in ("SAME_UPPER", "SAME_LOWER") or all(isinstance(e, int) for e in extents):
+        return None
+    kernel, spatial = node.static_shape(1)[2:], len(extents)
+    strides = list(node.attribute("strides") or [1] * spatial)
+    dilations = list(node.attribute("dilations") or [1] * spatial)
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    pairs = [same_padding(node, *at) for at in zip(extents, strides, spans, strict=True)]
+    pads = [before for before, _ in pairs] + [after for _, after in pairs]
+    options = {"strides": strides, "dilations": dilations, "group": node.attribute("group", 1)}
+    given = node.inputs if node.has(2) else node.inputs[:2]
+    return node.apply("Conv", *given, pads=pads, kernel_shape=list(kernel), **options)
 
 
 @register("ConvTranspose")

@@ -75,10 +75,7 @@ def range_of_extents(node: Node) -> Any:
         return None
     if isinstance(start, int) and isinstance(limit, int):
         return None
-    analyzer = tvm.sym.Analyzer()
-    for var, bounds in node.ranges.items():
-        analyzer.bind(var, tvm.ir.Range(bounds.low, bounds.high + 1))
-    if not analyzer.can_prove(limit - start >= 0):
+    if not node.facts.proves(limit - start >= 0):
         return None
     return relax.op.arange(start, limit, 1, "int64")
 

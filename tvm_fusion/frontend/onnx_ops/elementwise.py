@@ -49,8 +49,9 @@ def elu(node: Node) -> Any:
         return None
     default = 1.0 if node.op_type == "Elu" else 1.67326319217681884765625
     scale = 1.0 if node.op_type == "Elu" else node.attribute("gamma", 1.05070102214813232421875)
-    result = formulas.elu(node.wide(node.inputs[0]), node.attribute("alpha", default), scale)
-    return node.cast(result, node.dtype())
+    x, dtype = node.wide(node.inputs[0]), node.dtype()
+    result = formulas.elu(x, node.attribute("alpha", default), scale, dtype=dtype)
+    return node.cast(result, dtype)
 
 
 @register("Sign")

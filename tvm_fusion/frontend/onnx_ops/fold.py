@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 from tvm import relax
 from tvm.ir import GenericConst
 
-# Elements of an input or a result; shapes, axes and scalars are far below.
-_LARGEST = 256
+from ..shape_values.arrays import DTYPES, LARGEST
+from ..shape_values.reference import run_node
+
 _OPERATORS = {
-    *("Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal"),
-    *("Expand", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual"),
-    *("Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Range"),
-    *("Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape"),
-    *("ScatterElements", "ScatterND", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile"),
-    *("Transpose", "Unsqueeze", "Where"),
+    *("Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Compress", "Concat"),
+    *("ConstantOfShape", "CumSum", "Div", "Equal", "Expand", "Flatten", "Floor", "Gather"),
+    *("GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual"),
+    *("Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pad", "Pow", "Range"),
+    *("Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape"),
+    *("Round", "ScatterElements", "ScatterND", "Shape", "Sign", "Size", "Slice", "Split", "Sqrt"),
+    *("Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"),
 }
-_DTYPES = {"bool", "int32", "int64", "float32", "float64"}
 
 
 def fold(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> list[Any] | None:
@@ -52,44 +52,17 @@ def fold(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> list[Any] |
         return None
     arrays = [value.value.numpy() for value in given]
     try:
-        results = evaluate(node, arrays, opset)
+        results = run_node(node, arrays, opset)
     except Exception:  # guard: what cannot be folded is converted as any other node
         return None
-    if any(r.size > _LARGEST or r.dtype.name not in _DTYPES for r in results):
+    if any(r.size > LARGEST or r.dtype.name not in DTYPES for r in results):
         return None
     constants = iter([relax.const(result, result.dtype.name) for result in results])
     return [next(constants) if name else None for name in node.output]
-
-
-def evaluate(node: onnx.NodeProto, arrays: Sequence[np.ndarray], opset: int) -> list[np.ndarray]:
-    """Run a node of ONNX's own domain by onnx's reference implementation.
-
-    Parameters
-    ----------
-    node : onnx.NodeProto
-        The node.
-    arrays : sequence of numpy.ndarray
-        Its inputs that are not left out.
-    opset : int
-        Version of the standard operators.
-    """
-    from onnx.reference import ReferenceEvaluator  # whose import takes a while; few models need it
-
-    names = [name for name in node.input if name]
-    stored = [
-        numpy_helper.from_array(array, name)
-        for name, array in dict(zip(names, arrays, strict=True)).items()
-    ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-    graph = helper.make_graph([node], "constant", [], outputs, stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    with np.errstate(all="ignore"):
-        results: Any = ReferenceEvaluator(model).run(None, {})
-    return [np.asarray(result) for result in results]
 
 
 def _is_small(value: Any) -> bool:
     if not isinstance(value, GenericConst):
         return False
     array = value.value
-    return int(np.prod(array.shape)) <= _LARGEST and str(array.dtype) in _DTYPES
+    return int(np.prod(array.shape)) <= LARGEST and str(array.dtype) in DTYPES

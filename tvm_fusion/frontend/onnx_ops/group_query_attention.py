@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ..tensor_types import dtype_of
 from .attention_heads import attend, is_static, lowest_of, split_heads
 from .node import Node
 from .registry import Unsupported, register
@@ -70,7 +71,10 @@ def group_query_attention(node: Node) -> Any:
                 positions = node.emit(op.add(positions, cached))
         angles = look_up_angles(node, positions, node.inputs[7], node.inputs[8])
         is_interleaved = bool(node.attribute("rotary_interleaved", 0))
-        q, k = (rotate(node, x, *angles, is_interleaved) for x in (q, k))
+        cos, sin = (node.wide(x) for x in angles)
+        rotated = [rotate(node, node.wide(x), cos, sin, is_interleaved) for x in (q, k)]
+        dtype = dtype_of(q)
+        q, k = (node.emit(node.cast(x, dtype)) for x in rotated)
     if grows and int(before):
         if int(steps) != 1:
             raise Unsupported(

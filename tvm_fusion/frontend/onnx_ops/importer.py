@@ -19,6 +19,7 @@ from ..onnx_constants import shape_inputs
 from ..onnx_graph import nodes, opsets_of, subgraphs
 from ..onnx_types import ValueType, dtype_name
 from ..quiet import quiet_importer
+from ..reasons import reason_in_words
 from . import control_flow
 from .node_importer import NodeImporter
 
@@ -32,6 +33,8 @@ class Importer(NodeImporter):
     ----------
     shapes, ranges, types
         See :class:`.node_importer.NodeImporter`.
+    steps : tvm.relax.Var, optional
+        A parameter that defines variables which no input's extent is; see :mod:`..steps`.
     """
 
     def __init__(
@@ -39,8 +42,10 @@ class Importer(NodeImporter):
         shapes: dict[str, list[Any]],
         ranges: Mapping[Any, DimRange],
         types: Mapping[str, ValueType],
+        steps: relax.Var | None = None,
     ):
         super().__init__(shapes, ranges, types)
+        self._steps = steps
         self._inner: list[tuple[str, Any]] = []
         #: Names of the results; those of a sequence's elements end in their numbers.
         self.output_names: list[str] = []
@@ -71,15 +76,15 @@ class Importer(NodeImporter):
         except UserError as error:
             self._end_blocks()
             advice = self._bind_inputs(model) or error.advice
-            raise UserError(f"{source}: {error.found}", error.expected, advice) from error
+            found = f"{source}: {error.found}{self._of_inputs()}"
+            raise UserError(found, error.expected, advice) from (error.__cause__ or error)
         except Exception as error:  # guard: TVM's converters raise anything; the reason is told
             self._end_blocks()
             where = f" at operator {self._at}" if self._at else ""
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            advice = self._bind_inputs(model) or self._advice(reason)
-            raise UserError(
-                f"{source} cannot be imported{where} ({reason})", None, advice
-            ) from error
+            reason, instead = reason_in_words(error)
+            advice = self._bind_inputs(model) or self._failed_advice or instead
+            found = f"{source} cannot be imported{where} ({reason}){self._of_inputs()}"
+            raise UserError(found, None, advice) from error
 
     def constants(self) -> Iterator[tuple[str, Any]]:
         """Yield the constants with their names in the model, initializers first."""
@@ -96,13 +101,17 @@ class Importer(NodeImporter):
         listed = ", ".join(names)
         return f"bind {listed} with --constant {names[0]}=VALUE, or constants={{...}}"
 
-    def _advice(self, reason: str) -> str | None:
-        if "const" in reason.lower() or "dynamic" in reason.lower():
-            return "make the operator's other inputs initializers (constants) of the model"
-        return None
+    def _of_inputs(self) -> str:
+        return f" ({self._failed_inputs})" if self._failed_inputs else ""
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Preflight has done it, and knows the converters of ours."""
+
+    def _parse_graph_input(self, graph: Any) -> None:
+        super()._parse_graph_input(graph)
+        if self._steps is not None:
+            self._inputs[self._steps.name] = self._steps
+            self._num_input += 1
 
     def _construct_nodes(self, graph: Any) -> None:
         for node in graph.node:
@@ -149,14 +158,15 @@ class Importer(NodeImporter):
         list
             Its outputs.
         """
-        outer = self._nodes
+        outer, is_sure = self._nodes, self._matcher.is_sure
         self._nodes = {**(outer if around is None else around), **known}
+        self._matcher.is_sure &= around is None
         try:
             for node in graph.node:
                 self._convert_node(node)
             return [self._nodes[info.name] for info in graph.output]
         finally:
-            self._nodes = outer
+            self._nodes, self._matcher.is_sure = outer, is_sure
 
     def _with_functions(self, graph: Any, opset: int) -> Any:
         """Convert a graph that branches or loops, which no dataflow block may."""

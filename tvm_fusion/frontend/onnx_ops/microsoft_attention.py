@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, sym, tirx
 
-from .attention_heads import attend, is_static, lowest_of, split_heads
+from ..tensor_types import accumulation_dtype
+from .attention_heads import attend, is_static, lowest_of, split_heads, sum_of
 from .node import Node
 from .registry import Unsupported, register
 
@@ -24,9 +25,11 @@ def attention(node: Node) -> Any:
     if node.attribute("do_rotary", 0) or node.attribute("past_present_share_buffer", 0):
         raise Unsupported("with rotary embedding or a shared cache", "use GroupQueryAttention")
     heads = node.attribute("num_heads")
-    projected = node.emit(op.matmul(node.inputs[0], node.inputs[1]))
+    wide = accumulation_dtype(node.dtype()) if node.has(2) else node.dtype()
+    out_dtype = None if wide == node.dtype() else wide
+    projected = node.emit(op.matmul(node.inputs[0], node.inputs[1], out_dtype))
     if node.has(2):
-        projected = node.emit(op.add(projected, node.inputs[2]))
+        projected = sum_of(node, projected, node.inputs[2])
     total = node.static_shape(1)[1]
     sizes = node.attribute("qkv_hidden_sizes") or [total // 3] * 3
     ends = np.cumsum(sizes)[:-1].tolist()
@@ -68,7 +71,7 @@ def multi_head_attention(node: Node) -> Any:
                     continue
                 width = node.static_shape(i)[2] if is_static(node, i, 2) else 0
                 part = node.emit(op.strided_slice(bias, [0], [start], [start + width]))
-                given.append(node.emit(op.add(x, part)))
+                given.append(sum_of(node, x, part))
                 start += width
             query, key, value = given
         q = split_heads(node, query, heads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,9 @@ from onnx import helper
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...signature import DimRange
 from ..narrow_types import NARROW
 from ..registry import Unsupported
+from ..shape_values import Facts, SymbolicArray
 from ..tensor_types import accumulation_dtype, dtype_of, static
 from .reads import ReadAttributes, ReadInputs
 
@@ -36,12 +36,16 @@ class Node:
         Where expressions are emitted.
     convert : callable
         The importer's conversion of an operator; see :meth:`apply`.
-    ranges : mapping of tvm.tirx.Var to DimRange
+    facts : Facts
         What is known about the symbolic dimensions.
     used : tuple of bool
         For each output, whether something reads it.
     types : mapping of str to ValueType
         What ONNX infers about the model's values.
+    known : sequence of SymbolicArray or None
+        For each input, its elements as far as they are numbers and extents.
+    match : callable
+        See :meth:`matched`.
     """
 
     proto: onnx.NodeProto
@@ -49,9 +53,11 @@ class Node:
     opset: int
     builder: Any
     convert: Callable[..., Any]
-    ranges: Mapping[Any, DimRange] = field(default_factory=dict)
+    facts: Facts = field(default_factory=lambda: Facts({}))
     used: tuple[bool, ...] = (True,)
     types: Mapping[str, Any] = field(default_factory=dict)
+    known: Sequence[SymbolicArray | None] = ()
+    match: Callable[[Any, Sequence[Any]], Any] = lambda value, shape: value
     attributes: ReadAttributes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +104,22 @@ class Node:
             )
         return found
 
+    def extents(self, index: int) -> list[Any] | None:
+        """Return the elements of an input of integers, numbers and expressions over dimensions.
+
+        None where an element is known only at run time.
+        """
+        found = self.known[index] if index < len(self.known) else None
+        _ = self.inputs[index]  # which was asked for
+        if found is None or "int" not in found.dtype:
+            return None
+        return list(found.elements.flat)
+
+    def known_symbolic(self, index: int) -> bool:
+        """Tell whether an input's elements are expressions over the dimensions."""
+        found = self.known[index] if index < len(self.known) else None
+        return found is not None and not found.is_constant
+
     def shape(self, index: int = 0) -> list[Any]:
         """Return an input's extents, ints where they are known."""
         ty = self.inputs[index].ty
@@ -106,6 +128,10 @@ class Node:
                 "on a tensor whose shape is known only at run time", "export it with known shapes"
             )
         return [extent if (n := static(extent)) is None else n for extent in ty.shape]
+
+    def matched(self, value: Any, shape: Sequence[Any]) -> Any:
+        """Bind a tensor in a shape that it has to have, which is checked where it is not proved."""
+        return self.match(value, shape)
 
     def static_shape(self, index: int = 0) -> list[int]:
         """Return an input's extents, none of which may be symbolic."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -15,13 +16,18 @@ from tvm.ir import GenericConst, is_prim_expr
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ...errors import UserError
-from ...signature import DimRange
+from ...signature import DimRange, EqualExtents
+from ..half_intermediates import narrowed, rounds_between, widened
 from ..narrow_types import NARROW, STORAGE, storage_of
 from ..onnx_types import ValueType
 from ..registry import Unsupported
-from ..tensor_types import mismatch, static
+from ..shape_values import Facts, SymbolicArray, array_of, evaluate
+from ..shape_values.arrays import LARGEST
+from ..tensor_types import HALF, dtype_of, mismatch, static
 from . import control_flow
+from .failures import advice_for_failure, described
 from .fold import fold
+from .matching import Matcher
 from .node import Node
 from .reads import ReadAttributes, ReadInputs, ignored
 from .registry import CONVERTERS, STANDARD, qualified_name
@@ -50,10 +56,14 @@ class NodeImporter(ONNXGraphImporter):
         super().__init__(shapes, {}, sanitize=False)
         self._nodes: dict[str, Any]
         self._ranges, self._types = ranges, types
+        self._facts = Facts(ranges)
+        self._matcher = Matcher(self.bb, self._facts)
         self._at = ""
         self._converted: onnx.NodeProto | None = None
         self._read_names: set[str] = set()
         self._is_applied = False
+        #: The inputs of the node at which the import failed, and what to do about it.
+        self._failed_inputs, self._failed_advice = "", ""
 
     def _parse_array(self, tensor_proto: onnx.TensorProto) -> Any:
         array = numpy_helper.to_array(tensor_proto)
@@ -62,11 +72,27 @@ class NodeImporter(ONNXGraphImporter):
         return super()._parse_array(tensor_proto)
 
     @property
+    def required(self) -> list[EqualExtents]:
+        """Extents that have to be equal in every call."""
+        return self._matcher.required
+
+    @property
     def values(self) -> dict[str, Any]:
         """What stands for the values of the graph that is being converted, by name."""
         return self._nodes
 
     def _convert_node(self, node: onnx.NodeProto) -> None:
+        """Convert a node; of the innermost that fails, the inputs are kept for the sentence."""
+        try:
+            self._convert(node)
+        except Exception:
+            if not self._failed_advice:
+                self._at, self._converted = _title(node), node
+                self._failed_inputs = described(node, self._nodes)
+                self._failed_advice = advice_for_failure(node, self._nodes, self._types, self.opset)
+            raise
+
+    def _convert(self, node: onnx.NodeProto) -> None:
         self._at, self._converted = _title(node), node
         used = tuple(bool(name) and name in self._read_names for name in node.output)
         own = control_flow.CONVERTERS.get(qualified_name(node))
@@ -98,8 +124,27 @@ class NodeImporter(ONNXGraphImporter):
             name in self._types and self._types[name].dtype in NARROW for name in node.input
         )
         found = None if has_narrow else fold(node, tensors, self.opset)
-        if found is None:
-            found = self._convert_own(node, inputs, used)
+        if found is None and not has_narrow:
+            found = evaluate(node, inputs, self.opset, self._facts)
+        if found is not None:
+            return found
+        try:
+            inputs = self._matcher.joined(node, inputs, f"operator {_title(node)}")
+        except Unsupported as error:
+            raise _refused(node, error.reason, error.advice) from error
+        found = self._convert_once(node, inputs, used)
+        if not any(dtype_of(value) in HALF for value in (*inputs, *found)):
+            return found
+        read = found if self._is_applied else [v for v, u in zip(found, used, strict=False) if u]
+        if not rounds_between(read, self.bb, inputs):
+            return found
+        wide = self._convert_once(node, [widened(v, self.bb.emit) for v in inputs], used)
+        return [narrowed(v, like, self.bb.emit) for v, like in zip(wide, found, strict=True)]
+
+    def _convert_once(
+        self, node: onnx.NodeProto, inputs: Sequence[Any], used: tuple[bool, ...]
+    ) -> list[Any]:
+        found = self._convert_own(node, inputs, used)
         return self._convert_by_tvm(node, inputs) if found is None else found
 
     def _apply(
@@ -123,11 +168,17 @@ class NodeImporter(ONNXGraphImporter):
         converter = CONVERTERS.get(qualified_name(node))
         if converter is None:
             return None
+        known = [None if value is None else array_of(value) for value in inputs]
         if not converter.takes_extents:
             inputs = [self.as_tensor(value) for value in inputs]
-        values = ReadInputs(inputs)
+        values = ReadInputs(
+            self.as_tensor(value) if isinstance(value, SymbolicArray) else value for value in inputs
+        )
         types = {} if self._is_applied else self._types
-        given = Node(node, values, self.opset, self.bb, self._apply, self._ranges, used, types)
+        given = Node(
+            node, values, self.opset, self.bb, self._apply, self._facts, used, types, known,
+            lambda value, shape: self._matcher.match(value, shape, f"operator {_title(node)}"),
+        )  # fmt: skip
         try:
             result = converter.convert(given)
         except Unsupported as error:
@@ -144,11 +195,15 @@ class NodeImporter(ONNXGraphImporter):
             raise _refused(node, "is left to TVM, which has no converter of it", None)
         values = ReadInputs(
             value
-            if (isinstance(value, relax.ShapeExpr) and name in TAKE_SHAPES)
+            if (isinstance(value, relax.ShapeExpr) and name in TAKE_SHAPES and i)
             or (value is not None and is_prim_expr(value) and name in TAKE_EXTENTS)
             else self.as_tensor(value)
-            for value in inputs
+            for i, value in enumerate(inputs, name == "ConstantOfShape")
         )
+        if all(value is None or isinstance(value, GenericConst) for value in values):
+            # TVM computes what it can of constants, such as a second copy of a tied embedding;
+            # FoldConstants knows who else reads them.
+            values = ReadInputs(self._bound(value) for value in values)
         attributes = ReadAttributes(self._parse_attr(node.attribute))
         attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
         result = self._convert_operator(name, values, attributes, self.opset)
@@ -165,6 +220,11 @@ class NodeImporter(ONNXGraphImporter):
             ]
         return [result]
 
+    def _bound(self, value: Any) -> Any:
+        """Bind a constant of weights to a variable; others may be axes, sizes or scales."""
+        is_weight = value is not None and math.prod(map(int, value.value.shape)) > LARGEST
+        return self.bb.emit(value) if is_weight else value
+
     def _refuse_ignored(
         self, node: onnx.NodeProto, attributes: ReadAttributes, inputs: ReadInputs
     ) -> None:
@@ -173,7 +233,9 @@ class NodeImporter(ONNXGraphImporter):
             raise _refused(node, f"uses {', '.join(passed_over)}, which its converter ignores")
 
     def as_tensor(self, value: Any) -> Any:
-        """Turn a shape or an extent into the int64 tensor that ONNX has in its place."""
+        """Turn a shape, an extent or an array of them into the tensor that ONNX has there."""
+        if isinstance(value, SymbolicArray):
+            return value.tensor(self.bb)
         if isinstance(value, relax.ShapeExpr):
             constant = _as_constant(value)
             if isinstance(constant, GenericConst):

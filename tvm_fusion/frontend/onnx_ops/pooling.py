@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ..registry import Unsupported
+from ..shape_values.facts import as_expr
 from ..spatial import AVG_POOL, MAX_POOL, average_windows
 from .node import Node
 from .registry import register
@@ -28,7 +29,7 @@ class Windows:
     begin: list[int]
     end: list[int]
     reach: list[int]
-    out: list[int]
+    out: list[Any]
 
 
 def windows(node: Node) -> Windows:
@@ -37,7 +38,7 @@ def windows(node: Node) -> Windows:
     With ``ceil_mode`` a last window counts that reaches past the padding, unless it would begin
     there; with ``auto_pad=SAME_*`` there are as many as strides, rounded up.
     """
-    extents = _spatial(node)
+    extents, facts = node.shape()[2:], node.facts
     rank = len(extents)
     kernel = list(node.attribute("kernel_shape"))
     strides = list(node.attribute("strides") or [1] * rank)
@@ -49,36 +50,63 @@ def windows(node: Node) -> Windows:
     for i, (extent, stride, span) in enumerate(zip(extents, strides, spans, strict=True)):
         first, last = pads[i], pads[rank + i]
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-            count = -(-extent // stride)
-            total = max((count - 1) * stride + span - extent, 0)
-            first = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
-            last = total - first
+            first, last = same_padding(node, extent, stride, span)
+            count = facts.simplify((extent + stride - 1) // stride)
         else:
             if auto_pad == "VALID":
                 first = last = 0
             room = extent + first + last - span
-            count = (-(-room // stride) if node.attribute("ceil_mode", 0) else room // stride) + 1
-            if node.attribute("ceil_mode", 0) and (count - 1) * stride >= extent + first:
-                count -= 1
-        if count == 1:  # what lies past the padding counts for nothing
+            if not node.attribute("ceil_mode", 0):
+                count = facts.simplify(room // stride + 1)
+            else:
+                count = facts.simplify((room + stride - 1) // stride + 1)
+                beyond = facts.decide(as_expr((count - 1) * stride - extent - first) >= 0)
+                if beyond is None:
+                    raise _needs_step(stride)
+                count -= beyond
+        if isinstance(count, int) and count == 1:  # what lies past the padding counts for nothing
+            if not isinstance(extent, int):
+                raise _needs_step(stride)
             kernel[i] = min(kernel[i], -(-(extent + first + last) // dilations[i]))
             span = (kernel[i] - 1) * dilations[i] + 1
         begin.append(first)
         end.append(last)
-        reach.append(max((count - 1) * stride + span - extent - first, 0))
+        needed = facts.larger(facts.simplify((count - 1) * stride + span - extent - first), 0)
+        if not isinstance(needed, int):
+            raise _needs_step(stride)
+        reach.append(needed)
         out.append(count)
     return Windows(kernel, strides, dilations, begin, end, reach, out)
 
 
-def _spatial(node: Node) -> list[int]:
-    extents = node.shape()[2:]
-    if not all(isinstance(extent, int) for extent in extents):
+def same_padding(node: Node, extent: Any, stride: int, span: int) -> tuple[int, int]:
+    """Return what ``auto_pad=SAME_*`` pads before and after an axis, the same for all extents."""
+    facts = node.facts
+    count = facts.simplify((extent + stride - 1) // stride)
+    total = facts.larger(facts.simplify((count - 1) * stride + span - extent), 0)
+    if not isinstance(total, int):
+        raise _needs_step(stride)
+    first = total // 2 if node.attribute("auto_pad") == "SAME_UPPER" else total - total // 2
+    return first, total - first
+
+
+def _needs_step(stride: int) -> Unsupported:
+    return Unsupported(
+        "whose padding depends on a symbolic extent",
+        f"give its range a step that is a multiple of the strides, as in "
+        f"--dim NAME=LOW..HIGH:{stride}, or bind it with --dim NAME=VALUE",
+    )
+
+
+def _require_static(node: Node) -> None:
+    if not all(isinstance(extent, int) for extent in node.shape()[2:]):
         raise Unsupported("over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}")
-    return extents
 
 
-def _is_static(node: Node) -> bool:
-    return all(isinstance(extent, int) for extent in node.shape()[2:])
+def _is_left_symbolic(node: Node) -> bool:
+    """Tell whether TVM counts the windows: over symbolic extents, without automatic padding."""
+    is_static = all(isinstance(extent, int) for extent in node.shape()[2:])
+    return not is_static and not node.attribute("auto_pad", "NOTSET").startswith("SAME")
 
 
 @register("MaxPool")
@@ -88,9 +116,7 @@ def max_pool(node: Node) -> Any:
         "NOTSET",
         "VALID",
     )
-    if plain and not node.uses(1):
-        return None
-    if not _is_static(node) and not node.uses(1):
+    if (plain or _is_left_symbolic(node)) and not node.uses(1):
         return None
     at = windows(node)
     rank = len(at.kernel)
@@ -101,6 +127,7 @@ def max_pool(node: Node) -> Any:
     )
     if not node.uses(1):
         return result
+    _require_static(node)
     indices = node.emit_te(
         lambda x: _indices(x, at, node.attribute("storage_order", 0)),
         node.inputs[0],
@@ -149,7 +176,7 @@ def average_pool(node: Node) -> Any:
     ceil = node.attribute("ceil_mode", 0)
     if not ceil and node.attribute("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
         return None
-    if not _is_static(node):
+    if _is_left_symbolic(node):
         return None
     at = windows(node)
     rank = len(at.kernel)
@@ -157,6 +184,7 @@ def average_pool(node: Node) -> Any:
     if rank > 3:
         raise Unsupported(f"over {rank} axes", "use 1 to 3 spatial axes")
     if counts_padding and any(r > e for r, e in zip(at.reach, at.end, strict=True)):
+        _require_static(node)
         x, both = node.wide(node.inputs[0]), (at.begin, at.end)
         windows_ = (at.out, at.kernel, at.strides, at.dilations)
         mean = average_windows(x, node.emit, node.shape()[2:], *windows_, both, True)

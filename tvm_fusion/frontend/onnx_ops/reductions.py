@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ..registry import Unsupported
+from ..shape_values.facts import as_expr
 from .node import Node
 from .registry import register
 
@@ -103,11 +104,13 @@ def cumulative_product(node: Node) -> Any:
 
 @register("TopK")
 def top_k(node: Node) -> Any:
-    """Convert TopK of unsigned numbers in int64, in the same order; others are left to TVM.
+    """Convert TopK of unsigned numbers in int64, and of a symbolic K; others are left to TVM.
 
     TVM's sort knows signed numbers and uint8 only.
     """
-    dtype = node.dtype()
+    dtype, count = node.dtype(), node.extents(1)
+    if count is not None and not isinstance(count[0], int):
+        return _first_of_sorted(node, count[0])
     if dtype not in ("uint16", "uint32", "uint64"):
         return None
     node.required_constant(1, "K")
@@ -120,6 +123,20 @@ def top_k(node: Node) -> Any:
     values, indices = node.apply_all("TopK", 2, node.emit(x), node.inputs[1], **attributes)
     values = values if sign is None else op.bitwise_xor(values, sign)
     return [op.astype(values, dtype), indices]
+
+
+def _first_of_sorted(node: Node, count: Any) -> Any:
+    """Take a symbolic number of elements of the sorted axis."""
+    x, shape = node.inputs[0], node.shape()
+    axis = node.attribute("axis", -1) % len(shape)
+    descending = bool(node.attribute("largest", 1))
+    node.attribute("sorted")  # which they are
+    places = node.emit(op.argsort(x, axis, descending, "int64"))
+    if not node.facts.equal(count, shape[axis]):
+        if not node.facts.proves(as_expr(count) <= as_expr(shape[axis])):
+            raise Unsupported("whose K may be more than there are elements", "give other ranges")
+        places = node.emit(op.strided_slice(places, [axis], [0], [count], assume_inbound=True))
+    return [op.gather_elements(x, places, axis), places]
 
 
 @register("Unique")

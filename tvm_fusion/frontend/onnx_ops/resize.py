@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
-from tvm.ir.prim import expr_deep_equal
 
 from ..registry import Unsupported
 from ..tensor_types import accumulation_dtype, dtype_of
+from . import resize_symbolic as symbolic
 from .node import Node
 from .registry import other_than, register
 from .resample import COORDINATES, ROUNDING, Sampling, Taps
@@ -24,7 +24,6 @@ _MODES = other_than(
     coordinate_transformation_mode=COORDINATES,
     nearest_mode=ROUNDING,
 )
-_BIND = "bind the extents with --dim NAME=VALUE, or dims={...}"
 
 
 @register("Resize", takes_extents=True, refuses=_MODES)
@@ -41,12 +40,13 @@ def resize(node: Node) -> Any:
         antialias=bool(node.attribute("antialias", 0)),
     )
     scales, _ = node.constant(2), node.inputs[1]  # regions, of one mode
-    if node.has(2) and scales is None:
+    if scales is not None and not scales.size:
+        scales = None
+    if _is_symbolic(node) or any(node.known_symbolic(i) for i in (2, 3)):
+        return symbolic.resize(node, sampling, scales)
+    if node.has(2) and scales is None and node.constant(2) is None:
         raise Unsupported("whose scales are computed", "make the scales an initializer")
-    scales = scales if scales is not None and scales.size else None
-    if scales is None and isinstance(node.inputs[3], relax.ShapeExpr):
-        return _to_extents(node, sampling, list(node.inputs[3]))
-    if scales is None and node.constant(3) is None and not _is_symbolic(node):
+    if scales is None and node.constant(3) is None:
         raise Unsupported(
             "whose sizes are computed or an input of the model", "make sizes an initializer"
         )
@@ -76,7 +76,7 @@ def _resample(node: Node, sampling: Sampling, scales: Any, sizes: Any) -> Any:
             f"with mode {sampling.mode} on {node.dtype()}", "cast to float32 before, and back after"
         )
     if _is_symbolic(node):
-        return _symbolic(node, sampling, scales)
+        return symbolic.resize(node, sampling, scales)
     axes, factors, out = _extents(node, scales, sizes)
     shape = node.static_shape()
     if node.op_type == "Resize" and node.opset >= 11 and _by_tvm(node, sampling, factors, out):
@@ -91,46 +91,6 @@ def _resample(node: Node, sampling: Sampling, scales: Any, sizes: Any) -> Any:
         taps = sampling.taps(shape[axis], out[axis], factors[axis], region)
         x = _along(node, x, axis, taps, fill)
     return x
-
-
-def _to_extents(node: Node, sampling: Sampling, out: list[Any]) -> Any:
-    """Take the nearest elements below, for extents that may be symbolic: i * before // after.
-
-    So pyramids of features are joined, whose levels have extents of their own.
-    """
-    is_plain = (sampling.mode, sampling.coordinates) == ("nearest", "asymmetric")
-    policy = node.attribute("keep_aspect_ratio_policy", "stretch")
-    axes = [axis % len(node.shape()) for axis in node.attribute("axes") or range(len(out))]
-    if not is_plain or sampling.rounding != "floor" or policy != "stretch":
-        raise Unsupported("over symbolic extents, with scales or modes that need them", _BIND)
-    x = node.inputs[0]
-    for axis, after in zip(axes, out, strict=True):
-        before = node.shape()[axis]
-        if expr_deep_equal(tirx.IntImm("int64", 0) + before, after):
-            continue
-        numbers = [
-            node.emit(op.squeeze(node.emit(op.shape_to_tensor(relax.ShapeExpr([extent]))), [0]))
-            for extent in (before, after)
-        ]
-        steps = op.multiply(op.arange(after, dtype="int64"), numbers[0])
-        x = node.emit(op.take(x, node.emit(op.floor_divide(steps, numbers[1])), axis))
-    return x
-
-
-def _symbolic(node: Node, sampling: Sampling, scales: Any) -> Any:
-    """Leave symbolic extents to TVM where whole scales make it right."""
-    common = (
-        sampling.coordinates in ("half_pixel", "asymmetric", "pytorch_half_pixel")
-        and not sampling.antialias
-        and not sampling.exclude_outside
-        and node.attribute("axes") is None
-        and scales is not None
-        and all(float(s).is_integer() for s in scales)
-        and tuple(scales[:2]) == (1, 1)
-    )
-    if not common or node.op_type != "Resize" or node.opset < 11:
-        raise Unsupported("over symbolic extents, with scales or modes that need them", _BIND)
-    return None
 
 
 def _by_tvm(node: Node, sampling: Sampling, factors: list[float], out: list[int]) -> bool:

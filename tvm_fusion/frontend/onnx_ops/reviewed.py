@@ -17,13 +17,9 @@ _MICROSOFT = {"MatMulInteger16"}
 
 # Operators whose converters know shapes, and extents, that are no tensors.
 TAKE_SHAPES = {
-    *("Cast", "CastLike", "Concat", "ConstantOfShape", "Equal", "Expand", "Gather", "Identity"),
-    *("Reshape", "Resize", "Shape", "Slice", "Squeeze", "Where"),
+    *("ConstantOfShape", "Expand", "Reshape", "Resize", "Slice"),
 }
-TAKE_EXTENTS = {
-    *("Add", "Cast", "Div", "Identity", "Mul", "Neg", "Range", "Slice", "Sub", "Trilu"),
-    "Unsqueeze",
-}
+TAKE_EXTENTS = {"Range", "Slice", "Trilu"}
 # Operators that convert narrow types, or move elements without a look at them.
 CARRY_NARROW = {
     *("Cast", "CastLike", "Concat", "Constant", "DepthToSpace", "DequantizeLinear", "Expand"),
@@ -32,7 +28,7 @@ CARRY_NARROW = {
     *("Squeeze", "Tile", "Transpose", "Unsqueeze", "Where", "ConcatFromSequence", "Optional"),
     *("OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct"),
     *("SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap"),
-    "SplitToSequence",
+    *("SplitToSequence", "com.microsoft::GatherBlockQuantized"),
 }
 # Of one output, which is a sequence.
 RETURN_SEQUENCES = {

@@ -1,4 +1,4 @@
-"""Convert operators that compute or take shapes: Concat, Gather, Expand, Slice, Split."""
+"""Convert operators that take shapes: Expand, Reshape, Slice, Split, Squeeze."""
 
 from __future__ import annotations
 
@@ -6,43 +6,14 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
-from tvm.ir import GenericConst
 
 from ..registry import Unsupported
+from ..shape_values.facts import as_expr
 from ..tensor_types import static
 from .node import Node
 from .registry import register
 
 op = relax.op
-
-
-@register("Concat", takes_extents=True)
-def concat(node: Node) -> Any:
-    """Convert Concat of shapes with other values; shapes and constants alone are left to TVM."""
-    is_shape = [isinstance(value, relax.ShapeExpr) for value in node.inputs]
-    if not any(is_shape) or all(
-        shape or isinstance(value, GenericConst)
-        for shape, value in zip(is_shape, node.inputs, strict=True)
-    ):
-        return None
-    tensors = [
-        node.emit(op.shape_to_tensor(value)) if shape else value
-        for shape, value in zip(is_shape, node.inputs, strict=True)
-    ]
-    return op.concat(tensors, axis=node.attribute("axis", 0))
-
-
-@register("Gather", takes_extents=True)
-def gather(node: Node) -> Any:
-    """Convert Gather of several extents of a shape, which stay extents; all others are TVM's."""
-    shape = node.inputs[0]
-    if not isinstance(shape, relax.ShapeExpr) or not isinstance(node.inputs[1], GenericConst):
-        return None
-    places = node.inputs[1].value.numpy()
-    if places.ndim != 1:
-        return None
-    node.attribute("axis")
-    return relax.ShapeExpr([shape.values[int(place)] for place in places])
 
 
 @register("Expand", takes_extents=True)
@@ -51,13 +22,8 @@ def expand(node: Node) -> Any:
 
     TVM's converter gives the result the target's shape where that is computed.
     """
-    wanted = node.inputs[1]
-    if isinstance(wanted, GenericConst):
-        target: list[Any] = [int(extent) for extent in np.atleast_1d(wanted.value.numpy())]
-    elif isinstance(wanted, relax.ShapeExpr):
-        target = list(wanted)
-    else:
-        target = _computed(node)
+    known = node.extents(1)
+    target: list[Any] = _computed(node) if known is None else known
     data = node.inputs[0]
     if not isinstance(getattr(data, "ty", None), relax.TensorType):
         return None
@@ -66,7 +32,7 @@ def expand(node: Node) -> Any:
     shape = [1] * (rank - len(shape)) + shape
     target = [1] * (rank - len(target)) + target
     # -1 keeps the extent, which exporters write though ONNX does not define it.
-    extents = [_broadcast(d, t) for d, t in zip(shape, target, strict=True)]
+    extents = [_broadcast(node, d, t) for d, t in zip(shape, target, strict=True)]
     for have, want in zip(shape, extents, strict=True):
         one, other = static(have), static(want)
         if one is not None and other is not None and one not in (1, other):
@@ -80,7 +46,8 @@ def _computed(node: Node) -> list[Any]:
     """Return variables for the extents of a shape that is known only at run time."""
     (rank,) = node.shape(1)
     if not isinstance(rank, int):
-        raise Unsupported("to a computed rank", "export it with a known rank")
+        advice = f"bind the length of its shape with --dim {rank}=VALUE, or dims={{...}}"
+        raise Unsupported("to a computed rank", advice)
     extents = [tirx.Var(f"extent_{i}", "int64") for i in range(rank)]
     wanted = node.inputs[1]
     if node.dtype(1) != "int64":
@@ -90,8 +57,8 @@ def _computed(node: Node) -> list[Any]:
     return extents
 
 
-def _broadcast(have: Any, want: Any) -> Any:
-    if static(want) in (1, -1):
+def _broadcast(node: Node, have: Any, want: Any) -> Any:
+    if static(want) in (1, -1) or node.facts.equal(have, want):
         return have
     if static(want) is not None or static(have) == 1:
         return want
@@ -99,17 +66,123 @@ def _broadcast(have: Any, want: Any) -> Any:
     return have if static(have) is not None else tirx.max(have, want)
 
 
+@register("Reshape", takes_extents=True)
+def reshape(node: Node) -> Any:
+    """Convert Reshape to extents that are known or computed; all numbers are left to TVM."""
+    data = node.inputs[0]
+    if not isinstance(getattr(data, "ty", None), relax.TensorType) or node.opset < 5:
+        return None
+    wanted = node.extents(1)
+    keeps_zero = bool(node.attribute("allowzero", 0))
+    if wanted is None:
+        return _reshape_computed(node, keeps_zero)
+    if data.ty.shape is None:
+        return op.reshape(data, relax.ShapeExpr(wanted)) if min(map(_least, wanted)) > 0 else None
+    shape, facts = node.shape(), node.facts
+    if all(isinstance(extent, int) for extent in (*wanted, *shape)):
+        return None
+    out = [
+        shape[i] if not keeps_zero and isinstance(e, int) and e == 0 else e
+        for i, e in enumerate(wanted)
+    ]
+    free = [i for i, e in enumerate(out) if isinstance(e, int) and e == -1]
+    if len(free) == 1:
+        out[free[0]] = facts.quotient(shape, [e for i, e in enumerate(out) if i != free[0]])
+    return op.reshape(data, relax.ShapeExpr(out))
+
+
+def _least(extent: Any) -> int:
+    return extent if isinstance(extent, int) else 1
+
+
+def _reshape_computed(node: Node, keeps_zero: bool) -> Any:
+    """Convert Reshape to a shape that is computed at run time, with its 0 and -1."""
+    (rank,) = node.shape(1)
+    if not isinstance(rank, int):
+        raise Unsupported("to a computed rank", "give the shape a fixed number of elements")
+    data, wanted = node.inputs[0], node.emit(node.cast(node.inputs[1], "int64"))
+    zero, one = relax.const(0, "int64"), relax.const(1, "int64")
+    own = node.emit(op.shape_to_tensor(node.emit(op.shape_of(data))))
+    if not keeps_zero:
+        have = data.ty.ndim
+        same = own
+        if rank < have:
+            same = op.strided_slice(own, [0], [0], [rank])
+        elif rank > have:
+            same = op.concat([own, relax.const(np.ones(rank - have, "int64"), "int64")], 0)
+        wanted = node.emit(op.where(op.equal(wanted, zero), node.emit(same), wanted))
+    is_free = node.emit(op.less(wanted, zero))
+    others = node.emit(op.prod(op.where(is_free, one, wanted)))
+    rest = op.floor_divide(op.prod(own), op.maximum(others, one))
+    shape = node.emit(op.tensor_to_shape(node.emit(op.where(is_free, rest, wanted))))
+    extents = [tirx.Var(f"extent_{i}", "int64") for i in range(rank)]
+    node.builder.match_cast(shape, relax.ShapeType(extents))
+    return op.reshape(data, relax.ShapeExpr(extents))
+
+
+@register("Squeeze", takes_extents=True)
+def squeeze(node: Node) -> Any:
+    """Convert Squeeze of symbolic extents, which have to be one; others are left to TVM."""
+    data = node.inputs[0]
+    if not isinstance(getattr(data, "ty", None), relax.TensorType) or data.ty.shape is None:
+        return None
+    axes, shape = node.attribute("axes"), node.shape()
+    if axes is None and node.has(1):
+        axes = node.extents(1)
+    if not axes or not all(isinstance(axis, int) for axis in axes):
+        return None
+    axes = [axis % len(shape) for axis in axes]
+    symbolic = [axis for axis in axes if not isinstance(shape[axis], int)]
+    if not symbolic:
+        return None
+    ones = [1 if i in axes else extent for i, extent in enumerate(shape)]
+    return op.squeeze(node.matched(data, ones), axes)
+
+
 @register("Slice", takes_extents=True)
-def slice_by_attributes(node: Node) -> Any:
-    """Convert Slice before opset 10, with its bounds in attributes; later ones are left to TVM."""
+def slice_(node: Node) -> Any:
+    """Convert Slice over symbolic extents by what their ranges prove; others are left to TVM."""
     starts, ends = node.attribute("starts"), node.attribute("ends")
+    if starts is not None and ends is not None:  # before opset 10
+        axes = node.attribute("axes") or list(range(len(starts)))
+        return op.strided_slice(
+            node.inputs[0], list(axes), list(starts), list(ends), assume_inbound=False
+        )
+    data = node.inputs[0]
+    if not isinstance(getattr(data, "ty", None), relax.TensorType) or data.ty.shape is None:
+        return None
+    given = [node.extents(i) if node.has(i) else None for i in range(1, 5)]
+    if any(values is None and node.has(i + 1) for i, values in enumerate(given)):
+        return None
+    starts, ends, axes, steps = given
     if starts is None or ends is None:
         return None
-    axes = node.attribute("axes") or list(range(len(starts)))
-    data = node.inputs[0]
-    if isinstance(data, relax.ShapeExpr):
-        return relax.ShapeExpr(list(data)[starts[0] : ends[0]])
-    return op.strided_slice(data, list(axes), list(starts), list(ends), assume_inbound=False)
+    axes, steps, shape = axes or list(range(len(starts))), steps or [1] * len(starts), node.shape()
+    if not all(isinstance(number, int) for number in (*axes, *steps)) or min(steps) < 1:
+        return None
+    axes = [axis % len(shape) for axis in axes]
+    begins, stops = [], []
+    for axis, start, end in zip(axes, starts, ends, strict=True):
+        begin, stop = (_bounded(node, at, shape[axis]) for at in (start, end))
+        if begin is None or stop is None:
+            return None
+        stop = node.facts.larger(begin, stop)
+        begins.append(begin)
+        stops.append(stop)
+    if all(isinstance(x, int) for x in (*begins, *stops, *(shape[a] for a in axes))):
+        return None
+    return op.strided_slice(data, axes, begins, stops, steps, assume_inbound=True)
+
+
+def _bounded(node: Node, place: Any, extent: Any) -> Any:
+    """Return where in a tensor a bound of a slice is; None where its sign is not known."""
+    facts = node.facts
+    is_from_end = facts.decide(as_expr(place) < 0)
+    if is_from_end is None:
+        return None
+    if is_from_end:
+        return facts.larger(0, facts.simplify(extent + place))
+    return facts.smaller(place, extent)
 
 
 @register("Split")

@@ -18,7 +18,7 @@ op = relax.op
 def elu(call: Call) -> Any:
     """Convert ELU, SELU and CELU: negative values through the exponential function."""
     factors = (call[name] for name in ("alpha", "scale", "input_scale"))
-    result = formulas.elu(call.wide(call.tensor("self")), *factors)
+    result = formulas.elu(call.wide(call.tensor("self")), *factors, dtype=call.dtype)
     return call.cast(call.emit(result), call.dtype)
 
 

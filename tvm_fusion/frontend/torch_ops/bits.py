@@ -7,10 +7,11 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ...core.task_kernel import Local, loop, repeat_while, store, when
 from ..tensor_types import dtype_of, is_float
 from .call import Call, name_of, static
 from .elementwise import operands
-from .kernel import Local, emit_kernel, emit_map, loop, repeat_while, store, when
+from .kernel import emit_kernel, emit_map
 from .registry import register
 
 op = relax.op

@@ -11,6 +11,7 @@ from torch import fx
 from tvm import relax
 
 from ...errors import UserError
+from ..half_intermediates import widened
 from ..registry import Unsupported
 from ..tensor_types import accumulation_dtype, dtype_of, is_integer
 
@@ -153,6 +154,31 @@ class Call:
             else True
             for user in self.node.users
         )
+
+
+class WideCall(Call):
+    """A call whose tensors of half types are float32, and its results with them.
+
+    What torch says of them (:meth:`meta`, :attr:`out`) stays: shapes, and dtypes that tensors here
+    are no longer of.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an argument, its tensors of half types cast."""
+        return widened(super().__getitem__(name), self.emit)
+
+    def cast(self, value: Any, dtype: str | None) -> Any:
+        """Cast a tensor where its dtype is another; to a half type as little as from it."""
+        return super().cast(value, None if dtype is None else accumulation_dtype(dtype))
+
+    def as_tensor(self, value: Any, dtype: str | None = None) -> Any:
+        """Make a tensor; where one of a half type is asked for, of float32."""
+        return super().as_tensor(value, None if dtype is None else accumulation_dtype(dtype))
+
+    @property
+    def dtype(self) -> str:
+        """The dtype in which the result is computed."""
+        return accumulation_dtype(super().dtype)
 
 
 def bound(node: fx.Node) -> dict[str, Any]:

@@ -12,14 +12,16 @@ from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
-from ...errors import UserError
+from ..half_intermediates import narrowed, rounds_between
 from ..registry import Unsupported
+from ..tensor_types import HALF, dtype_of
 from . import complex_pairs, control_flow
-from .call import COMPLEX, FLOAT8, Call, refusal
+from .call import COMPLEX, FLOAT8, Call, Convert, WideCall, refusal
 from .complex_pairs import Pair
-from .operator_errors import compare, ignoring, operator_name, reason_of
+from .operator_errors import compare, ignoring, operator_name
+from .places import located
 from .python_numbers import as_tensor, on_numbers
-from .registry import CONVERTERS, PYTHON, REAL, key_of
+from .registry import CONVERTERS, PYTHON, REAL, SYMBOLIC, key_of
 from .symbolic_extent import expression
 
 
@@ -53,12 +55,13 @@ class Importer(translator.ExportedProgramImporter):
         """Build the map from the names of operators to converters, for branches, too."""
         theirs = super().create_convert_map()
         converters = {name: on_numbers(self, name, theirs[name]) for name in PYTHON}
-        converters |= {name: on_numbers(self, name, None) for name in REAL}
+        converters |= {name: on_numbers(self, name, None) for name in (*REAL, *SYMBOLIC)}
         # TVM looks operators up by name alone, whatever their namespace.
         keys = (*CONVERTERS, *complex_pairs.CONVERTERS)
         converters |= {key.rpartition("::")[2]: self._ours for key in keys}
         converters |= dict.fromkeys(control_flow.CONVERTERS, self._control_flow)
-        return converters | {"getitem": self._item_of_tuple}
+        converters["getitem"] = self._item_of_tuple
+        return {name: located(convert) for name, convert in converters.items()}
 
     def translate(self, module: fx.GraphModule, values: Sequence[Any]) -> list[Any]:
         """Convert a graph inside a node where the builder is; returns its results."""
@@ -127,10 +130,6 @@ class Importer(translator.ExportedProgramImporter):
             call, result = self._converted(node)
         except Unsupported as error:
             raise refusal(name, error) from error
-        except UserError:
-            raise
-        except Exception as error:  # guard: told as the refusal's reason
-            raise UserError(f"{name} cannot be converted ({reason_of(error)})") from error
         ignored = call.ignored()
         if ignored:
             raise ignoring(name, ignored, call.given)
@@ -139,7 +138,7 @@ class Importer(translator.ExportedProgramImporter):
     def _converted(self, node: fx.Node) -> tuple[Call, Any]:
         key, call = key_of(node), Call(node, self)
         if not complex_pairs.touches_complex(node):
-            return call, CONVERTERS[key].convert(call)
+            return self._rounded_once(call, CONVERTERS[key].convert)
         if key in complex_pairs.CONVERTERS:
             return call, complex_pairs.CONVERTERS[key](call)
 
@@ -150,6 +149,23 @@ class Importer(translator.ExportedProgramImporter):
 
         result = complex_pairs.by_part(node, self, convert)
         return call, result
+
+    def _rounded_once(self, call: Call, convert: Convert) -> tuple[Call, Any]:
+        """Convert, again in float32 where the results of half types are rounded in between."""
+        narrow = convert(call)
+        is_list = isinstance(narrow, list | tuple)
+        results = [self._variable(x) for x in (narrow if is_list else [narrow])]
+        given = self._retrieve_args(list(call.given.values()))
+        if not any(dtype_of(x) in HALF for x in results):
+            return call, narrow
+        if not rounds_between(results, self.block_builder, given):
+            return call, results if is_list else results[0]
+        call = WideCall(call.node, self)
+        again = convert(call)
+        again = [self._variable(x) for x in (again if is_list else [again])]
+        emit = self.block_builder.emit
+        results = [narrowed(x, like, emit) for x, like in zip(again, results, strict=True)]
+        return call, results if is_list else results[0]
 
     def create_input_vars(self, exported_program: Any) -> Any:
         """Create the parameters; a complex tensor gets a last axis of two.

@@ -10,11 +10,12 @@ import torch
 from tvm import ir, relax, tirx
 
 from ...core.loops import constant
+from ...core.task_kernel import store
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
 from .call import Call, is_zero
 from .dynamic import by_mask
-from .kernel import emit_kernel, store
+from .kernel import emit_kernel
 from .registry import register
 
 op = relax.op

@@ -9,9 +9,10 @@ import torch
 from tvm import relax, tirx
 
 from ...core.loops import index
+from ...core.task_kernel import Local, loop, repeat_while, store, when
 from ..tensor_types import dtype_of, is_float
 from .call import Call, static
-from .kernel import Local, emit_kernel, loop, repeat_while, store, when
+from .kernel import emit_kernel
 from .registry import register
 from .running import lines
 

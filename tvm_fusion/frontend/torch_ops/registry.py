@@ -15,7 +15,16 @@ _TORCH = ("", "aten", "prims", "higher_order")
 #: Python's operators on extents and on torch's symbolic numbers, which have no schema; TVM's.
 PYTHON = ("add", "sub", "mul", "floordiv", "mod", "ge", "le", "gt", "lt", "eq", "ne", "neg")
 #: Those whose results are no integers, for which TVM has no converter.
-REAL = ("truediv", "pow", "sym_float", "_sym_sqrt")
+REAL = (
+    *("truediv", "pow", "sym_float", "float", "_sym_sqrt", "_sym_cos", "_sym_cosh", "_sym_sin"),
+    *("_sym_sinh", "_sym_tan", "_sym_tanh", "_sym_asin", "_sym_acos", "_sym_atan", "_sym_log2"),
+)
+#: torch's functions of symbolic numbers, and Python's that TVM has no converter for.
+SYMBOLIC = (
+    *("sym_sum", "sym_max", "sym_min", "sym_ite", "sym_not", "sym_int", "not_", "and_", "or_"),
+    *("xor", "abs", "pos", "lshift", "rshift", "floor", "ceil", "trunc", "round", "int", "max"),
+    "min",
+)
 
 
 def _key(name: str) -> str:
@@ -75,4 +84,4 @@ def unsupported(node: fx.Node) -> Unsupported | None:
         return complex_pairs.refusal(key, node)
     if key in CONVERTERS:
         return CONVERTERS[key].refusal(node)
-    return None if key in (*PYTHON, *REAL, "getitem") else Unsupported("")
+    return None if key in (*PYTHON, *REAL, *SYMBOLIC, "getitem") else Unsupported("")

@@ -7,9 +7,10 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ...core.task_kernel import Local, loop, store, when
 from ..tensor_types import dtype_of, is_float
 from .call import Call, static
-from .kernel import Local, emit_kernel, loop, store, when
+from .kernel import emit_kernel
 from .registry import register
 
 op = relax.op

@@ -8,10 +8,11 @@ from typing import Any
 from tvm import relax, tirx
 
 from ...core.loops import index
+from ...core.task_kernel import Local, loop, store, when
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
 from .call import Call, is_zero, name_of, static
-from .kernel import Local, emit_kernel, loop, store, when
+from .kernel import emit_kernel
 from .registry import register
 
 op = relax.op

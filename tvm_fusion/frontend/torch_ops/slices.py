@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
-from tvm import relax
+from tvm import relax, te, tirx
 
 from ..registry import Unsupported
 from .call import Call, is_zero, static
@@ -197,10 +197,12 @@ def repeat(call: Call) -> Any:
 @register("constant_pad_nd")
 def pad(call: Call) -> Any:
     """Pad with a constant; negative widths cut."""
-    x, widths, rank = call.tensor("self"), call["pad"], len(call.out.shape)
-    value = call["value"]
+    x, rank, value = call.tensor("self"), len(call.out.shape), call["value"]
+    widths = [call.extent(width) for width in call.meta("pad")]
     pairs = [(0, 0)] * (rank - len(widths) // 2)
     pairs += [(widths[i], widths[i + 1]) for i in range(len(widths) - 2, -1, -2)]
+    if not all(isinstance(width, int) for width in widths):
+        return _pad_by_extents(call, x, [before for before, _ in pairs])
     for axis, (before, after) in enumerate(pairs):
         if min(before, after) < 0:
             (extent,) = static([call.meta("self").shape[axis]])
@@ -216,3 +218,21 @@ def pad(call: Call) -> Any:
     if "int" in dtype and value != int(value):
         value = int(value)
     return op.nn.pad(x, flat, "constant", value)
+
+
+def _pad_by_extents(call: Call, x: Any, begins: list[Any]) -> Any:
+    """Pad, or cut, by widths that depend on extents: of either sign, as is known when it runs."""
+    shape, value, dtype = call.shape(), call["value"], call.dtype
+    kind = "int8" if dtype == "bool" else dtype
+    fill = tirx.const(float(value) if "float" in kind else int(value), kind)
+
+    def padded(given: te.Tensor) -> te.Tensor:
+        def element(*i: Any) -> Any:
+            at = [index - begin for index, begin in zip(i, begins, strict=True)]
+            inside = [tirx.all(p >= 0, p < e) for p, e in zip(at, given.shape, strict=True)]
+            return tirx.if_then_else(tirx.all(*inside), given(*at), fill)
+
+        return te.compute(shape, element, name="padded")
+
+    builder = call.importer.block_builder
+    return call.cast(builder.emit_te(padded, call.cast(x, kind), primfunc_name_hint="pad"), dtype)

@@ -9,6 +9,7 @@ import tvm
 from tvm import tirx
 
 from ..registry import Unsupported
+from .symbolic_functions import integer
 
 
 def expression(expr: Any, symbols: dict[str, tirx.Var]) -> Any:
@@ -31,6 +32,11 @@ def expression(expr: Any, symbols: dict[str, tirx.Var]) -> Any:
     Unsupported
         For a symbol without a variable, and for functions that extents do not have.
     """
+    if not isinstance(expr, sympy.Expr):
+        raise Unsupported(f"with the extent {expr}", "give the dimension a fixed extent")
+    found = integer(expr, lambda part: expression(part, symbols))
+    if found is not None:
+        return found
     whole, divisor = sympy.fraction(sympy.together(expr))
     if divisor != 1:
         return tirx.floordiv(expression(whole, symbols), int(divisor))

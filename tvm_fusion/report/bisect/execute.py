@@ -11,6 +11,7 @@ from tvm import relax
 
 from ..._tvm.versions import PIPELINE
 from ...core.decisions import recording
+from ...core.whole_extents import with_numbers_of_steps
 from ...deploy import arguments
 from ...deploy.results import leaves
 from ...deploy.tensors import to_numpy, to_tensor
@@ -57,7 +58,10 @@ def check_inputs(planned: PlannedModel, inputs: Mapping[str, np.ndarray]) -> dic
     signature = planned.imported.signatures[planned.main]
     arrays = arguments.order(signature.inputs, inputs)
     shapes, dtypes = [tuple(a.shape) for a in arrays], [str(a.dtype) for a in arrays]
-    return arguments.check(signature.inputs, shapes, dtypes, planned.imported.dims)
+    extents = arguments.check(
+        signature.inputs, shapes, dtypes, planned.imported.dims, equal=signature.equal
+    )
+    return with_numbers_of_steps(planned.imported.mod[planned.main], extents)
 
 
 def build(planned: PlannedModel, plans: Plans) -> relax.VirtualMachine:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..._tvm.versions import PIPELINE
 from ...core.decisions import Decision, record
+from ...core.whole_extents import with_numbers_of_steps
 from ...deploy.count import Count, count, count_stock
 from ...deploy.count.machine import ONE_TRIP
 from ...deploy.weights import MIN_BYTES, lift_constants
@@ -68,7 +69,8 @@ def _stock_import(model: Any, planned: PlannedModel) -> Any:
 
 def _extents(planned: PlannedModel) -> dict[str, int]:
     """Take symbolic dimensions at the upper ends of their ranges, as the manifest does."""
-    return {name: dim.high for name, dim in planned.imported.dims.items()}
+    highest = {name: dim.high for name, dim in planned.imported.dims.items()}
+    return with_numbers_of_steps(planned.imported.mod[planned.main], highest)
 
 
 def _facts(counted: Count) -> Counts:

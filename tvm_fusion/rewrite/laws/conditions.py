@@ -11,6 +11,7 @@ from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
 from ..extents import is_float
 from ..law import Law, Match
+from ..nonfinite import INFINITE, NONE, NonFinite
 
 
 class OnFloats(Law):
@@ -94,6 +95,18 @@ def without_rounding(match: Match, *names: str) -> Refusal | None:
         if (np.abs(value.astype(np.float64)) >= 2.0 ** (mantissa - 1)).any():
             return Refusal("rounds", f"The constant {name} is so large that adding it rounds.")
     return None
+
+
+def sum_overflows(match: Match) -> NonFinite:
+    """Tell of constants ``k`` and ``l`` with which a sum may overflow: none that rounding hides."""
+    for name in "kl":
+        value = match.value(name)
+        if value is None:
+            return INFINITE
+        info = ml_dtypes.finfo(numpy_dtype(str(match.type(name).dtype)))
+        if not (np.abs(value.astype(np.float64)) <= float(info.max) * float(info.eps) / 4).all():
+            return INFINITE
+    return NONE
 
 
 def all_of(*refusals: Refusal | None) -> Refusal | None:

@@ -13,6 +13,7 @@ import numpy as np
 from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
 from ..law import Equation, Law, Match
+from ..nonfinite import ALL, INFINITE, NAN, PLUS
 from ..pattern import constants, function, tensors
 from .conditions import OnFloats, all_of, floating, nonnegative
 
@@ -33,10 +34,29 @@ class SplitExponential(OnFloats):
 
     def exempt(self, match: Match) -> bool:
         """Let terms pass that are known to be small."""
-        dtype = str(match.type("a").dtype)
-        largest = math.log(float(ml_dtypes.finfo(numpy_dtype(dtype)).max)) - 1
+        largest = _largest(match)
         bounds = [match.graph[match.number(name)].bounds for name in "ab"]
         return all(-largest <= b.low and b.high <= largest for b in bounds)
+
+
+class DivideExponentials(OnFloats):
+    """exp(a) / exp(b) = exp(a - b)."""
+
+    name = "divide_exponentials"
+    before = exp(a) / exp(b)
+    after = exp(a - b)
+    needs = "reassociate"  # a divisor that overflows gives 0 in the original
+    changes = NAN | PLUS
+
+    def exempt(self, match: Match) -> bool:
+        """Let divisors pass that are known not to overflow."""
+        return match.graph[match.number("b")].bounds.high <= _largest(match)
+
+
+def _largest(match: Match) -> float:
+    """Give a number up to which exponentials of ``a`` are finite, sums of two nearly so."""
+    dtype = str(match.type("a").dtype)
+    return math.log(float(ml_dtypes.finfo(numpy_dtype(dtype)).max)) - 1
 
 
 def _power_of_exponential(match: Match) -> Refusal | None:
@@ -45,6 +65,14 @@ def _power_of_exponential(match: Match) -> Refusal | None:
     if exponent is None or np.any(np.abs(exponent.astype(np.float64)) < 0.5):
         return Refusal("small_exponent", "An exponent may be less than a half.")
     return floating(match)
+
+
+def _no_power(match: Match) -> Refusal | None:
+    """Refuse exponents of 0, whose power of NaN is 1."""
+    exponent = match.value("k")
+    if exponent is None or (exponent == 0).any():
+        return Refusal("zero_exponent", "An exponent may be 0.")
+    return None
 
 
 def _logarithm_of_product(match: Match) -> Refusal | None:
@@ -59,22 +87,29 @@ def _logarithm_of_quotient(match: Match) -> Refusal | None:
 
 
 LAWS: tuple[Law, ...] = (
-    Equation("logarithm_of_exponential", log(exp(a)), a, floating),
-    Equation("exponential_of_logarithm", exp(log(a)), a, floating),
+    Equation("logarithm_of_exponential", log(exp(a)), a, floating, changes=INFINITE),
+    Equation("exponential_of_logarithm", exp(log(a)), a, floating, changes=NAN | PLUS),
     # Where both exponentials are finite a + b does not overflow, but to -inf, whose exp is 0.
-    Equation("multiply_exponentials", exp(a) * exp(b), exp(a + b), floating),
-    Equation("divide_exponentials", exp(a) / exp(b), exp(a - b), floating),
+    Equation("multiply_exponentials", exp(a) * exp(b), exp(a + b), floating, changes=NAN | PLUS),
+    DivideExponentials(),
     Equation("invert_exponential", 1 / exp(a), exp(-a), floating),
-    Equation("root_of_exponential", sqrt(exp(a)), exp(a * 0.5), floating),
-    Equation("power_of_exponential", power(exp(a), k), exp(a * k), _power_of_exponential),
+    Equation("root_of_exponential", sqrt(exp(a)), exp(a * 0.5), floating, changes=PLUS),
+    Equation(
+        "power_of_exponential",
+        power(exp(a), k),
+        exp(a * k),
+        _power_of_exponential,
+        changes=PLUS,
+    ),
     Equation("logarithm_of_root", log(sqrt(a)), log(a) * 0.5, floating),
-    Equation("logarithm_of_reciprocal", log(1 / a), -log(a), floating),
+    Equation("logarithm_of_reciprocal", log(1 / a), -log(a), floating, changes=ALL),
     # Refuses negative bases: an even power has a logarithm, its base has none.
     Equation(
         "logarithm_of_power",
         log(power(a, k)),
         k * log(a),
-        lambda match: all_of(floating(match), nonnegative(match, "a")),
+        lambda match: all_of(floating(match), nonnegative(match, "a"), _no_power(match)),
+        changes=INFINITE,
     ),
     # a * b may overflow
     Equation("add_logarithms", log(a) + log(b), log(a * b), floating, needs="reassociate"),

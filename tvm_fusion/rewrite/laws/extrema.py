@@ -8,6 +8,7 @@ from ...core.template import Refusal
 from ..axes import ORDERS, renamed
 from ..extents import is_float, is_integer
 from ..law import Equation, Law, Match
+from ..nonfinite import NAN
 from ..pattern import function, one_of, tensors
 from .reductions import PullOut, differ
 
@@ -31,6 +32,8 @@ _NONNEGATIVE = frozenset(
 
 class _Ordered(PullOut):
     """Of floating point numbers: integers may wrap around, which is not monotone."""
+
+    changes = NAN  # inf - inf of one element
 
     def check(self, match: Match) -> Refusal | None:
         if not is_float(match.type("a")):
@@ -139,6 +142,7 @@ LAWS: tuple[Law, ...] = (
         reduce(increasing(a)),
         increasing(reduce(a)),
         _extremum_of_increasing,
+        changes=NAN,
     ),
     MaxOfNegative(),
     MinOfNegative(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.template import Refusal
-from ...frontend.normalize.fold_constants import GROWTH_LIMIT
 from ..axes import keeps_axes, permutation, reduce, reduced_axes
 from ..extents import all_same, extents, nbytes, reshaped, same
 from ..law import Equation, Law, Match
@@ -114,7 +113,7 @@ class Associate(Linear):
         one, two = match.type(first), match.type(second)
         rows, columns = extents(one)[:-1], extents(two)[-1:]
         sizes = nbytes(one), nbytes(two), nbytes(relax.TensorType([*rows, *columns], one.dtype))
-        if None in sizes or sizes[2] > sizes[0] + sizes[1] + GROWTH_LIMIT:  # type: ignore[operator]
+        if None in sizes or sizes[2] > sizes[0] + sizes[1]:  # type: ignore[operator]
             return Refusal("large_constant", "The product of the constants is larger than both.")
         return None
 

@@ -10,6 +10,7 @@ from ...core.template import Refusal
 from ..axes import reduced_axes, renamed
 from ..extents import count, is_float, normal
 from ..law import Equation, Law, Match
+from ..nonfinite import INFINITE
 from ..pattern import constants, function, tensors
 from .reductions import INTEGER, differ
 
@@ -53,6 +54,7 @@ class SumToMean(Law):
     name = "sum_to_mean"
     before = total(a) * n
     after = mean(a)
+    changes = INFINITE
 
     def check(self, match: Match) -> Refusal | None:
         if not is_float(match.type("a")):

@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 from ...core.template import Refusal
 from ..law import Equation, Law, Match
+from ..nonfinite import ALL, NAN
 from ..pattern import constants, function, one_of, tensors
 from .conditions import all_of, floating, nonnegative, without_nan
 
@@ -98,13 +99,16 @@ LAWS: tuple[Law, ...] = (
     ClipAsMaximum(),
     ClipOfConstants(),
     Equation("relu_as_maximum", function("relax.nn.relu")(a), maximum(a, 0), both=True),
-    Equation("order_of_sums", choose(a + c, b + c), choose(a, b) + c, floating, both=True),
+    Equation(
+        "order_of_sums", choose(a + c, b + c), choose(a, b) + c, floating, both=True, changes=ALL
+    ),
     # Refuses a factor that may turn the order round.
     Equation(
         "order_of_products",
         choose(a * c, b * c),
         choose(a, b) * c,
         lambda match: all_of(floating(match), nonnegative(match, "c")),
+        changes=NAN,
     ),
     # Refuses a divisor that may turn the order round.
     Equation(
@@ -112,8 +116,15 @@ LAWS: tuple[Law, ...] = (
         choose(a / c, b / c),
         choose(a, b) / c,
         lambda match: all_of(floating(match), nonnegative(match, "c")),
+        changes=NAN,
     ),
-    Equation("order_of_increasing", choose(rises(a), rises(b)), rises(choose(a, b)), floating),
+    Equation(
+        "order_of_increasing",
+        choose(rises(a), rises(b)),
+        rises(choose(a, b)),
+        floating,
+        changes=NAN,
+    ),
     Equation("maximum_of_negatives", maximum(-a, -b), -minimum(a, b), floating, both=True),
     Equation("minimum_of_negatives", minimum(-a, -b), -maximum(a, b), floating, both=True),
     Equation("maximum_of_negative", maximum(a, -a), absolute(a), floating),

@@ -9,6 +9,7 @@ from tvm import relax
 
 from ...core.template import Refusal
 from ..law import Equation, Law, Match
+from ..nonfinite import ALL, PLUS
 from ..pattern import constants, function, tensors
 from .conditions import all_of, floating, nonnegative, representable
 
@@ -22,11 +23,15 @@ class PowerAsProducts(Law):
 
     name = "power_as_products"
     before = power(a, k)
+    changes = PLUS  # of minus infinity, whose root is NaN
 
     def check(self, match: Match) -> Refusal | None:
         """Refuse exponents that need more than two products."""
-        if match.uniform("k") not in _POWERS:
+        exponent = match.uniform("k")
+        if exponent not in _POWERS:
             return Refusal("exponent", "The exponent is no small number.")
+        if exponent == -0.5:  # of minus infinity it is 0
+            return all_of(floating(match), nonnegative(match, "a"))
         return floating(match)
 
     def rewrite(self, match: Match) -> int | None:
@@ -78,6 +83,9 @@ def _power_of_power(match: Match) -> Refusal | None:
     first, second = match.value("k"), match.value("l")
     if first is None or second is None or np.any(np.abs(first.astype(np.float64)) > 8):
         return Refusal("exponent", "The exponents are not known, or above 8.")
+    exponents = second.astype(np.float64)
+    if ((exponents > -1) & (exponents < 0)).any():  # of a power that overflows it is 0
+        return Refusal("exponent", "The second exponent is between -1 and 0.")
     whole = all((v == np.round(v)).all() for v in (first, second))
     return all_of(
         floating(match),
@@ -101,13 +109,17 @@ LAWS: tuple[Law, ...] = (
         power(a, k) * power(a, l),
         power(a, k + l),
         lambda match: all_of(floating(match), _exact(match, "k", "l")),
+        changes=ALL,
     ),
     Equation(
         "multiply_by_power",
         a * power(a, k),
         power(a, k + 1),
         lambda match: all_of(floating(match), _exact(match, "k")),
+        changes=ALL,
     ),
-    Equation("power_of_power", power(power(a, k), l), power(a, k * l), _power_of_power),
+    Equation(
+        "power_of_power", power(power(a, k), l), power(a, k * l), _power_of_power, changes=ALL
+    ),
     Equation("power_of_product", power(a, k) * power(b, k), power(a * b, k), needs="reassociate"),
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.template import Refusal
+from ..extents import magnitudes
 from ..law import Equation, Law, Match
+from ..nonfinite import ALL, INFINITE, NAN, NONE, NonFinite
 from ..pattern import constants, number, tensors
-from .conditions import all_of, floating, representable
+from .conditions import all_of, floating, representable, sum_overflows
 
 a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741
@@ -21,9 +23,25 @@ def _distribute_constants(match: Match) -> Refusal | None:
     return refusal
 
 
+def _scaled_back(match: Match) -> NonFinite:
+    """Tell of factors of which the second may bring back what overflows by the first."""
+    first, second = magnitudes(match.value("k")), magnitudes(match.value("l"))
+    if first is None or second is None or (second == 0).any():
+        return ALL
+    return INFINITE if ((first > 1) & (second < 1)).any() else NONE
+
+
+def _opposite_factors(match: Match) -> NonFinite:
+    """Tell of factors with which products of one infinity cancel."""
+    first, second = match.value("k"), match.value("l")
+    if first is None or second is None:
+        return ALL
+    return NONE if (np.sign(first) * np.sign(second) > 0).all() else ALL
+
+
 LAWS: tuple[Law, ...] = (
     Equation("neutral_multiply", a * 1, a),
-    Equation("absorb_multiply", a * 0, number(0)),
+    Equation("absorb_multiply", a * 0, number(0), changes=NAN),
     Equation("multiply_by_minus_one", a * -1, -a),
     # Refuses a product of constants that overflows, or loses digits.
     Equation(
@@ -31,23 +49,31 @@ LAWS: tuple[Law, ...] = (
         (a * k) * l,
         a * (k * l),
         lambda match: representable(match, np.multiply, "k", "l"),
+        changes=_scaled_back,
     ),
     # One of the factors is a number: nothing new can overflow, since |b + 1| <= 2 max(|b|, 1), and
     # where b + 1 cancels so does the original.
-    Equation("factor_one", a + a * b, a * (b + 1)),
-    Equation("factor_one_minus", a - a * b, a * (1 - b)),
-    Equation("factor_minus_one", a * b - a, a * (b - 1)),
+    Equation("factor_one", a + a * b, a * (b + 1), changes=ALL),
+    Equation("factor_one_minus", a - a * b, a * (1 - b), changes=ALL),
+    Equation("factor_minus_one", a * b - a, a * (b - 1), changes=ALL),
     # Refuses a sum of constants that overflows.
     Equation(
         "gather_factors",
         a * k + a * l,
         a * (k + l),
         lambda match: representable(match, np.add, "k", "l"),
+        changes=_opposite_factors,
     ),
     # -(a * k) = a * -k is one operator less
     Equation("negate_product", -a * b, -(a * b), both=True),
     # As many operators, but the constant at the end can be gathered with what follows.
-    Equation("distribute_constants", (a + k) * l, a * l + k * l, _distribute_constants),
+    Equation(
+        "distribute_constants",
+        (a + k) * l,
+        a * l + k * l,
+        _distribute_constants,
+        changes=sum_overflows,
+    ),
     # a + b may overflow; and so may a * c, in the other direction
     Equation(
         "factor_multiply",

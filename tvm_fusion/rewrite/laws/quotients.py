@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..law import Equation, Law
+from ...core.template import Refusal
+from ..extents import magnitudes
+from ..law import Equation, Law, Match
+from ..nonfinite import ALL, INFINITE, NAN
 from ..pattern import constants, number, tensors
 from .conditions import all_of, floating, representable
 
@@ -16,9 +19,17 @@ a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741
 
 
+def _large_divisor(match: Match) -> Refusal | None:
+    """Refuse a divisor ``a * l`` that may overflow, and a quotient that is not tiny then."""
+    dividend, factor = magnitudes(match.value("k")), magnitudes(match.value("l"))
+    if dividend is not None and factor is not None and not ((dividend > 1) & (factor > 1)).any():
+        return None
+    return Refusal("divisor_overflows", "A divisor that overflows would give 0.")
+
+
 LAWS: tuple[Law, ...] = (
     Equation("neutral_divide", a / 1, a),
-    Equation("divide_itself", a / a, number(1), floating),
+    Equation("divide_itself", a / a, number(1), floating, changes=NAN),
     # Refuses a reciprocal that overflows, or loses digits.
     Equation(
         "divide_by_constant",
@@ -32,25 +43,30 @@ LAWS: tuple[Law, ...] = (
         k / a * l,
         k * l / a,
         lambda match: all_of(floating(match), representable(match, np.multiply, "k", "l")),
+        changes=ALL,
     ),
     # Refuses a quotient of constants that overflows, or loses digits.
     Equation(
         "gather_divisor",
         k / (a * l),
         k / l / a,
-        lambda match: all_of(floating(match), representable(match, np.divide, "k", "l")),
+        lambda match: all_of(
+            floating(match), representable(match, np.divide, "k", "l"), _large_divisor(match)
+        ),
+        changes=INFINITE,
     ),
-    Equation("cancel_factor", a * b / b, a, floating),
-    Equation("cancel_divisor", a / b * b, a, floating),
-    Equation("cancel_dividend", a / (a / b), b, floating),
-    Equation("cancel_dividend_twice", a / b / a, 1 / b, floating),
-    Equation("cancel_into_reciprocal", a / (a * b), 1 / b, floating),
-    Equation("cancel_common_factor", a * c / (b * c), a / b, floating),
-    Equation("cancel_common_divisor", a / c / (b / c), a / b, floating),
-    Equation("invert_quotient", 1 / (a / b), b / a, floating),
+    Equation("cancel_factor", a * b / b, a, floating, changes=ALL),
+    Equation("cancel_divisor", a / b * b, a, floating, changes=ALL),
+    Equation("cancel_dividend_twice", a / b / a, 1 / b, floating, changes=ALL),
+    # A divisor that overflows gives 0 in the original.
+    Equation("cancel_dividend", a / (a / b), b, floating, needs="reassociate"),
+    Equation("cancel_into_reciprocal", a / (a * b), 1 / b, floating, needs="reassociate"),
+    Equation("cancel_common_factor", a * c / (b * c), a / b, floating, needs="reassociate"),
+    Equation("cancel_common_divisor", a / c / (b / c), a / b, floating, needs="reassociate"),
+    Equation("invert_quotient", 1 / (a / b), b / a, floating, changes=INFINITE),
     Equation("negate_dividend", -a / b, -(a / b), floating, both=True),
     Equation("negate_divisor", a / -b, -(a / b), floating),
-    Equation("multiply_by_reciprocal", a * (1 / b), a / b, floating),
+    Equation("multiply_by_reciprocal", a * (1 / b), a / b, floating, changes=ALL),
     Equation(
         "reciprocal_of_product",
         1 / a * (1 / b),

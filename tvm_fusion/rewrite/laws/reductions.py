@@ -8,6 +8,7 @@ from ...core.template import Refusal
 from ..axes import LINEAR, inside, invariant, outside, reduced_axes
 from ..extents import all_same, count, extents, is_float, is_integer, magnitudes, normal
 from ..law import Equation, Law, Match
+from ..nonfinite import ALL
 from ..pattern import constants, function, one_of, tensors
 
 a, b, s = tensors("a b s")
@@ -53,6 +54,7 @@ class ReduceOfScaled(PullOut):
     before = reduce(a * s)
     after = reduce(a) * s
     outer = "multiply"
+    changes = ALL
     needs = "reassociate"  # the sum of what a small factor would have made smaller may overflow
 
     def check(self, match: Match) -> Refusal | None:
@@ -72,6 +74,7 @@ class ReduceOfDivided(PullOut):
     before = reduce(a / s)
     after = reduce(a) / s
     outer = "divide"
+    changes = ALL
     needs = "reassociate"
 
     def check(self, match: Match) -> Refusal | None:

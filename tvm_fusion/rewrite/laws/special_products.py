@@ -9,6 +9,7 @@ from ...core.template import Refusal
 from ..axes import reduce
 from ..extents import extents, is_one
 from ..law import Law, Match
+from ..nonfinite import NAN
 from ..pattern import constants, function, tensors
 
 (a,) = tensors("a")
@@ -22,6 +23,7 @@ class TimesIdentity(Law):
     name = "times_identity"
     before = a @ k
     after = a
+    changes = NAN
 
     def check(self, match: Match) -> Refusal | None:
         value = match.value("k")
@@ -43,6 +45,7 @@ class TimesZero(Law):
     name = "times_zero"
     before = a @ 0
     after = None
+    changes = NAN
 
     def rewrite(self, match: Match) -> int | None:
         ty = match.graph[match.root].type

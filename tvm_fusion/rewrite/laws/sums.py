@@ -10,8 +10,9 @@ import numpy as np
 
 from ...core.template import Refusal
 from ..law import Equation, Law, Match
+from ..nonfinite import ALL, NAN
 from ..pattern import constants, number, tensors
-from .conditions import representable, without_rounding
+from .conditions import representable, sum_overflows, without_rounding
 
 a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741
@@ -30,18 +31,26 @@ def _gather_added(match: Match) -> Refusal | None:
     return without_rounding(match, "k", "l") if cancels else None
 
 
+def _rounds_a(match: Match) -> Refusal | None:
+    return without_rounding(match, "a")
+
+
+def _rounds_b(match: Match) -> Refusal | None:
+    return without_rounding(match, "b")
+
+
 LAWS: tuple[Law, ...] = (
     Equation("neutral_add", a + 0, a),
     Equation("neutral_subtract", a - 0, a),
-    Equation("subtract_itself", a - a, number(0)),
+    Equation("subtract_itself", a - a, number(0), changes=NAN),
     Equation("double_negative", -(-a), a),  # noqa: B002
     Equation("negate_difference", -(a - b), b - a),
-    Equation("cancel_added", a + b - b, a, lambda match: without_rounding(match, "b")),
-    Equation("cancel_subtracted", a - b + b, a, lambda match: without_rounding(match, "b")),
-    Equation("cancel_difference", a - (a - b), b, lambda match: without_rounding(match, "a")),
-    Equation("cancel_sum", a - (a + b), -b, lambda match: without_rounding(match, "a")),
+    Equation("cancel_added", a + b - b, a, _rounds_b, changes=ALL),
+    Equation("cancel_subtracted", a - b + b, a, _rounds_b, changes=ALL),
+    Equation("cancel_difference", a - (a - b), b, _rounds_a, changes=ALL),
+    Equation("cancel_sum", a - (a + b), -b, _rounds_a, changes=ALL),
     # Without a flag, as k + l is computed now: its rounding error counts against k and l.
-    Equation("gather_added", (a + k) + l, a + (k + l), _gather_added),
+    Equation("gather_added", (a + k) + l, a + (k + l), _gather_added, changes=sum_overflows),
     Equation("add_twice", a + a, a * 2),
     Equation("subtract_as_add", a - b, a + -b, both=True),
     Equation("negate_sum", -a + -b, -(a + b), both=True),

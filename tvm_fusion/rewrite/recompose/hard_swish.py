@@ -7,6 +7,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from ...frontend.tensor_types import dtype_of
+from ..nonfinite import INFINITE
 from .coefficient import is_close
 from .match import X, anchored, atom, candidates, over, terms
 from .pattern import Match, Pattern, Writer
@@ -45,7 +46,7 @@ class HardSwish(Pattern):
                 found = [factor * v for v in (line[_LINE], line[ONE], high)]
                 expected = (1 / 6, 1 / 2, 1.0)
                 if low == 0 and all(is_close(f, e) for f, e in zip(found, expected, strict=True)):
-                    return Match((x,), _builder(root))
+                    return Match((x,), _builder(root), changes=INFINITE)
         return None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from tvm import relax
 
 from ...frontend.tensor_types import dtype_of
+from ..nonfinite import ALL, MINUS, NONE, NonFinite
 from .match import Axes, anchored, atom, is_same, kept, over, reduced, terms
 from .pattern import Match, Mismatch, Pattern, Writer
 from .softmax import exponentials, shifted
@@ -34,31 +35,33 @@ class LogSoftmax(Pattern):
             found = self._of_difference(view, root)
         if not isinstance(found, tuple):
             return found
-        source, axis, factor, dtype = found
+        source, axis, factor, dtype, changes = found
 
         def build(write: Writer, x: Any) -> Any:
             x = write.scale(write.cast(x, dtype), factor)
             return write.like(write.emit(relax.op.nn.log_softmax(x, axis)), root)
 
-        return Match((source,), build)
+        return Match((source,), build, changes=changes)
 
     def _of_quotient(
         self, view: View, quotient: Any
-    ) -> tuple[Any, int, float, str] | Mismatch | None:
+    ) -> tuple[Any, int, float, str, NonFinite] | Mismatch | None:
         quotient = _uncast(view, quotient)
         softmax = view.call(quotient, "nn.softmax")
         if softmax is not None:
             rank = len(softmax.ty.shape.values)
-            return softmax.args[0], int(softmax.attrs.axis) % rank, 1.0, dtype_of(softmax)
+            axis = int(softmax.attrs.axis) % rank
+            return softmax.args[0], axis, 1.0, dtype_of(softmax), MINUS
         found = exponentials(view, quotient)
         if not isinstance(found, tuple):
             return found
-        source, factor = shifted(view, *found)
-        return source, found[1], factor, dtype_of(found[0])
+        source, factor, is_shifted = shifted(view, *found)
+        changes = MINUS if is_shifted else ALL
+        return source, found[1], factor, dtype_of(found[0]), changes
 
     def _of_difference(
         self, view: View, root: Any
-    ) -> tuple[Any, int, float, str] | Mismatch | None:
+    ) -> tuple[Any, int, float, str, NonFinite] | Mismatch | None:
         for logarithm in anchored(view, root, "log"):
             reduction = view.reduction(_uncast(view, view.value(logarithm).args[0]))
             e = None if reduction is None else _uncast(view, reduction.source)
@@ -68,7 +71,7 @@ class LogSoftmax(Pattern):
                 return Mismatch(logarithm, "the sum is over several axes")
             (axis,) = reduction.axes
             argument = view.value(e).args[0]
-            source, factor = shifted(view, e, axis)
+            source, factor, is_shifted = shifted(view, e, axis)
             rows: tuple[Any, Axes] = (reduced(view, "max", source, (axis,)), kept(reduction))
             marks = {"log": (logarithm, reduction.kept), "max": rows}
             found = over(view, root, source, marks)
@@ -78,7 +81,7 @@ class LogSoftmax(Pattern):
                     logarithm,
                     "the logarithm of the sum is not subtracted from the exponent",
                 )
-            return source, axis, factor, dtype_of(e)
+            return source, axis, factor, dtype_of(e), NONE if is_shifted else ALL
         return None
 
 

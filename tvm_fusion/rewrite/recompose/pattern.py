@@ -13,6 +13,7 @@ from tvm.ir import GenericConst
 
 from ...core.evaluate import evaluate
 from ...frontend.tensor_types import dtype_of
+from ..nonfinite import NONE, NonFinite
 from .extents import known_shape, same_shape
 from .view import View
 
@@ -36,12 +37,18 @@ class Match:
     parts : Build, optional
         Gives the same as operators that templates of their own take, where the pattern's template
         does not.
+    needs : str
+        The flag that allows it, as of :class:`tvm_fusion.rewrite.law.Law`.
+    changes : NonFinite
+        Non-finite values of what was written out that the operator may not have, as of a law.
     """
 
     leaves: tuple[Any, ...]
     build: Build
     what: str = ""
     parts: Build | None = None
+    needs: str = ""
+    changes: NonFinite = NONE
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,14 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.target import Target
 
+from ...core.current_target import current_target
 from ...core.decisions import Decision, record
+from ...core.flags import REASSOCIATE
 from ...core.untouched import is_lowered, is_rewritable
 from ..changes import Change, Gain, note, note_uses
+from ..nonfinite import NONE, NonFinite, words
+from ..readers import Readers
 from ..saturate import Use
 from .pattern import Match, Mismatch, Pattern, Writer
 from .patterns import patterns
@@ -33,21 +36,24 @@ class Recompose:
     ----------
     without : collection of str
         Names of patterns that are switched off.
+    allow : collection of str
+        Flags, of :data:`tvm_fusion.core.flags.FLAGS`.
     """
 
-    def __init__(self, without: Collection[str] = ()) -> None:
+    def __init__(self, without: Collection[str] = (), allow: Collection[str] = ()) -> None:
         self._patterns = patterns(without)
+        self._allow = tuple(allow)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Rewrite every rewritable function."""
-        pricer = Pricer(Target.current(allow_none=False))
+        pricer = Pricer(current_target("Recompose"))
         result = mod
         for gvar, func in mod.functions.items():
             if not is_rewritable(func) or is_lowered(func):
                 continue
             new = func
             for pattern in self._patterns:
-                new = recompose(mod, new, pattern, pricer)
+                new = recompose(mod, new, pattern, pricer, self._allow, gvar.name_hint)
             if new is not func:
                 result = mod.clone() if result is mod else result
                 result.update_func(gvar, new)
@@ -55,7 +61,12 @@ class Recompose:
 
 
 def recompose(
-    mod: tvm.IRModule, func: relax.Function, pattern: Pattern, pricer: Pricer
+    mod: tvm.IRModule,
+    func: relax.Function,
+    pattern: Pattern,
+    pricer: Pricer,
+    allow: Collection[str] = (),
+    name: str = "main",
 ) -> relax.Function:
     """Replace what is written out of one pattern.
 
@@ -69,6 +80,10 @@ def recompose(
         What to look for.
     pricer : Pricer
         Asked about everything that is found.
+    allow : collection of str
+        Flags.
+    name : str
+        Of the function in the module.
 
     Returns
     -------
@@ -80,6 +95,7 @@ def recompose(
     if not names & pattern.anchors or not names & pattern.roots:
         return func
     taken: dict[int, Match] = {}
+    told = {} if REASSOCIATE in allow else Readers(mod).of(name, func)
     use = Use()
     dead: set[int] = set()
     mismatches: dict[int, Mismatch] = {}
@@ -94,6 +110,11 @@ def recompose(
         if not isinstance(found, Match):
             continue
         use.tried += 1
+        refused = _not_equal(pattern, root, found, allow, told.get(hash(root), NONE))
+        if refused is not None:
+            record(refused)
+            use.refused[refused.sentence] += 1
+            continue
         price = pricer.price(pattern, view, root, found)
         if found.parts is not None and price is not None and not price.is_claimed:
             parts = replace(found, build=found.parts, what=f"{found.what}, in kernels of its parts")
@@ -125,6 +146,21 @@ def recompose(
     if not taken:
         return func
     return relax.analysis.remove_all_unused(_Rewriter(mod, taken).visit_expr(func))
+
+
+def _not_equal(
+    pattern: Pattern, root: relax.Var, found: Match, allow: Collection[str], told: NonFinite
+) -> Decision | None:
+    """Say where the operator is finite and what was written out is not, or the other way round."""
+    seen = found.changes & told
+    if found.needs and found.needs not in allow:
+        why = f"what overflows there does not in the operator; --allow {found.needs} takes it"
+    elif seen:
+        why = f"the model makes numbers of {words(seen)} here, which the operator may not have"
+    else:
+        return None
+    sentence = f"The operators stay, though they are one {pattern.name}: {why}."
+    return Decision(root.name, pattern.name, "refused", "told_apart", sentence)
 
 
 def _mark_dead(view: View, root: relax.Var, found: Match, dead: set[int]) -> None:

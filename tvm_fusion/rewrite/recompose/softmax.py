@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import relax
 
+from ...core.flags import REASSOCIATE
 from ...frontend.tensor_types import dtype_of
 from .extents import known_shape, same_shape
 from .match import X, anchored, atom, is_itself, is_same, kept, over, reduced, reductions, terms
@@ -18,7 +19,8 @@ _S, _M = atom("sum"), atom("max")
 class Softmax(Pattern):
     """``exp(x - max(x)) / sum(exp(x - max(x)), axis) = softmax(x, axis)``.
 
-    So is ``exp(u) / sum(exp(u), axis)`` of any ``u``. What is done about rows without a finite
+    So is ``exp(u) / sum(exp(u), axis)`` of any ``u``, but where the sum overflows and the quotients
+    are 0: that takes the flag ``reassociate``. What is done about rows without a finite
     element stays outside, as written.
     """
 
@@ -32,13 +34,13 @@ class Softmax(Pattern):
         if not isinstance(found, tuple):
             return found
         e, axis = found
-        source, factor = shifted(view, e, axis)
+        source, factor, is_shifted = shifted(view, e, axis)
 
         def build(write: Writer, x: Any) -> Any:
             x = write.scale(write.cast(x, dtype_of(e)), factor)
             return write.like(write.emit(relax.op.nn.softmax(x, axis)), root)
 
-        return Match((source,), build)
+        return Match((source,), build, needs="" if is_shifted else REASSOCIATE)
 
 
 def exponentials(view: View, root: Any) -> tuple[Any, int] | Mismatch | None:
@@ -56,8 +58,11 @@ def exponentials(view: View, root: Any) -> tuple[Any, int] | Mismatch | None:
     return None
 
 
-def shifted(view: View, e: Any, axis: int) -> tuple[Any, float]:
-    """Find ``x`` and ``c`` in ``exp(c * x - c * max(x, axis))``; else the argument, and 1."""
+def shifted(view: View, e: Any, axis: int) -> tuple[Any, float, bool]:
+    """Find ``x`` and ``c`` in ``exp(c * x - c * max(x, axis))``; else the argument, and 1.
+
+    Also says which of them was found. A ``c`` above 1 is no factor: ``c * x`` may overflow.
+    """
     argument = view.value(e).args[0]
     for _, reduction in reductions(view, argument, "max"):
         x = reduction.source
@@ -67,5 +72,5 @@ def shifted(view: View, e: Any, axis: int) -> tuple[Any, float]:
         found = over(view, argument, x, {"max": (largest, kept(reduction))})
         factor = (found or {}).get(next(iter(terms((1, {X: 1})))), 0.0)
         if factor > 0 and is_same(found, terms((factor, {X: 1}), (-factor, {_M: 1}))):
-            return x, factor
-    return argument, 1.0
+            return (x, factor, True) if factor <= 1 else (argument, 1.0, True)
+    return argument, 1.0, False

@@ -32,8 +32,9 @@ class RankSort(Template):
         axis, falls, outputs = order_of(op.record.name, op.record.attrs, rank)
         if not given.dtype.startswith(("int", "uint")) or not fits(given.shape, axis):
             return Refusal("not_mine", f"{op.title} is of rows that are merged.")
-        found = [(declare(r.shape, r.dtype, "y"), k == "values")
-                 for r, k in zip(op.results, outputs, strict=True)]  # fmt: skip
+        kinds = dict(zip(op.results, outputs, strict=True))
+        # Results that nothing reads are no parameters.
+        found = [(declare(r.shape, r.dtype, "y"), kinds[r] == "values") for r in group.outputs]
         problem = SortProblem(declare(given.shape, given.dtype, "x"), tuple(found), axis, falls)
         config = RankSortConfig.of(problem.rows, problem.keys, given.dtype, device)
         return Claim(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -99,7 +99,7 @@ class Worker:
         descriptor, end = self._process.stdout.fileno(), time.monotonic() + seconds
         while b"\n" not in self._rest:
             left = max(0.0, end - time.monotonic())
-            if not select.select([descriptor], [], [], left)[0]:
+            if not _is_readable(descriptor, left):
                 raise TooSlow(f"took longer than {seconds:g} seconds")
             part = os.read(descriptor, 1 << 16)
             if not part:
@@ -115,3 +115,10 @@ class Worker:
         """Say how the process has ended."""
         code = self._process.wait()
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+def _is_readable(descriptor: int, seconds: float) -> bool:
+    """Wait for an answer; ``select.select`` takes no descriptors from 1024 on."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(seconds))

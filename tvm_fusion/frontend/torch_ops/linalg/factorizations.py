@@ -7,9 +7,9 @@ from typing import Any
 from tvm import relax, tirx
 
 from ....core.loops import index
+from ....core.task_kernel import Local, loop, store, when
 from ...registry import Unsupported
 from ..call import Call, name_of, static
-from ..kernel import Local, loop, store, when
 from ..registry import register
 from .matrices import Batch, copy, place_of_largest, swap_rows, tell_unchecked
 

@@ -7,8 +7,8 @@ from typing import Any
 from tvm import relax, tirx
 
 from ....core.loops import index
+from ....core.task_kernel import Local, loop, store, when
 from ..call import Call, name_of, static
-from ..kernel import Local, loop, store, when
 from ..registry import register
 from .matrices import Batch, copy
 

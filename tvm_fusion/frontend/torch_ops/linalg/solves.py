@@ -7,9 +7,9 @@ from typing import Any
 from tvm import relax, tirx
 
 from ....core.loops import index
+from ....core.task_kernel import Local, loop
 from ...registry import Unsupported
 from ..call import Call, name_of, static
-from ..kernel import Local, loop
 from ..registry import register
 from .factorizations import lu
 from .matrices import Batch, copy, swap_rows, tell_unchecked, triangular_solve

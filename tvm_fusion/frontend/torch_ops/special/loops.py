@@ -8,10 +8,11 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ....core.task_kernel import Local, repeat_while, when
 from ...registry import Unsupported
 from ..call import Call
 from ..elementwise import operands
-from ..kernel import Local, emit_map, repeat_while, when
+from ..kernel import emit_map
 from ..registry import register
 from .gamma import bernoulli, digamma
 

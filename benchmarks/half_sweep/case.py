@@ -1,0 +1,80 @@
+"""A case: one operator in one half type, how to compile it, and what it should give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import bounds
+from .magnitudes import scaled
+
+Run = Callable[[Sequence[np.ndarray]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator with inputs.
+
+    Attributes
+    ----------
+    name, dtype : str
+        Of the case, and of its floating point inputs.
+    inputs : list of numpy.ndarray
+        Values as drawn.
+    is_half : list of bool
+        Which of them are of the half type.
+    compile : callable
+        Compiles it and returns what runs it on inputs.
+    exact : mapping of str to callable
+        The same in ``float64`` and ``float32``.
+    peer : callable or None
+        The framework's own result in the half type.
+    """
+
+    name: str
+    dtype: str
+    inputs: list[np.ndarray]
+    is_half: list[bool]
+    compile: Callable[[], Run]
+    exact: dict[str, Run]
+    peer: Run | None = None
+
+    def wide(self, inputs: Sequence[np.ndarray], dtype: str) -> Sequence[Any]:
+        """Compute in a wide type; inputs of the half type are widened."""
+        given = [x.astype(dtype) if h else x for x, h in zip(inputs, self.is_half, strict=True)]
+        with np.errstate(all="ignore"):
+            return [np.asarray(y) for y in self.exact[dtype](given)]
+
+
+def judge(case: Case, run: Run) -> dict[str, Any]:
+    """Run a compiled case at all magnitudes.
+
+    Returns
+    -------
+    dict
+        ``outcome``, ``right``, ``wrong`` or ``as peer``, where the framework's own result is wrong
+        as well wherever this one is; ``wrong``, a sentence for each magnitude at which it
+        is; ``noted``, where float32 itself overflows; ``peer``, the magnitudes of the wrong ones at
+        which the framework's own result is wrong, too.
+    """
+    wrong: dict[str, str] = {}
+    noted, peers = [], []
+    for label, inputs in scaled(case.inputs, case.dtype, case.is_half):
+        try:
+            exact, single = case.wide(inputs, "float64"), case.wide(inputs, "float32")
+        except Exception:  # guard: the operator takes no such values, whatever its framework raises
+            continue
+        text, note = bounds.difference(run(inputs), exact, single)
+        if text:
+            wrong[label] = text
+            if case.peer is not None and bounds.difference(case.peer(inputs), exact, single)[0]:
+                peers.append(label)
+        if note:
+            noted.append(label)
+    outcome = "wrong" if wrong else "right"
+    if wrong and len(peers) == len(wrong):
+        outcome = "as peer"
+    return {"outcome": outcome, "wrong": wrong, "noted": noted, "peer": peers}

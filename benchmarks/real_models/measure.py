@@ -1,0 +1,137 @@
+"""Compile one file with its ranges, run it without the compiler, compare and time it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tvm_fusion
+from tvm_fusion.config import parse_dims
+from tvm_fusion.deploy.arguments import evaluate
+from tvm_fusion.signature import DimRange
+
+from .files import File
+from .runner import with_constants
+
+GPU = "cuda:sm_90a"
+#: Largest difference of a result, over the largest value of ONNX Runtime's.
+BOUND = 1e-3
+_LARGE = 256  # the upper extent of the second and third size: a run takes seconds
+
+
+def measure(file: File, path: Path, threads: tuple[int, ...], gpu: bool) -> dict[str, Any]:
+    """Return a row of the record: what came out, or the sentence of a refusal."""
+    row: dict[str, Any] = {
+        "name": file.name,
+        "package": file.package,
+        "version": file.version,
+        "path": file.path,
+        "dims": dict(file.dims),
+        "constants": dict(file.constants),
+    }
+    options = {
+        "dims": parse_dims(f"{name}={text}" for name, text in file.dims.items()),
+        "constants": {name: np.asarray(value) for name, value in file.constants.items()},
+    }
+    try:
+        start = time.perf_counter()
+        artifact = tvm_fusion.compile(path, target="cpu", **options)
+        row["compile_s"] = time.perf_counter() - start
+        with tempfile.TemporaryDirectory(prefix="real-models-") as folder:
+            artifact.export(Path(folder) / "artifact")
+            row |= _compared(file, path, artifact.manifest, Path(folder))
+            if row["error"] <= BOUND:
+                for count in threads:
+                    row[f"threads_{count}"] = _timed(file, path, Path(folder), count)
+    # guard: the row says what was refused, or failed; the others are measured
+    except Exception as error:
+        return row | {"failed": str(error).strip().splitlines()[0]}
+    if gpu:
+        try:
+            code = tvm_fusion.compile(path, target=GPU, precision="fp16", **options).manifest
+            row["gpu_kernels"] = code["functions"]["main"]["kernels"]
+        except Exception as error:  # guard: the row says so
+            row["gpu_failed"] = str(error).strip().splitlines()[0]
+    return row
+
+
+def _compared(file: File, path: Path, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    dims = {
+        name: DimRange(d["min"], d["max"], d.get("step", 1)) for name, d in manifest["dims"].items()
+    }
+    all_sizes, wanted = sizes(dims, file.tied), []
+    for number, extents in enumerate(all_sizes):
+        given = draw(manifest["functions"]["main"]["inputs"], extents, number)
+        np.savez(folder / f"in{number}.npz", **given)
+        feeds = with_constants(session, given, dict(file.constants))
+        names = [info.name for info in session.get_outputs()]
+        wanted.append(dict(zip(names, session.run(None, feeds), strict=True)))
+    _run(folder)
+    errors = []
+    for number, expected in enumerate(wanted):
+        with np.load(folder / f"out{number}.npz") as found:
+            errors += [difference(found[name], value) for name, value in expected.items()]
+    return {"sizes": all_sizes, "error": max(errors)}
+
+
+def sizes(dims: dict[str, DimRange], tied: Any = None) -> list[dict[str, int]]:
+    """Return the least extents, some between, and the largest that take no minutes."""
+    found = []
+    for share in (0.0, 0.4, 1.0):
+        extents = {}
+        for number, (name, r) in enumerate(dims.items()):
+            high = min(r.high, max(r.low, _LARGE * (1 + number % 2)))
+            steps = int(share * (high - r.low) / r.step + 0.5 * (0 < share < 1))
+            extents[name] = r.low + steps * r.step
+        for name, other in (tied or {}).items():
+            if name in extents and other in extents:
+                extents[name] = extents[other]
+        found.append(extents)
+    return found
+
+
+def draw(specs: list[dict[str, Any]], extents: dict[str, int], seed: int) -> dict[str, Any]:
+    """Draw inputs: floats between 0 and 1, integers below 256."""
+    generator, found = np.random.default_rng(seed), {}
+    for spec in specs:
+        shape = [evaluate(extent, extents) or 0 for extent in spec["shape"]]
+        kind = np.dtype(spec["dtype"])
+        drawn = generator.random(shape) if kind.kind == "f" else generator.integers(0, 256, shape)
+        found[spec["name"]] = np.asarray(drawn).astype(kind)
+    return found
+
+
+def difference(found: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference, over the largest expected value; infinite for shapes."""
+    if found.shape != expected.shape:
+        return float("inf")
+    if not expected.size:
+        return 0.0
+    wide = expected.astype("float64")
+    scale = max(float(np.abs(wide).max()), 1e-6)
+    return float(np.abs(found.astype("float64") - wide).max() / scale)
+
+
+def _run(folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "benchmarks.real_models.runner", str(folder), *options]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        last = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
+        raise RuntimeError(f"running the artifact failed ({last})")
+    return result.stdout
+
+
+def _timed(file: File, path: Path, folder: Path, threads: int) -> dict[str, float]:
+    constants = json.dumps(dict(file.constants))
+    text = _run(folder, "--times", str(path), "--threads", str(threads), "--constants", constants)
+    return dict(json.loads(text.splitlines()[-1]))

@@ -1,0 +1,158 @@
+"""Every benchmark and tool that `python -m benchmarks.NAME` starts, with its smallest input.
+
+A new one fails here until it has a case: a command of its own, or the test file that runs it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+
+#: The smallest input, where it needs no GPU and is no matter of minutes. Records and pages are
+#: written to a copy of the tree.
+COMMANDS = {
+    "design_spaces": ["light_squeezenet"],
+    "fusion": ["--table"],
+    "gpu.fused_gemms": [],
+    "kernels": ["--render"],
+    "operators_onnx": ["--only", "^test_relu_cpu$", "--workers", "1"],
+    "operators_speed": ["--render"],
+    "recompose": ["--render"],
+    "robustness": ["--render"],
+    "rpc_workers": ["--workers", "1", "--trials", "2", "--seconds", "0.01"],
+    "summary": [],
+    "symbolic": ["--render"],
+    "tuning": ["--table"],
+    "convolutions": ["--render"],
+    "kernel_resources": ["--table"],
+    "amd_emulator": ["--render"],
+}
+TORCH = {
+    "bfloat16": ["--help"],
+    "operators_torch": ["--render"],
+    "zoo.export": ["--help"],
+}
+#: What measures for minutes, or on a GPU, or a checkout of other sources: its command line is read
+#: here, and its parts are tested where the second column says.
+COMMAND_LINES = {
+    "convolutions.low_precision": None,
+    "convolutions.measure": None,
+    "convolutions.winograd": None,
+    "gpu": "test_gpu_speed.py",
+    "gpu.counters": None,
+    "gpu.run": "test_gpu_speed.py",
+    "gpu_check": "test_gpu_check.py",
+    "gpu_check.run": "test_gpu_check.py",
+    "gpu_models": "test_gpu_models.py",
+    "gpu_models.run": "test_gpu_models.py",
+    "gpu_sanitizer": "test_gpu_sanitizer.py",
+    "gpu_sanitizer.run": "test_gpu_sanitizer.py",
+    "gpu_sweep": "test_gpu_sweep.py",
+    "gpu_sweep.run": "test_gpu_sweep.py",
+    "gpu_tuning": "test_gpu_tuning.py",
+    "groups": "test_groups.py",
+    "harness.table": "test_harness.py",
+    "kernel_diff": "test_kernel_diff.py",
+    "planning": None,
+    "profile": None,
+    "profile.gpu": None,
+    "rewriting": "test_rewriting.py",
+    "tuning.bounds": "test_tuning_bounds.py",
+    "upstream": "test_upstream.py",
+    "compile_time": "test_compile_time.py",
+    "cost_model": "test_cost_model.py",
+    "harness": "test_harness.py",
+}
+#: Processes that the commands above start, without a command line for people.
+WORKERS = {
+    *("compile_time.sample", "gpu.once", "gpu.warm", "gpu_check.worker", "gpu_models.worker"),
+    *("harness.arena", "harness.worker", "kernel_diff.collect", "kernels.measure"),
+    *("operators_onnx.worker", "operators_speed.measure"),
+    *("operators_torch.worker", "tuning.metaschedule", "tuning.ours"),
+}
+ELSEWHERE = {"demo": "test_demo.py"}
+
+
+def runnable():
+    """Name the modules that do something when they are started."""
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
+        if '__name__ == "__main__"' in path.read_text():
+            parts = path.relative_to(ROOT / "benchmarks").with_suffix("").parts
+            yield ".".join(part for part in parts if part != "__main__")
+
+
+def test_each_has_a_case():
+    cases = [*COMMANDS, *TORCH, *COMMAND_LINES, *WORKERS, *ELSEWHERE]
+    assert sorted(cases) == sorted(runnable())
+    for file in {*COMMAND_LINES.values(), *ELSEWHERE.values()} - {None}:
+        assert (HERE / file).is_file()
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory):
+    """A copy that records and pages are written to."""
+    folder = tmp_path_factory.mktemp("tree")
+    shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")
+    shutil.copy(ROOT / "README.md", folder)
+    return folder
+
+
+def run(tree, name, arguments):
+    path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH"), str(ROOT)]))
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *arguments],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_its_smallest_input_runs(tree, name):
+    run(tree, name, COMMANDS[name])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", TORCH)
+def test_its_smallest_input_runs_with_torch(tree, name):
+    pytest.importorskip("torch")
+    run(tree, name, TORCH[name])
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("name", COMMAND_LINES)
+def test_its_command_line_is_read(tree, name):
+    assert run(tree, name, ["--help"]).startswith("usage:")
+
+
+INSTALLED = """
+import sys
+from pathlib import Path
+from benchmarks.amd_emulator import runtime
+from tvm_fusion.deploy import load
+
+runtime.Emulator = lambda folder, reverse: None
+runtime.install(Path("."), "cc")
+target = {"kind": "rocm", "archs": ["gfx942"], "text": "rocm:gfx942"}
+device, arch = load._open_device(Path("."), target)
+print(device.type, arch)
+"""
+
+
+def test_the_emulated_amd_device_is_opened_as_others_are():
+    done = subprocess.run(
+        [sys.executable, "-c", INSTALLED], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["rocm", "gfx942"], done.stderr[-2000:]

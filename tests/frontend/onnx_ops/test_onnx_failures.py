@@ -1,0 +1,105 @@
+"""What a failed import says: the node, its inputs, and advice that works when it is followed."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.errors import UserError
+from tvm_fusion.frontend import import_model
+from tvm_fusion.frontend.onnx_ops import CONVERTERS, register
+from tvm_fusion.frontend.onnx_ops.advice import advice_for
+from tvm_fusion.signature import DimRange
+
+
+def parsed(text, opset=18):
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]> g {text}')
+
+
+# For each cause: a model, options with which it fails, what is said, and what is advised; then the
+# model and the options of someone who follows the advice.
+CAUSES = {
+    "shapes that clash": (
+        "(float[2,3] x, float[4,5] w) => (float[a,b] y) { y = MatMul(x, w) }",
+        {},
+        "operator MatMul (ValueError: ",
+        "x float32 [2, 3], w float32 [4, 5]",
+        "correct their shapes",
+        "(float[2,3] x, float[3,5] w) => (float[a,b] y) { y = MatMul(x, w) }",
+        {},
+    ),
+    "a shape that is an input": (
+        "(float[2,3] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }",
+        {},
+        "operator Reshape",
+        "x float32 [2, 3], s int64 [2]",
+        "bind s with --constant s=VALUE",
+        "(float[2,3] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }",
+        {"constants": {"s": np.array([3, 2])}},
+    ),
+    "an operator of a later opset": (
+        "(float[2,3] x) => (float[a,b] y) { y = Gelu(x) }",
+        {},
+        "Gelu (1x)",
+        "",
+        "export with opset 20 or later",
+        "(float[2,3] x) => (float[a,b] y) { y = Gelu(x) }",
+        {"opset": 20},
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_advice_works(cause):
+    text, options, found, inputs, advice, changed, other = CAUSES[cause]
+    with pytest.raises(UserError) as error:
+        import_model(parsed(text), FusionConfig(**options))
+    sentence = str(error.value)
+    assert found in sentence
+    assert inputs in sentence
+    assert advice in sentence
+    other = dict(other)
+    import_model(parsed(changed, other.pop("opset", 18)), FusionConfig(**other))
+
+
+@pytest.mark.parametrize("raised", [AttributeError("'Var' has no 'x'"), ZeroDivisionError()])
+def test_any_error_of_a_converter_names_the_node(raised):
+    """Whatever a converter raises: one sentence, and the error itself as its cause."""
+
+    @register("com.acme::Breaks")
+    def breaks(node):
+        raise raised
+
+    try:
+        node = helper.make_node("Breaks", ["t"], ["y"], name="third", domain="com.acme")
+        model = parsed("(float[n,3] x) => (float y) { t = Relu(x) }")
+        model.graph.node.append(node)
+        model.opset_import.append(helper.make_opsetid("com.acme", 1))
+        with pytest.raises(UserError) as error:
+            import_model(model, FusionConfig(dims={"n": DimRange(1, 4)}))
+    finally:
+        del CONVERTERS["com.acme::Breaks"]
+    sentence = str(error.value)
+    assert "at operator com.acme::Breaks 'third'" in sentence
+    assert "(its inputs: t float32 [n, 3])" in sentence
+    assert type(raised).__name__ in sentence
+    assert "\n" not in sentence
+    assert error.value.__cause__ is raised
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("com.microsoft::NhwcMaxPool", "optimize it at ORT_ENABLE_BASIC"),
+        ("com.microsoft::BeamSearch", "export the decoder alone"),
+        ("com.microsoft::CDist", "register a converter"),  # exporters write it, no optimization
+        ("com.acme::Foo", "register a converter"),
+        ("ai.onnx.ml::DictVectorizer", "on the host"),
+        ("Bernoulli", "make the random numbers an input"),
+    ],
+)
+def test_advice_of_operators(name, advice):
+    assert advice in advice_for(name, 18)
+    assert name in advice_for(name, 18)
+    assert name not in CONVERTERS

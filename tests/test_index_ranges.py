@@ -1,0 +1,92 @@
+"""Indices out of range, of every operator that takes some: no process dies, no foreign memory.
+
+Artifacts run in a process of their own, their inputs and results between guards.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from index_cases import LIMIT, ONNX, spoiled
+
+import tvm_fusion
+from benchmarks.runtime_alone import RuntimeAlone
+
+FEW = ("GatherElements behind Relu", "ScatterElements add axis 1", "ScatterND of elements")
+
+
+@pytest.fixture(scope="module")
+def alone():
+    process = RuntimeAlone()
+    yield process
+    process.close()
+
+
+def check(alone, folder, inputs, names, extent):
+    """Run with wrong numbers in place of indices; returns how many runs there were."""
+    runs = 0
+    for name in names:
+        for label, wrong in spoiled(inputs, name, extent):
+            for y in alone.run(folder, wrong, guarded=True).values():
+                assert not (np.abs(y[np.isfinite(y)].astype("float64")) > LIMIT).any(), label
+            runs += 1
+    return runs
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in ONNX]
+)
+def test_onnx(alone, tmp_path, name):
+    case = ONNX[name]
+    inputs = case.inputs()
+    folder = tvm_fusion.compile(case.model()).export(tmp_path / "a")
+    names = [name for name in inputs if name.startswith("i")]
+    assert check(alone, folder, inputs, names, case.extent) >= 8 * len(names)
+
+
+def test_writes_out_of_range_are_left_out_and_reads_take_the_nearest(alone, tmp_path):
+    rng = np.random.default_rng()
+    a, u = rng.random((5, 3), dtype="float32"), rng.random((3, 3), dtype="float32")
+    i = np.array([[5, -6, 1], [2**34, 4, -1], [-(2**63), 2**63 - 1, -5]])
+    written, read = a.copy(), np.empty_like(u)
+    for (row, column), number in np.ndenumerate(i):
+        counted = number + 5 if number < 0 else number  # from the end
+        if 0 <= counted < 5:
+            written[counted, column] = u[row, column]
+        read[row, column] = a[min(max(counted, 0), 4), column]
+    scatter = ONNX["ScatterElements none axis 0"].text.replace("[2,3]", "[3,3]")
+    gather = ONNX["GatherElements"].text.replace("[2,3]", "[3,3]")
+    for number, (text, wanted) in enumerate([(scatter, written), (gather, read)]):
+        model = type(ONNX["Gather"])(text, 5).model()
+        folder = tvm_fusion.compile(model).export(tmp_path / str(number))
+        inputs = {"a": a, "i": i, "u": u} if number == 0 else {"a": a, "i": i}
+        np.testing.assert_array_equal(alone.run(folder, inputs)["y"], wanted)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+class TestTorch:
+    def test_all(self, tmp_path):
+        torch = pytest.importorskip("torch")
+        from torch_index_cases import TORCH
+
+        class Module(torch.nn.Module):
+            def __init__(self, function):
+                super().__init__()
+                self.function = function
+
+            def forward(self, *arguments):
+                return self.function(*arguments)
+
+        alone = RuntimeAlone()
+        for number, (name, case) in enumerate(TORCH.items()):
+            tensors = case.inputs()
+            program = torch.export.export(Module(case.function), tuple(tensors))
+            folder = tvm_fusion.compile(program).export(tmp_path / str(number))
+            names = program.graph_signature.user_inputs
+            inputs = {n: t.numpy() for n, t in zip(names, tensors, strict=True)}
+            (found,) = alone.run(folder, inputs, guarded=True).values()
+            wanted = case.function(*tensors).numpy()
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5, err_msg=name)
+            check(alone, folder, inputs, names[len(names) - case.indices :], case.extent)
+        alone.close()

@@ -1,0 +1,226 @@
+"""Integers of models from end to end: as numpy's they wrap around, and no divisor ends it."""
+
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import tvm_fusion
+
+TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+CODES = {name: helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in TYPES}
+
+
+class Drawn:
+    """A graph of random expressions, each with the value that numpy gives it."""
+
+    def __init__(self, rng, count):
+        self.rng, self.count = rng, count
+        self.nodes, self.constants, self.values = [], [], {}
+        self.inputs = {}
+        for dtype in TYPES:
+            for name in (f"{dtype}_a", f"{dtype}_b"):
+                self.values[name] = self.inputs[name] = self._numbers(dtype)
+
+    def _numbers(self, dtype):
+        info = np.iinfo(dtype)
+        near = [info.min, info.min + 1, info.min // 2, 0, 1, 2, 3, 7, info.max // 3, info.max]
+        chosen = np.array([near[i] for i in self.rng.integers(len(near), size=self.count)], dtype)
+        drawn = np.frombuffer(self.rng.bytes(8 * self.count), "int64").astype(dtype)
+        return np.where(self.rng.random(self.count) < 0.5, chosen, drawn)
+
+    def _emit(self, kind, operands, value, **attributes):
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, operands, [name], **attributes))
+        self.values[name] = np.broadcast_to(value, (self.count,))
+        return name
+
+    def _constant(self, dtype):
+        info = np.iinfo(dtype)
+        numbers = [1, 2, 3, 6, 8, 100, info.min, info.max]
+        name = f"c{len(self.constants)}"
+        value = np.array(numbers[self.rng.integers(len(numbers))], dtype)
+        self.constants.append(numpy_helper.from_array(value, name))
+        self.values[name] = value
+        return name
+
+    def expression(self, dtype, depth):
+        """Draw an expression of a type; the name of its result."""
+        if depth == 0:
+            return f"{dtype}_{'ab'[self.rng.integers(2)]}"
+        kind = str(self.rng.choice([*BINARY, "Cast", "Neg", "Abs", "Where"]))
+        if kind == "Cast":
+            of = self.expression(TYPES[self.rng.integers(len(TYPES))], depth - 1)
+            return self._emit("Cast", [of], self.values[of].astype(dtype), to=CODES[dtype])
+        first = self.expression(dtype, depth - 1)
+        a = self.values[first]
+        if kind in ("Neg", "Abs"):
+            if dtype[0] == "u":
+                return first
+            return self._emit(kind, [first], np.negative(a) if kind == "Neg" else np.abs(a))
+        second = self._constant(dtype)
+        if self.rng.random() < 0.7:
+            second = self.expression(dtype, depth - 1)
+        b = self.values[second]
+        if kind == "Where":
+            condition = self._emit("Less", [first, second], a < b)
+            return self._emit("Where", [condition, first, second], np.where(a < b, a, b))
+        attributes = {"fmod": 1} if kind == "Remainder" else {}
+        name = "Mod" if kind == "Remainder" else kind
+        return self._emit(name, [first, second], BINARY[kind](a, b).astype(dtype), **attributes)
+
+    def model(self, results):
+        """The graph of some of the expressions."""
+        used = {name for node in self.nodes for name in node.input}
+
+        def info(name):
+            dtype = CODES[str(self.values[name].dtype)]
+            return helper.make_tensor_value_info(name, dtype, [self.count])
+
+        inputs = [info(name) for name in self.inputs if name in used]
+        outputs = [info(name) for name in results]
+        graph = helper.make_graph(self.nodes, "drawn", inputs, outputs, self.constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def truncated_quotient(a, b):
+    """C's division; 0 by 0, as numpy's floored one."""
+    quotient = a // b
+    rest = a - quotient * b
+    return np.where((b != 0) & (rest != 0) & ((a < 0) != (b < 0)), quotient + 1, quotient)
+
+
+BINARY = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Max": np.maximum,
+    "Min": np.minimum,
+    "Div": truncated_quotient,
+    "Mod": np.mod,
+    "Remainder": np.fmod,
+    "BitwiseXor": np.bitwise_xor,
+}
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "results"), [("search", 5), pytest.param("none", 40, marks=pytest.mark.slow)]
+)
+def test_drawn_expressions_agree_with_numpy(tmp_path, rewrite, results):
+    rng = np.random.default_rng()
+    drawn = Drawn(rng, int(rng.choice([7, 13, 33])))
+    with np.errstate(all="ignore"):
+        names = []
+        while len(names) < results:
+            name = drawn.expression(TYPES[len(names) % len(TYPES)], int(rng.integers(2, 4)))
+            if name not in drawn.inputs and name not in names:
+                names.append(name)
+    options = {} if rewrite == "search" else {"rewrite": rewrite}
+    model = drawn.model(names)
+    executable = tvm_fusion.load(
+        tvm_fusion.compile(model, "cpu", **options).export(tmp_path / "drawn")
+    )
+    got = executable.run({i.name: drawn.inputs[i.name] for i in model.graph.input})
+    for name in names:
+        np.testing.assert_array_equal(got[name], drawn.values[name], name)
+
+
+WRAPPING = """g (int32[9] x, int32[9] y, int64[9] w, uint8[9] u) => (int64[9] a, int32[9] b,
+        bool[9] c, int32[9] d, int32[1] e, int64[9] f, uint8[9] g, int32[1] h, int32[9] i)
+    <int32 two = {2}, int32 three = {3}, int32 six = {6}, int64 zero = {0}, int32 ten = {10},
+     int64[1] all = {0}> {
+    x3 = Mul(x, three)  a = Cast<to = 7>(x3)
+    x6 = Mul(x, six)  b = Div(x6, three)
+    x2 = Add(x, two)  c = Greater(x2, x)
+    y2 = Mul(y, two)  xx = Mul(x, two)  d = Max(xx, y2)
+    e = ReduceSum(xx, all)
+    f = CumSum(w, zero)
+    n = Sub(u, u)  g = Sub(n, u)
+    h = ReduceProd(x2, all)
+    m = Neg(x)  i = Mod(m, ten)
+}"""
+
+
+def test_what_simplifiers_take_for_unbounded(tmp_path):
+    """Each was something else once: x * 6 / 3 was x * 2, x + 2 > x was true."""
+    text = '<ir_version: 9, opset_import: ["": 18]>' + WRAPPING
+    near = np.array([2**30 + 5, -(2**30) - 7, 2**31 - 1, -(2**31), 5, 0, 12345, -9, 99], "int32")
+    x, y = near, near[::-1].copy()
+    w = near.astype("int64") * 2**32
+    u = np.arange(0, 252, 28).astype("uint8")
+    executable = tvm_fusion.load(
+        tvm_fusion.compile(onnx.parser.parse_model(text), "cpu").export(tmp_path / "wrapping")
+    )
+    got = executable.run({"x": x, "y": y, "w": w, "u": u})
+    with np.errstate(over="ignore"):
+        expected = {
+            "a": (x * np.int32(3)).astype("int64"),
+            "b": truncated_quotient(x * np.int32(6), np.int32(3)),
+            "c": x + np.int32(2) > x,
+            "d": np.maximum(x * np.int32(2), y * np.int32(2)),
+            "e": np.sum(x * np.int32(2), keepdims=True, dtype="int32"),
+            "f": np.cumsum(w),
+            "g": np.negative(u),
+            "h": np.prod(x + np.int32(2), keepdims=True, dtype="int32"),
+            "i": np.mod(-x, np.int32(10)),
+        }
+    for name, value in expected.items():
+        np.testing.assert_array_equal(got[name], value, name)
+
+
+ALONE = """
+import sys
+import numpy as np
+import tvm_fusion
+
+executable = tvm_fusion.load(sys.argv[1])
+least = -(2**31)
+a = np.array([7, -7, 0, least, least, least, 5], "int32")
+b = np.array([0, 0, 0, -1, 0, 2, -2], "int32")
+got = executable.run({"a": a, "b": b})
+assert got["d"].tolist() == [0, 0, 0, least, 0, -(2**30), -2], got
+assert got["m"].tolist() == [0, 0, 0, 0, 0, 0, -1], got
+assert got["r"].tolist() == [0, 0, 0, 0, 0, 0, 1], got
+assert not [name for name in sys.modules if name.split(".")[0] == "tvm"]
+"""
+
+
+def test_no_divisor_ends_the_process(tmp_path):
+    """Quotients by 0 are 0, as numpy's; of the smallest number by -1, that number."""
+    text = """<ir_version: 9, opset_import: ["": 18]>
+    g (int32[7] a, int32[7] b) => (int32[7] d, int32[7] m, int32[7] r) {
+        d = Div(a, b)
+        m = Mod(a, b)
+        r = Mod<fmod = 1>(a, b)
+    }"""
+    folder = tvm_fusion.compile(onnx.parser.parse_model(text), "cpu").export(tmp_path / "divided")
+    done = subprocess.run([sys.executable, "-c", ALONE, folder], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
+def test_casts_agree_at_every_position(tmp_path, dtype):
+    """In a vector and behind it, and with what PyTorch and ONNX Runtime compute on x86."""
+    numbers = np.array([-2.2, 300, 7e4, 3e9, 5e9, -3e9, 1e19, np.inf, -np.inf, np.nan], "float32")
+    counts = (1, 5, 8, 31)
+    inputs = ", ".join(f"float[10, {n}] x{n}" for n in counts)
+    outputs = ", ".join(f"{dtype}[10, {n}] y{n}" for n in counts)
+    casts = "\n".join(f"y{n} = Cast<to = {CODES[dtype]}>(x{n})" for n in counts)
+    text = f'<ir_version: 9, opset_import: ["": 18]> g ({inputs}) => ({outputs}) {{ {casts} }}'
+    executable = tvm_fusion.load(
+        tvm_fusion.compile(onnx.parser.parse_model(text), "cpu").export(tmp_path / "cast")
+    )
+    got = executable.run({f"x{n}": np.repeat(numbers[:, None], n, 1) for n in counts})
+    least = np.iinfo("int32").min
+    expected = {
+        "int8": [-2, 44, 112, *[0] * 7],
+        "uint8": [254, 44, 112, *[0] * 7],
+        "int32": [-2, 300, 70000, *[least] * 7],
+        "uint32": [2**32 - 2, 300, 70000, 3 * 10**9, 0, 2**31, 0, 0, 2**31, 2**31],
+    }[dtype]
+    for n in counts:
+        wanted = np.repeat(np.array(expected, dtype)[:, None], n, 1)
+        np.testing.assert_array_equal(got[f"y{n}"], wanted, f"rows of {n}")

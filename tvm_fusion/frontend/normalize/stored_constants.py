@@ -1,0 +1,160 @@
+"""Which expressions of constants are stored, so that together they take the fewest bytes.
+
+constants of the module -> operators on them -> what reads these
+cut of least bytes:  what is stored;  before it: evaluated now;  behind it: by the model's kernels
+then what is worth more than its bytes:
+  small results:  reading one takes less time than calling a kernel
+  results of gathers, sums, products of constants, of index arithmetic, weights of convolutions,
+  on CPUs transposed weights of products:
+    computing them in every run takes longer than reading them
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from tvm.target import Target
+
+from ...core.decisions import Decision, Verdict, record
+from ...core.min_cut import min_vertex_cut
+from ...words import counted
+from .constant_graph import Node
+
+#: Bytes that are read in less time than a kernel is called, about a microsecond, at 10 GB/s.
+SMALL = 8192
+#: No result that takes more bytes than its sources is larger, but for transposed weights.
+LARGEST_COPY = 1 << 20
+# Rows of a table, which a kernel also reads where it computes with them.
+_GATHERS = frozenset(("take", "index_tensor", "gather_elements"))
+_SUMS = frozenset(("matmul", "sum", "mean", "max", "min", "prod", "cumsum"))
+# One value, or elements of a constant again: part of the kernel that reads them, for nothing.
+_FREE = frozenset(
+    ("full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "broadcast_to", "astype")
+) | frozenset(("reshape", "expand_dims", "squeeze", "flatten", "permute_dims", "strided_slice"))
+_MOVES = frozenset(("reshape", "expand_dims", "squeeze", "flatten", "permute_dims"))
+_PRODUCTS = ("relax.matmul", "relax.nn.conv")
+
+
+def choose_stored(nodes: Sequence[Node]) -> set[Node]:
+    """Choose what is stored of constants and the operators on them.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        Each behind its operands.
+
+    Returns
+    -------
+    set of Node
+        The operators that become constants, and constants that stay.
+    """
+    stored = {node for node in nodes if node.read_by and _is_small(node)}
+    for component in _components([node for node in nodes if not _is_small(node)]):
+        stored |= _cut(component)
+    behind = _behind(nodes, stored)
+    kept: list[Node] = []
+    for node in nodes:
+        if node in behind and node.read_by and _is_worth_it(node, behind):
+            kept.append(node)
+        elif node in behind and _is_small(node) and any(r in behind for r in node.readers):
+            stored.add(node)
+    _tell(
+        [n for n in stored if n.call is not None and _is_small(n)], "accepted", "calling a kernel"
+    )
+    _tell(kept, "fallback", "computing them")
+    return stored | set(kept)
+
+
+def _tell(copies: Sequence[Node], verdict: Verdict, instead: str) -> None:
+    """Record what is stored although its sources may take fewer bytes."""
+    size = sum(node.nbytes for node in copies)
+    if copies:
+        titles = ", ".join(sorted({node.operator for node in copies}))
+        sentence = (
+            f"{counted(len(copies), 'result')} of constants ({titles}), {size} bytes, stored even "
+            f"where what they are made of is smaller: {instead} in every run takes longer."
+        )
+        record(Decision("constants", "", verdict, "copy_saves_time", sentence, bytes_saved=-size))
+
+
+def _is_small(node: Node) -> bool:
+    return node.nbytes <= SMALL
+
+
+def _components(nodes: Sequence[Node]) -> Iterator[list[Node]]:
+    """Part nodes into sets that share no operand."""
+    left = dict.fromkeys(nodes)
+    while left:
+        found, queue = [], [next(iter(left))]
+        del left[queue[0]]
+        while queue:
+            node = queue.pop()
+            found.append(node)
+            for other in (*node.operands, *node.readers):
+                if other in left:
+                    del left[other]
+                    queue.append(other)
+        yield found
+
+
+def _cut(component: Sequence[Node]) -> set[Node]:
+    """Choose the fewest bytes between the constants of a component and what reads it."""
+    inside = set(component)
+    sources = [node for node in component if node.const is not None]
+    sinks = [node for node in component if node.read_by]
+    if not sources or not sinks:
+        return set()
+    readers = {node: [r for r in node.readers if r in inside] for node in component}
+    if not any(readers.values()):
+        return set(sinks)
+    return min_vertex_cut({node: node.nbytes for node in component}, readers, sources, sinks)
+
+
+def _behind(nodes: Sequence[Node], stored: set[Node]) -> set[Node]:
+    """List the operators that stay: what something reads, up to what is stored."""
+    found: set[Node] = set()
+    for node in reversed(nodes):
+        is_read = bool(node.read_by) or any(reader in found for reader in node.readers)
+        if node.const is None and node not in stored and is_read:
+            found.add(node)
+    return found
+
+
+def _is_worth_it(node: Node, behind: set[Node]) -> bool:
+    """Whether computing a result in every run takes longer than reading it."""
+    chain, queue = {node: None}, [node]
+    for each in queue:
+        for operand in each.operands:
+            if operand in behind and operand not in chain:
+                chain[operand] = None
+                queue.append(operand)
+    operators = {each.operator for each in chain}
+    sources = [o for each in chain for o in each.operands if o not in behind]
+    if operators <= _MOVES and "permute_dims" in operators:
+        return _is_cpu() and all(name.startswith(_PRODUCTS) for name in node.read_by)
+    if node.nbytes > LARGEST_COPY:
+        return False
+    if operators & _SUMS:
+        return True
+    if any(name.startswith(_PRODUCTS[1]) for name in node.read_by):  # packed when it is compiled
+        is_float = node.call is not None and "float" in str(node.call.ty.dtype)
+        return is_float and (not operators <= _FREE or "astype" in operators)
+    if operators & _GATHERS:
+        return not any(name.startswith(_PRODUCTS) for name in node.read_by)
+    # Positions and masks: tables made of rows of numbers. Weights in another type are none.
+    return not operators <= _FREE and all(8 * _elements(s) <= _elements(node) for s in sources)
+
+
+def _is_cpu() -> bool:
+    """Whether kernels are for a CPU, where a product reads the rows of its right operand.
+
+    GPUs' products read either order; for a CPU the operand would be transposed in every run.
+    """
+    target = Target.current(allow_none=True)
+    return target is not None and str(target.kind.name) == "llvm"
+
+
+def _elements(node: Node) -> int:
+    expr = node.call if node.const is None else node.const
+    return math.prod(int(extent) for extent in expr.ty.shape) if expr is not None else 0

@@ -1,0 +1,112 @@
+"""Say at which node an import failed, of what inputs, and what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
+import numpy as np
+import onnx
+from onnx import helper
+from tvm import relax
+from tvm.ir import GenericConst, is_prim_expr
+
+from ..extents import from_tir
+from ..onnx_constants import SHAPE_OPERANDS
+from ..onnx_types import ValueType
+from .registry import STANDARD
+
+# Inputs that are named; nodes such as Concat have hundreds.
+_SHOWN = 6
+
+
+def described(node: onnx.NodeProto, values: Mapping[str, Any]) -> str:
+    """List the inputs of a node with their types: ``x float32 [n, 3]``.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+    values : mapping of str to object
+        What stands for the values of its graph.
+
+    Returns
+    -------
+    str
+        Empty for a node without inputs.
+    """
+    names = [name for name in node.input if name]
+    shown = [f"{name} {_type(values.get(name))}".rstrip() for name in names[:_SHOWN]]
+    more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return f"its inputs: {', '.join([*shown, *more])}" if names else ""
+
+
+def advice_for_failure(
+    node: onnx.NodeProto, values: Mapping[str, Any], types: Mapping[str, ValueType], opset: int
+) -> str:
+    """Say what to do about a converter's internal error, by what is the cause.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        The node.
+    values : mapping of str to object
+        What stands for the values of its graph.
+    types : mapping of str to ValueType
+        What ONNX infers about them.
+    opset : int
+        Version of the standard operators.
+    """
+    if not _fits(node, types, opset):
+        return "its inputs do not fit one another by ONNX's own rules: correct their shapes"
+    operands = SHAPE_OPERANDS.get(node.op_type, ()) if node.domain in STANDARD else ()
+    names = [node.input[i] for i in operands if i < len(node.input) and node.input[i]]
+    computed = [n for n in names if not isinstance(values.get(n), GenericConst)]
+    if computed:
+        return f"make {', '.join(computed)} an initializer (a constant) of the model"
+    return "its converter has a fault: report this sentence with the node"
+
+
+def _fits(node: onnx.NodeProto, types: Mapping[str, ValueType], opset: int) -> bool:
+    """Tell whether ONNX can infer the node's results; what it does not know, it does not judge."""
+    names = [name for name in node.input if name]
+    if not all(name in types for name in names) or node.domain not in STANDARD:
+        return True
+    try:
+        infos = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(_numpy(types[name].dtype)), types[name].shape
+            )
+            for name in dict.fromkeys(names)
+        ]
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = helper.make_graph([node], "node", infos, outputs)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+        onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    except onnx.shape_inference.InferenceError:
+        return False
+    except Exception:  # guard: only a sentence depends on it
+        return True
+    return True
+
+
+def _numpy(name: str) -> Any:
+    return np.dtype(name)
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, relax.ShapeExpr):
+        return f"int64 [{len(value)}]"
+    if isinstance(value, relax.Tuple):
+        return f"a sequence of {len(value.fields)}"
+    ty = getattr(value, "ty", None)
+    if isinstance(ty, relax.TensorType):
+        dtype = str(getattr(ty.dtype, "dtype", ty.dtype))
+        if ty.shape is None:
+            return f"{dtype} of {ty.ndim} axes" if ty.ndim >= 0 else dtype
+        try:
+            return f"{dtype} [{', '.join(str(from_tir(extent)) for extent in ty.shape)}]"
+        except Exception:  # guard: only a sentence depends on it
+            return dtype
+    return "int64 []" if value is not None and is_prim_expr(value) else ""

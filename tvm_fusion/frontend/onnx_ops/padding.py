@@ -1,0 +1,71 @@
+"""Convert Pad by symbolic widths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from ..registry import Unsupported
+from ..shape_values.facts import as_expr
+from .node import Node
+from .registry import register
+
+
+@register("Pad", takes_extents=True)
+def pad(node: Node) -> Any:
+    """Convert Pad whose widths depend on the dimensions; others are left to TVM."""
+    if node.opset < 11 or not node.known_symbolic(1):
+        return None
+    widths, shape, mode = node.extents(1), node.shape(), node.attribute("mode", "constant")
+    axes = node.extents(3) if node.has(3) else list(range(len(shape)))
+    if widths is None or axes is None or not all(isinstance(axis, int) for axis in axes):
+        raise Unsupported("whose axes are computed", "make the axes an initializer")
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise Unsupported(f"with mode {mode}", "use constant, edge, reflect or wrap")
+    before: list[Any] = [0] * len(shape)
+    out = list(shape)
+    for i, axis in enumerate(axes):
+        first, last = widths[i], widths[len(axes) + i]
+        before[axis % len(shape)] = first
+        out[axis % len(shape)] = node.facts.simplify(shape[axis % len(shape)] + first + last)
+    fill = node.inputs[2] if node.has(2) and mode == "constant" else None
+    if fill is None:
+        fill = relax.const(np.zeros((), node.dtype()), node.dtype())
+    fill = node.emit(relax.op.reshape(fill, relax.ShapeExpr([])))
+
+    def padded(x: te.Tensor, value: te.Tensor) -> te.Tensor:
+        def element(*at: Any) -> Any:
+            place, inside = _source(at, before, shape, out, mode)
+            if mode == "constant":
+                return tirx.if_then_else(inside, x(*place), value())
+            return x(*place)
+
+        return te.compute([as_expr(extent) for extent in out], element, name="padded")
+
+    return node.emit_te(padded, node.inputs[0], fill, primfunc_name_hint="pad")
+
+
+def _source(
+    at: Sequence[Any], before: Sequence[Any], shape: Sequence[Any], out: Sequence[Any], mode: str
+) -> tuple[list[Any], Any]:
+    """Return which element is read, and whether there is one."""
+    place, inside = list(at), tirx.const(True, "bool")
+    for axis, (first, extent, after) in enumerate(zip(before, shape, out, strict=True)):
+        if isinstance(first, int) and first == 0 and extent is after:
+            continue
+        from_start = at[axis] - as_expr(first)
+        if mode == "constant":
+            place[axis] = from_start
+            inside = tirx.all(inside, from_start >= 0, from_start < as_expr(extent))
+        elif mode == "edge":
+            place[axis] = tirx.max(tirx.min(from_start, as_expr(extent) - 1), as_expr(0))
+        elif mode == "wrap":
+            place[axis] = tirx.floormod(from_start, as_expr(extent))
+        else:
+            period = tirx.max(as_expr(extent) - 1, as_expr(1)) * 2
+            step = tirx.floormod(from_start, period)
+            place[axis] = tirx.min(tirx.min(step, period - step), as_expr(extent) - 1)
+    return place, inside

@@ -1,0 +1,230 @@
+"""Arithmetic that wraps around, and casts to integers, written for a target: the last pass but one.
+
+What :mod:`tvm_fusion.core.integers` keeps from TVM's simplifier becomes what its code generators
+translate without an assumption about overflow:
+
+    LLVM   trunc(sext(a) + sext(b))        add of twice the bits, which LLVM narrows to one of the
+                                           own type without nsw, in vectors as well
+    CUDA   (int)((uint)a + (uint)b)        defined in C
+
+A quotient whose divisor may be 0 divides by 1 there and is 0; x / -1 is -x, which wraps around:
+machine division ends the process at both, and both are undefined to LLVM.
+
+A float becomes a signed integer of 32 bits, or of 64 for types of 64, truncated; where that holds
+no such number (NaN too) it is the smallest one, as on x86. Narrower types take the low bits.
+Unsigned types of 32 and 64 bits take 2^(bits - 1) off before and put it back after, if the number
+has it. That is what PyTorch, ONNX Runtime and numpy compute on x86. A comparison chooses: GPUs
+saturate, and LLVM leaves the result undefined. Numbers that are clamped before are cast as they
+are.
+
+Sums of reductions are left as additions until here, since TVM tells reductions by them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.ir.transform import PassContext
+
+from .._tvm.structural import structural_map, structural_walk
+from ..core.expressions import call_name
+from ..core.integer_ranges import limits, range_of
+from ..core.integers import PREFIX, bits_of, is_integer, operands_of, with_operands, wraps
+
+_OPERATORS: dict[str, type] = {"add": tirx.Add, "sub": tirx.Sub, "mul": tirx.Mul}
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="LowerIntegers")
+class LowerIntegers:
+    """Write arithmetic that wraps around for the target that a function is to run on."""
+
+    def transform_function(
+        self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
+    ) -> tirx.PrimFunc:
+        """Rewrite one function whose intrinsics are lowered."""
+        lowering = _Lowering(func.attrs.get("target") if func.attrs else None)
+
+        def call(node: ir.Call) -> ir.Expr:
+            return lowering.written(node) if wraps(node) else node
+
+        def store(node: tirx.BufferStore) -> tirx.Stmt:
+            value, _ = lowering.sums(node.value)
+            if value.same_as(node.value):
+                return node
+            return tirx.BufferStore(node.buffer, value, list(node.indices))
+
+        body = func.body
+        if _loads_integers(body):  # before the calls: what these become is not to be rewritten
+            body = structural_map(body, (tirx.BufferStore, store), order="post")
+        return func.with_body(structural_map(body, (ir.Call, call), order="post"))
+
+
+def _loads_integers(body: tirx.Stmt) -> bool:
+    found: list[ir.TensorLoad] = []
+    structural_walk(body, (ir.TensorLoad, found.append))
+    return any(is_integer(str(load.ty.dtype)) for load in found)
+
+
+class _Lowering:
+    """Writes expressions for one target."""
+
+    def __init__(self, target: Any) -> None:
+        kind = "" if target is None else str(target.kind.name)
+        self._in_c = kind == "cuda"
+
+    def written(self, call: ir.Call) -> ir.Expr:
+        """Write one call, whose operands are written."""
+        name, dtype = call_name(call).removeprefix(PREFIX), str(call.ty.dtype)
+        if name == "cast":
+            return self._cast(dtype, call.args[0])
+        a, b = call.args
+        if name in _OPERATORS:
+            return self._arithmetic(_OPERATORS[name], a, b)
+        if name.startswith("shift"):
+            return self._shift(name, a, b)
+        return self._quotient(name, a, b)
+
+    def sums(self, expr: ir.Expr) -> tuple[ir.Expr, bool]:
+        """Write sums and products of what is loaded, and tell whether an expression is of that.
+
+        Bits of floats, and what was cast from them, are none of it.
+        """
+        if isinstance(expr, ir.TensorLoad):
+            return expr, is_integer(str(expr.ty.dtype))
+        dtype = str(expr.ty.dtype)
+        found = [self.sums(operand) for operand in operands_of(expr)]
+        new = [value for value, _ in found]
+        if any(not a.same_as(b) for a, b in zip(new, operands_of(expr), strict=True)):
+            expr = with_operands(expr, new)
+        is_data = is_integer(dtype) and any(data for _, data in found)
+        kind = type(expr)
+        if is_data and kind in _OPERATORS.values() and not _fits(expr):
+            return self._arithmetic(kind, *new), True
+        return expr, is_data
+
+    def _arithmetic(self, kind: type, a: ir.Expr, b: ir.Expr) -> ir.Expr:
+        dtype = str(a.ty.dtype)
+        bits = bits_of(dtype)
+        if self._in_c:
+            if dtype.startswith("u") and bits >= 32:
+                return kind(a, b)
+            wide = _with(dtype, f"uint{max(bits, 32)}")
+        elif bits < 32:
+            return kind(a, b)
+        else:  # products of the largest unsigned numbers take all bits, differences a sign
+            is_unsigned = dtype[0] == "u" and kind is tirx.Mul
+            wide = _with(dtype, f"{'u' if is_unsigned else ''}int{2 * bits}")
+        return tirx.Cast(dtype, kind(tirx.Cast(wide, a), tirx.Cast(wide, b)))
+
+    def _shift(self, name: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
+        dtype = str(a.ty.dtype)
+        bits, zero = bits_of(dtype), _const(0, dtype)
+        is_signed = not dtype.startswith("u")
+        last = _const(bits - 1, dtype)
+        inside = tirx.LE(b, last)
+        if is_signed:
+            inside = tirx.And(tirx.GE(b, zero), inside)
+        if name == "shift_right" and is_signed:
+            return tirx.RShift(a, tirx.Select(inside, b, last))
+        amount = tirx.BitwiseAnd(b, last)
+        if name == "shift_right":
+            return tirx.Select(inside, tirx.RShift(a, amount), zero)
+        if self._in_c and is_signed:
+            unsigned = _with(dtype, f"uint{max(bits, 32)}")
+            shifted = tirx.LShift(tirx.Cast(unsigned, a), tirx.Cast(unsigned, amount))
+            return tirx.Select(inside, tirx.Cast(dtype, shifted), zero)
+        return tirx.Select(inside, tirx.LShift(a, amount), zero)
+
+    def _quotient(self, name: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
+        dtype = str(a.ty.dtype)
+        zero, one = _const(0, dtype), _const(1, dtype)
+        is_zero = tirx.EQ(b, zero)
+        if dtype.startswith("u"):
+            divisor = tirx.Select(is_zero, one, b)
+            made = tirx.Mod(a, divisor) if name.endswith("mod") else tirx.Div(a, divisor)
+            return tirx.Select(is_zero, zero, made)
+        is_minus_one = tirx.EQ(b, _const(-1, dtype))
+        divisor = tirx.Select(tirx.Or(is_zero, is_minus_one), one, b)
+        rest = tirx.Mod(a, divisor)
+        below = tirx.And(
+            tirx.NE(rest, zero), tirx.LT(tirx.BitwiseXor(rest, divisor), zero)
+        )  # the remainder has the other sign
+        if name == "truncmod":
+            return rest
+        if name == "floormod":
+            return tirx.Select(below, rest + divisor, rest)
+        quotient = tirx.Div(a, divisor)
+        if name == "floordiv":
+            quotient = tirx.Select(below, quotient - one, quotient)
+        negated = self._arithmetic(tirx.Sub, zero, a)
+        return tirx.Select(is_zero, zero, tirx.Select(is_minus_one, negated, quotient))
+
+    def _cast(self, dtype: str, value: ir.Expr) -> ir.Expr:
+        source = str(value.ty.dtype)
+        if is_integer(source):
+            return tirx.Cast(dtype, value)
+        bits, is_signed = bits_of(dtype), not dtype.startswith("u")
+        if bits < 32 and _is_clamped(value, dtype):
+            # Of NaN, 0 everywhere. Instructions that pack saturate; of signed types that is not 0.
+            return tirx.Cast(dtype, tirx.Cast(_with(dtype, "int32"), value) if is_signed else value)
+        signed = _with(dtype, "int64" if bits == 64 else "int32")
+        if is_signed or bits < 32:
+            made = self._truncated(signed, value)
+            return made if signed == dtype else tirx.Cast(dtype, made)
+        half = _const(2.0 ** (bits - 1), source)
+        beyond = tirx.GE(value, half)
+        taken = self._truncated(signed, tirx.Select(beyond, value - half, value))
+        least = _const(limits(signed)[0], signed)
+        flipped = tirx.BitwiseXor(taken, tirx.Select(beyond, least, _const(0, signed)))
+        return tirx.Cast(dtype, flipped)
+
+    def _truncated(self, dtype: str, value: ir.Expr) -> ir.Expr:
+        """Cast to a signed integer of 32 or 64 bits; its smallest for what that cannot hold."""
+        source, least = str(value.ty.dtype), limits(dtype)[0]
+        first, beyond = (_const(sign * float(least), source) for sign in (1, -1))
+        inside = tirx.And(tirx.GE(value, first), tirx.LT(value, beyond))
+        return tirx.Select(inside, tirx.Cast(dtype, value), _const(least, dtype))
+
+
+def _fits(expr: ir.Expr) -> bool:
+    low, high = range_of(expr, {}, exact=True)
+    least, most = limits(str(expr.ty.dtype))
+    return least <= low and high <= most
+
+
+def _is_clamped(value: ir.Expr, dtype: str) -> bool:
+    """Whether a float other than NaN lies in the range of a type of integers."""
+    low, high = _clamped(value)
+    least, most = limits(dtype)
+    return low is not None and high is not None and least <= low and high <= most
+
+
+def _clamped(value: Any) -> tuple[float | None, float | None]:
+    """Bound a float by the constants that it is clamped to; None where there is none."""
+    if isinstance(value, tirx.Broadcast):
+        return _clamped(value.value)
+    if isinstance(value, tirx.FloatImm):
+        return value.value, value.value
+    if call_name(value) in ("round", "nearbyint", "trunc", "floor", "ceil"):
+        return _clamped(value.args[0])  # bounds that matter are integers
+    if not isinstance(value, (tirx.Min, tirx.Max)):
+        return None, None
+    (a, c), (b, d) = _clamped(value.a), _clamped(value.b)
+    pick, weak = (min, 0) if isinstance(value, tirx.Min) else (max, 1)
+    lows, highs = [x for x in (a, b) if x is not None], [x for x in (c, d) if x is not None]
+    if weak == 0:  # a minimum is at most either, at least the lesser
+        return (min(lows) if len(lows) == 2 else None), (pick(highs) if highs else None)
+    return (pick(lows) if lows else None), (max(highs) if len(highs) == 2 else None)
+
+
+def _const(value: float, dtype: str) -> ir.Expr:
+    element, _, lanes = dtype.partition("x")
+    scalar = tirx.const(value, element)
+    return tirx.Broadcast(scalar, int(lanes)) if lanes else scalar
+
+
+def _with(like: str, element: str) -> str:
+    """Give a type the lanes of another."""
+    lanes = like.partition("x")[2]
+    return f"{element}x{lanes}" if lanes else element
