@@ -62,7 +62,7 @@ def choose_stored(nodes: Sequence[Node]) -> set[Node]:
     _tell(
         [n for n in stored if n.call is not None and _is_small(n)], "accepted", "calling a kernel"
     )
-    _tell(kept, "fallback", "computing them")
+    _tell(kept, "refused", "computing them")
     return stored | set(kept)
 
 
