@@ -62,6 +62,9 @@ COMMAND_LINES = {
     "planning": None,
     "profile": None,
     "profile.gpu": None,
+    "graphnet": "test_graphnet.py",
+    "half_sweep": "test_half_sweep.py",
+    "real_models": "test_real_models.py",
     "rewriting": "test_rewriting.py",
     "tuning.bounds": "test_tuning_bounds.py",
     "upstream": "test_upstream.py",
@@ -73,7 +76,8 @@ COMMAND_LINES = {
 WORKERS = {
     *("compile_time.sample", "gpu.once", "gpu.warm", "gpu_check.worker", "gpu_models.worker"),
     *("harness.arena", "harness.worker", "kernel_diff.collect", "kernels.measure"),
-    *("operators_onnx.worker", "operators_speed.measure"),
+    *("graphnet.run", "half_sweep.worker", "operators_onnx.worker", "operators_speed.measure"),
+    *("real_models.runner", "runtime_alone"),
     *("operators_torch.worker", "tuning.metaschedule", "tuning.ours"),
 }
 ELSEWHERE = {"demo": "test_demo.py"}
