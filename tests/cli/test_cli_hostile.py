@@ -17,7 +17,7 @@ TOO_LONG = "n" * 300
         (["run", "{a}", "--input=--"], "argument --input: expected a value and not '--'"),
         (["run", "{a}", "--dim=--"], "argument --dim: expected a value and not '--'"),
         (["run", "{a}", "--dim", "batch=99999999"], "--dim batch=99999999; expected 1 to 8"),
-        (["run", "{a}", "--dim", "batch=" + "9" * 5000], "expected NAME=EXTENT or NAME=LOW..HIGH"),
+        (["run", "{a}", "--dim", "batch=" + "9" * 5000], "expected NAME=EXTENT, NAME=LOW..HIGH"),
         (["run", "{a}", "--seed", "9" * 5000], "argument --seed: invalid int value"),
         (["run", "{a}", "--input", "data={pipe}"], "pipe' is no plain file; expected a numpy"),
         (["run", "{a}", "--inputs", "{pipe}"], "pipe' is no plain file; expected a numpy"),
