@@ -258,7 +258,9 @@ def test_drawn_graphs_are_right_wherever_they_are_finite():
             after = transform.Rewrite()(mod)
         with np.errstate(all="ignore"):
             expected = run(1, [a, b])[-1].astype("float64")
-            moved = [run(1, [a, b], rounded) for _ in range(4)]
+            # Results that rest on rounding, or on the sign of a zero, are left out.
+            zeros = (lambda x: x + 0.0, lambda x: np.where(x == 0, np.float32(-0.0), x))
+            moved = [run(1, [a, b], how) for how in (*[rounded] * 4, *zeros)]
             spread = np.max([np.abs(m[-1] - expected) for m in moved], 0)
         found = by_numpy(after, [a, b])
         with np.errstate(all="ignore"):
