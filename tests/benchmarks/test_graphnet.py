@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 import torch
 
 from benchmarks.graphnet.draw import VARIABLE, drawn, samples
+from benchmarks.graphnet.reference import beyond, in_double, moved
 from benchmarks.graphnet.sample import elements, load
 from benchmarks.graphnet.table import page
 
@@ -122,3 +123,84 @@ def test_a_graph_end_to_end(tmp_path, monkeypatch):
         assert row["outcome"] == "right", row
         assert row["ours_s"] > 0
         assert outcome(case, "sm_90a")["outcome"] == "compiles"
+
+
+class Masked(torch.nn.Module):
+    """Names its dtypes, as graphs of models in bfloat16 do."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(8, 8)
+        self.to(torch.bfloat16)
+
+    def forward(self, x, mask):
+        inverted = torch.tensor(1.0, dtype=torch.bfloat16) - mask.to(torch.bfloat16)
+        bias = inverted.masked_fill(inverted.to(torch.bool), torch.finfo(torch.bfloat16).min)
+        rows = self.fc(x + torch.zeros(8).bfloat16())[None]
+        return torch.nn.functional.scaled_dot_product_attention(rows, rows, rows, attn_mask=bias)
+
+
+class Ordered(torch.nn.Module):
+    """Takes rows in the order of scores that are drawn ``apart``."""
+
+    def __init__(self, apart):
+        super().__init__()
+        steps = apart if isinstance(apart, torch.Tensor) else apart * torch.arange(100.0)
+        self.register_buffer("scores", 1 + steps)
+
+    def forward(self, x):
+        return x[self.scores.topk(50)[1]], x
+
+
+def test_a_reference_in_float64_of_a_graph_that_names_its_dtypes():
+    torch.manual_seed(0)
+    module, x = Masked(), torch.randn(5, 8).bfloat16()
+    mask = torch.tensor([1, 1, 1, 0, 0])
+    with torch.no_grad():
+        (found,) = in_double(module, (x, mask))
+        rows = module.fc.weight.double() @ x.double().T + module.fc.bias.double()[:, None]
+    weights = (rows.T @ rows[:, :3] / 8**0.5).softmax(-1)
+    torch.testing.assert_close(found[0], weights @ rows.T[:3])
+    assert torch.get_default_dtype() is torch.float32
+    assert module.fc.weight.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(("apart", "jumps"), [(1e-3, False), (1e-6, True)])
+def test_noise_moves_what_is_ordered_by_nearly_equal_scores(apart, jumps):
+    module, x = Ordered(apart), torch.arange(100.0)
+    expected = in_double(module, (x,))
+    shares = moved(module, (x,), expected, [1e-4, 1e-4])
+    assert (shares[0] > 0) is jumps
+    assert shares[1] == 0
+
+
+def test_shares_beyond_a_bound():
+    expected = torch.tensor([0.0, 100.0, float("inf"), float("nan")])
+    assert beyond(expected.numpy(), expected, 0) == 0
+    assert beyond([0.02, 100.0, 3.0, float("nan")], expected, 1e-4) == 0.5
+    assert beyond([0.0], expected, 1) == 1
+
+
+def test_swaps_are_right_as_far_as_noise_makes_them():
+    from benchmarks.graphnet.worker import Case
+
+    case = Case.__new__(Case)
+    case.inputs = (torch.arange(100.0),)
+
+    def outcome(apart, swapped):
+        case.module = Ordered(apart)
+        case.eager = case.expected = in_double(case.module, case.inputs)
+        got = [x.float().numpy().copy() for x in case.expected]
+        for i in swapped:
+            got[0][[i, i + 1]] = got[0][[i + 1, i]]
+        return case.compared(got)["outcome"]
+
+    scores = torch.linspace(1, 2, 100)
+    scores[70] = scores[71] - 2e-7
+    assert outcome(scores - 1, []) == "right"
+    at = 99 - 71
+    assert outcome(scores - 1, [at]) == "right"
+    assert outcome(scores - 1, [0, at]) == "right"  # as many as 4 times
+    assert outcome(scores - 1, [0, 2, 4, 6, 8]) == "wrong"
+    assert outcome(1e-3, [at]) == "wrong"  # no noise moves that
+    assert outcome(1e-7, [at]) == "wrong"  # all of it is noise
