@@ -45,6 +45,28 @@ def quotient(a, b):
     return a // b + ((a % b != 0) & ((a < 0) != (b < 0)))
 
 
+def guarded(divide):
+    """Divide integers; by 0 it is 0."""
+
+    def apply(a, b):
+        b = np.asarray(b)
+        return np.where(b == 0, 0, divide(a, np.where(b == 0, 1, b))).astype(b.dtype)
+
+    return apply
+
+
+#: What :mod:`tvm_fusion.core.integers` keeps from simplifiers; numpy's integers wrap around.
+WRAPPING = {
+    "wrapping_add": np.add,
+    "wrapping_sub": np.subtract,
+    "wrapping_mul": np.multiply,
+    "wrapping_floordiv": guarded(np.floor_divide),
+    "wrapping_floormod": guarded(np.mod),
+    "wrapping_truncdiv": guarded(quotient),
+    "wrapping_truncmod": guarded(np.fmod),
+    "wrapping_shift_left": np.left_shift,
+    "wrapping_shift_right": np.right_shift,
+}
 UNARY = {
     "exp": np.exp,
     "exp2": np.exp2,
@@ -300,6 +322,18 @@ class Expressions:
         if name in BINARY:
             function, a, b = BINARY[name], *map(self.values, node.args)
             return lambda m: function(a(m), b(m))
+        if name in WRAPPING:
+            function, (a, b) = WRAPPING[name], map(self.of, node.args)
+            dtype = scalar_type(node.ty.dtype)
+
+            def wrapped(m):
+                with np.errstate(over="ignore"):
+                    return function(np.asarray(a(m), dtype), np.asarray(b(m), dtype))
+
+            return wrapped
+        if name == "wrapping_cast":
+            value, dtype = self.of(node.args[0]), scalar_type(node.ty.dtype)
+            return lambda m: np.asarray(value(m)).astype(dtype)
         if name == "reinterpret":
             return self._reinterpret(node)
         if name in SHUFFLES:

@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 
 from .._tvm.cuda import find_cuda_file
+from ..device.elf import machine_of
 from ..device.probe import machine
 from ..errors import UserError
 from . import manifest
 from .artifact import check_writable, temporary_beside
-from .elf import machine_of
 
 RUNNER, MODEL = "tvm_fusion_run", "model"
 SOURCES = Path(__file__).parent / "cpp"

@@ -18,11 +18,11 @@ import tvm_ffi
 from .._tvm.cuda import load_cudart
 from .._tvm.versions import TVM
 from ..device import choose_arch, cuda_devices, host_cpu
+from ..device.elf import machine_of
 from ..device.probe import machine
 from ..errors import UserError
 from ..threads import choose_threads
 from . import manifest, weights_file
-from .elf import machine_of
 from .executable import Executable, Library, release_pools
 from .tensors import to_tensor
 

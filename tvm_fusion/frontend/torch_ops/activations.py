@@ -17,8 +17,9 @@ op = relax.op
 @register("elu")
 def elu(call: Call) -> Any:
     """Convert ELU, SELU and CELU: negative values through the exponential function."""
-    factors = (call[name] for name in ("alpha", "scale", "input_scale"))
-    result = formulas.elu(call.wide(call.tensor("self")), *factors, dtype=call.dtype)
+    alpha, scale, input_scale = (call[name] for name in ("alpha", "scale", "input_scale"))
+    x = call.wide(call.tensor("self"))
+    result = formulas.elu(x, alpha, scale, input_scale, dtype=call.dtype)
     return call.cast(call.emit(result), call.dtype)
 
 

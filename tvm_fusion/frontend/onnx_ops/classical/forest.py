@@ -26,7 +26,7 @@ class Forest:
     ----------
     roots : numpy.ndarray
         int32 [trees]: the first node of each.
-    features : numpy.ndarray
+    feature_ids : numpy.ndarray
         int32 [nodes]: the column that a node compares; -1 of a leaf.
     thresholds : numpy.ndarray
         [nodes]: what it is compared with.
@@ -43,7 +43,7 @@ class Forest:
     """
 
     roots: np.ndarray
-    features: np.ndarray
+    feature_ids: np.ndarray
     thresholds: np.ndarray
     modes: np.ndarray
     missing: np.ndarray
@@ -56,8 +56,8 @@ class Forest:
         owner = np.arange(len(self.roots))
         at = self.roots
         found: list[tuple[np.ndarray, np.ndarray]] = []
-        for _ in range(len(self.features) + 1):
-            is_leaf = self.features[at] < 0
+        for _ in range(len(self.feature_ids) + 1):
+            is_leaf = self.feature_ids[at] < 0
             found.append((owner[is_leaf], self.children[at[is_leaf], 0]))
             owner, at = np.repeat(owner[~is_leaf], 2), self.children[at[~is_leaf]].reshape(-1)
             if not len(at):
@@ -84,14 +84,14 @@ def numbers(node: Node, name: str, dtype: str | type = "float32") -> np.ndarray:
 def check(forest: Forest, node: Node) -> Forest:
     """Return a forest whose nodes are in order: each refers to what there is."""
     columns = node.shape()[-1]
-    most = int(forest.features.max(initial=-1))
+    most = int(forest.feature_ids.max(initial=-1))
     if isinstance(columns, int) and most >= columns:
         raise Unsupported(
             f"that compares feature {most} of {columns}", f"give it {most + 1} features"
         )
     if not isinstance(columns, int):
         raise Unsupported("of a symbolic number of features", "bind the number of features")
-    inner, count = forest.features >= 0, len(forest.features)
+    inner, count = forest.feature_ids >= 0, len(forest.feature_ids)
     below, rows = forest.children[inner], forest.children[~inner]
     if (below < 0).any() or (below >= count).any() or (rows >= len(forest.values)).any():
         raise Unsupported("with a child that is no node", "export the model again")

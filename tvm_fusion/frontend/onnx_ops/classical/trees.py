@@ -235,12 +235,12 @@ def _scores(node: Node, forest: Forest, aggregate: str, dtype: str) -> tuple[Any
 
 def _leaves(node: Node, x: Any, forest: Forest, dtype: str) -> Any:
     """Find the leaf of each row in each tree: int32 [rows, trees]."""
-    is_leaf = forest.features < 0
+    is_leaf = forest.feature_ids < 0
     modes = np.unique(forest.modes[~is_leaf])
     has_missing = bool(forest.missing[~is_leaf].any()) and "float" in node.dtype()
     tables = [
         relax.const(forest.roots, "int32"),
-        relax.const(forest.features, "int32"),
+        relax.const(forest.feature_ids, "int32"),
         relax.const(forest.thresholds, dtype),
         relax.const(forest.children, "int32"),
     ]
