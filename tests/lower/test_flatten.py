@@ -121,26 +121,6 @@ def test_hidden_divisions_leave_contiguous_vectors():
     tvm.ir.assert_structural_equal(sym.Analyzer().simplify(found - start), tirx.const(0, "int64"))
 
 
-@T.prim_func(s_tir=True)
-def image(a: T.Buffer((229376,), "float16"), out: T.Buffer((1171, 14, 14), "float16")):
-    for block in T.thread_binding(T.int64(14336), thread="blockIdx.x"):
-        for k in range(T.int64(2)):
-            for lane in T.vectorized(T.int64(8)):
-                out[
-                    (k * T.int64(114688) + block * T.int64(8) + lane) // T.int64(196),
-                    (k * T.int64(8192) + (block * T.int64(8) + lane) // T.int64(14)) % T.int64(14),
-                    (block * T.int64(8) + lane) % T.int64(14),
-                ] = a[k * T.int64(114688) + block * T.int64(8) + lane]
-
-
-@pytest.mark.cuda_toolchain
-def test_places_in_images_are_vectors_on_gpus():
-    """Of parts of an index that TVM shifts each by itself it makes eight 64-bit numbers."""
-    mod = tvm.IRModule({"main": image.with_attr("global_symbol", "main")})
-    built = tvm.compile(mod, parse("cuda:sm_90a").tvm_target(), tir_pipeline="tvm_fusion")
-    assert "*(uint4*)" in built.mod.imports[0].inspect_source("cuda")
-
-
 @pytest.mark.parametrize("shift", [8192, 8191])
 def test_quotients_of_several_divisors_cancel_together(shift):
     i, k, _ = SYMBOLS

@@ -102,8 +102,9 @@ def contiguous(index: ir.Expr) -> ir.Expr:
         is_left = constant(remainder.b) is None or _shifts(remainder)
         if is_left and str(index.ty.dtype) == "int64":
             index = _without(remainder, index)
-    is_left = str(index.ty.dtype) == "int64" and find(index, tirx.FloorMod)
-    return whole(index) if is_left else index
+    if str(index.ty.dtype) == "int64" and find(index, tirx.FloorMod):
+        return whole(index)
+    return index
 
 
 def _without(remainder: Any, index: ir.Expr) -> ir.Expr:
