@@ -22,6 +22,16 @@ def filled(x, i):
     return torch.full((count, 4), 2.0) + x[:1]
 
 
+def with_loops(x, i):
+    """Sum over the edges that a mask selects and a loop at each node."""
+    nodes = torch.cat([i[i > 1], torch.arange(5)])
+    weights = torch.ones((nodes.shape[0],))
+    degrees = weights.new_zeros((5,)).scatter_add_(0, nodes, weights)
+    edges = (degrees.rsqrt()[nodes] * weights).view(-1, 1) * x.index_select(0, nodes)
+    rows = nodes.view(-1, 1).expand_as(edges)
+    return torch.zeros(5, 4).scatter_add_(0, rows, edges)
+
+
 FUNCTIONS = {
     "nonzero": lambda x, i: torch.nonzero(x > 0),
     "selected": lambda x, i: x[x > 0] * 2,
@@ -31,6 +41,7 @@ FUNCTIONS = {
     "bincount": lambda x, i: torch.bincount(i, minlength=2),
     "repeated": lambda x, i: torch.repeat_interleave(x, i, 0),
     "extent": filled,
+    "loops": with_loops,
     "number": lambda x, i: x * x.sum().item(),
 }
 PADDED = {

@@ -119,3 +119,17 @@ def test_hidden_divisions_leave_contiguous_vectors():
     found = contiguous(index)
     assert not find(found, tirx.FloorMod)
     tvm.ir.assert_structural_equal(sym.Analyzer().simplify(found - start), tirx.const(0, "int64"))
+
+
+@pytest.mark.parametrize("shift", [8192, 8191])
+def test_quotients_of_several_divisors_cancel_together(shift):
+    i, k, _ = SYMBOLS
+    number = [tirx.const(x, "int64") for x in (14, 196, shift, 114688)]
+    side, size, rows, elements = number
+    row = tirx.floormod(k * rows + tirx.floordiv(i, side), side)
+    whole = tirx.floordiv(k * elements + i, size) * size
+    index = whole + row * side + tirx.floormod(i, side)
+    found = contiguous(index)
+    assert (shift == 8191) == found.same_as(index) == bool(find(found, tirx.FloorMod))
+    for values in ([1234, 7, 1], [-40, 1, 1], [5, -9, 1]):
+        assert at(found, values) == at(index, values)

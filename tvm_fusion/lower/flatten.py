@@ -30,6 +30,7 @@ from ..core.polynomial import Polynomials
 from .bf16 import ComputeLegalizeElsewhere, LowerBF16
 from .let import LetInRegisters
 from .storage import SeparateStorage
+from .whole_index import whole
 
 DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
@@ -85,6 +86,7 @@ def contiguous(index: ir.Expr) -> ir.Expr:
     """Put ``a`` for ``a // b * b + a % b``, whatever else is added or factors.
 
     Only where FlattenBuffer does not: where ``b`` is symbolic, or the division was hidden from it.
+    Then where quotients of several divisors cancel together, all of them.
 
     Parameters
     ----------
@@ -100,6 +102,8 @@ def contiguous(index: ir.Expr) -> ir.Expr:
         is_left = constant(remainder.b) is None or _shifts(remainder)
         if is_left and str(index.ty.dtype) == "int64":
             index = _without(remainder, index)
+    if str(index.ty.dtype) == "int64" and find(index, tirx.FloorMod):
+        return whole(index)
     return index
 
 

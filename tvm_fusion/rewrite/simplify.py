@@ -15,6 +15,7 @@ from ..core.flags import Search
 from ..core.untouched import on_rewritable
 from ..frontend.normalize.expand_batch_norm import ExpandBatchNorm
 from ..frontend.normalize.fold_constants import FoldConstants
+from ..frontend.normalize.read_extents import ReadExtents
 from . import rules
 from .batch_matmuls import BatchMatmuls
 from .byte_products import ByteProducts
@@ -68,8 +69,8 @@ class Rewrite:
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every rewritable function."""
         # What is stored depends on the target: FoldConstants of the import did not know it.
-        decompose = (ExpandBatchNorm(), relax.transform.DecomposeOpsForInference(), FoldConstants())
-        mod = on_rewritable(*decompose, *_tidy())(mod)
+        inference = (ExpandBatchNorm(), ReadExtents(), relax.transform.DecomposeOpsForInference())
+        mod = on_rewritable(*inference, FoldConstants(), *_tidy())(mod)
         if self._options.rewrite == "none":
             return mod
         without = self._options.without

@@ -24,6 +24,7 @@ from .integer_power import IntegerPower
 from .keep_calls import KeepCalls
 from .lift_functions import LiftFunctions
 from .multiply_halves import MultiplyHalves
+from .read_extents import ReadExtents
 from .recover_clip import RecoverClip
 from .remove_identities import RemoveIdentities
 from .resolve_shapes import ResolveShapes
@@ -49,6 +50,7 @@ __all__ = [
     "LiftFunctions",
     "MultiplyHalves",
     "NormalizeImport",
+    "ReadExtents",
     "RecoverClip",
     "RemoveIdentities",
     "ResolveShapes",
