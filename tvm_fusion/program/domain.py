@@ -64,6 +64,10 @@ class Domain:
             expr = self._normalise(expr)
         return map_loads(expr, self._simplify_load)
 
+    def positions(self, expr: ir.Expr) -> ir.Expr:
+        """Turn a model's arithmetic of positions into that of indices where it cannot overflow."""
+        return unwrapped(expr, self._bounds)
+
     def equal(self, a: ir.Expr, b: ir.Expr) -> bool:
         """Whether two expressions are proved equal at all points."""
         if a.same_as(b):

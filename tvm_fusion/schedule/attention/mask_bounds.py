@@ -16,6 +16,7 @@ from tvm import ir, sym, tirx
 from ..._tvm.structural import structural_map
 from ...core.expressions import choice, int64, loads, variables
 from ...core.loops import constant, find, index, simplified, substitute
+from ...program.domain import Domain
 from .pattern import Pattern
 
 HIDDEN = -1e30  # finite scores of at most so much are masks, too
@@ -93,6 +94,7 @@ class MaskReader:
         self._takes_loads = takes_loads
         self._key = pattern.key.var
         self._query = None if pattern.query is None else pattern.query.var
+        self._domain = Domain([a for a in (pattern.key, pattern.query) if a is not None])
         self.bounds: list[Bound] = []
         self.hidden: list[float] = []
         self.hides = True  # whether finite masks are what a hidden score is, or are added to it
@@ -135,6 +137,7 @@ class MaskReader:
 
     def _bound(self, condition: ir.Expr) -> Bound | None:
         """Read a comparison that is linear in the position of the key."""
+        condition = self._domain.positions(condition)
         flipped = {tirx.GE: tirx.LE, tirx.GT: tirx.LT}
         a, b, kind = getattr(condition, "a", None), getattr(condition, "b", None), type(condition)
         if kind in flipped:
