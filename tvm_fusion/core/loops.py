@@ -142,10 +142,15 @@ def threads(tag: str, extent: ir.Expr | int, body: Body) -> tirx.For:
 
 
 def sequence(stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """One statement after the other; of none, one that does nothing."""
+    """One statement after the other, but for those that do nothing; of none, one that does."""
+    stmts = [stmt for stmt in stmts if not _is_nothing(stmt)]
     if not stmts:
         return tirx.Evaluate(index(0))
     return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
+
+
+def _is_nothing(stmt: tirx.Stmt) -> bool:
+    return isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, tirx.IntImm)
 
 
 def store_all(

@@ -30,13 +30,13 @@ CAUSES = {
         {},
     ),
     "a shape that is an input": (
-        "(float[2,3] x, int64[2] s) => (float[a,b] y) { y = Tile(x, s) }",
+        "(float[2,3] x, int64[4] s) => (float[a,b] y) { y = Pad(x, s) }",
         {},
-        "operator Tile",
-        "x float32 [2, 3], s int64 [2]",
+        "operator Pad",
+        "x float32 [2, 3], s int64 [4]",
         "bind s with --constant s=VALUE",
-        "(float[2,3] x, int64[2] s) => (float[a,b] y) { y = Tile(x, s) }",
-        {"constants": {"s": np.array([3, 2])}},
+        "(float[2,3] x, int64[4] s) => (float[a,b] y) { y = Pad(x, s) }",
+        {"constants": {"s": np.array([0, 1, 1, 0])}},
     ),
     "an operator of a later opset": (
         "(float[2,3] x) => (float[a,b] y) { y = Gelu(x) }",

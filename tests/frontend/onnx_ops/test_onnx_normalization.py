@@ -37,7 +37,8 @@ def test_training_is_refused(refuses):
     text = refuses(
         "Dropout", {"x": (F32, [3])}, {"y": (F32, [3])}, {"r": np.float32(0.5), "t": np.array(True)}
     )
-    assert "operator Dropout in training mode, which draws random numbers; export the model" in text
+    assert "operator Dropout in training mode, which draws random numbers" in text
+    assert "export the model for inference" in text
 
 
 def test_batch_normalization_in_training(agrees, rng):

@@ -23,7 +23,9 @@ def test_determinants_with_zeros_on_the_diagonal(agrees):
 
 def test_determinants_that_are_refused(refuses):
     y = {"y": (F32, None)}
-    assert "of 17 rows; give it at most 16" in refuses("Det", {"x": (F32, [17, 17])}, y)
+    sentence = refuses("Det", {"x": (F32, [17, 17])}, y)
+    assert "of 17 rows" in sentence
+    assert "give it at most 16" in sentence
 
 
 @pytest.mark.parametrize(

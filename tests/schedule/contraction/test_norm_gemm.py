@@ -11,6 +11,7 @@ from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion.core.template import Refusal
+from tvm_fusion.device import parse
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.pipeline import relax_pipeline
 from tvm_fusion.program.group import Group
@@ -166,7 +167,7 @@ def test_a_few_rows_take_one_kernel(name, rows):
 )
 def test_the_cost_tells_when_rows_take_a_kernel_of_their_own(cores, rows, together):
     """Where there are fewer rows than cores can share, tasks would compute them again."""
-    device = replace(CPU.device, cores=cores, vector_bits=512)
+    device = replace(parse("cpu:x86-64-v4").device, cores=cores)
     params = [tensor("x", rows, 768), tensor("g", 768)]
     members = group(params, layer).members
     one = NormGemm().claim(Group(members), device)
