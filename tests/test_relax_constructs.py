@@ -29,6 +29,10 @@ def test_registered_pipeline(name):
 @pytest.mark.parametrize("name", CASES)
 def test_whole_build(name, tmp_path):
     mod, inputs, expected = CASES[name]
+    if name == "impure_packed":  # TVM's assertion is a function of the compiler's process
+        with pytest.raises(tvm_fusion.UserError, match=r"relax\.run\.assert_op"):
+            tvm_fusion.compile(mod, "cpu")
+        return
     program = tvm_fusion.load(tvm_fusion.compile(mod, "cpu").export(tmp_path / "artifact"))
     specs = program.signatures["main"].inputs
     given = dict(zip([spec.name for spec in specs], leaves(inputs), strict=True))

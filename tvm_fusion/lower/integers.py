@@ -66,6 +66,14 @@ def _loads_integers(body: tirx.Stmt) -> bool:
     return any(is_integer(str(load.ty.dtype)) for load in found)
 
 
+def _folded(kind: type, a: tirx.IntImm, b: tirx.IntImm) -> ir.Expr:
+    """Compute with two literals, modulo 2^bits."""
+    dtype = str(a.ty.dtype)
+    exact = {tirx.Add: int.__add__, tirx.Sub: int.__sub__, tirx.Mul: int.__mul__}[kind]
+    low, high = limits(dtype)
+    return tirx.const((exact(int(a), int(b)) - low) % (high - low + 1) + low, dtype)
+
+
 class _Lowering:
     """Writes expressions for one target."""
 
@@ -106,6 +114,8 @@ class _Lowering:
     def _arithmetic(self, kind: type, a: ir.Expr, b: ir.Expr) -> ir.Expr:
         dtype = str(a.ty.dtype)
         bits = bits_of(dtype)
+        if isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm):
+            return _folded(kind, a, b)  # TVM refuses to cast a literal that does not fit
         if self._in_c:
             if dtype.startswith("u") and bits >= 32:
                 return kind(a, b)

@@ -40,5 +40,5 @@ def test_weights_that_may_be_meant_in_two_orders(onnx_model):
     attrs |= {"max_skip_count": 0, "weights": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
     node = helper.make_node("TfIdfVectorizer", ["x"], ["y"], **attrs)
     model = onnx_model([node], {"x": ("int64", [9])}, {"y": ("float32", None)})
-    with pytest.raises(UserError, match="weights in another order than the outputs; sort the n-gr"):
+    with pytest.raises(UserError, match=r"in another order than the outputs .*; sort the n-gr"):
         import_model(model)

@@ -128,7 +128,9 @@ class ConstantGraph:
         relax.analysis.post_order_visit(expr, visit)
 
     def _leaf(self, expr: Any) -> Node | None:
-        if isinstance(expr, GenericConst):
+        if isinstance(expr, GenericConst) and hasattr(
+            expr.value, "shape"
+        ):  # dtypes are constants, too
             key = ("constant", hash(expr))
             if key not in self._by_key:
                 value = expr.value
