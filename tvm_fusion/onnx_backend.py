@@ -181,8 +181,7 @@ class PreparedModel(BackendRep):
             ranges = {name: _around(extent) for name, extent in free.items()}
             try:
                 return self._compiled(model, ranges, constants, rest)
-            # guard: a compiler may fail in any way where an extent is not known; then it is
-            except Exception:
+            except Exception:  # guard: compilers fail in any way over ranges; extents alone follow
                 self._static.add((rest, bound))
         return self._compiled(model, free, constants, rest)
 

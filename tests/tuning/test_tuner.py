@@ -70,8 +70,9 @@ def trials(path):
 def test_the_best_is_recorded_and_used(tmp_path, bench):
     found = tune(tmp_path, "trials=120")
     assert (found.tasks, found.tuned, found.trials, found.failed, found.fixed) == (2, 2, 120, 0, 1)
-    assert found.us < found.default_us
+    # Narrow vectors have a default that lies nearer to the best.
     is_wide = parse("cpu").device.vector_bits == 512
+    assert found.us < (found.default_us / 2 if is_wide else found.default_us)
     for best in bests(tmp_path):
         if is_wide:
             assert (best.config["mr"], best.config["nr"]) in [(6, 32), (6, 48), (5, 32), (7, 32)]

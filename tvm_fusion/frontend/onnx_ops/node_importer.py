@@ -85,7 +85,7 @@ class NodeImporter(ONNXGraphImporter):
         """Convert a node; of the innermost that fails, the inputs are kept for the sentence."""
         try:
             self._convert(node)
-        except Exception:
+        except Exception:  # guard: raised again, and told as one sentence by Importer.convert
             if not self._failed_advice:
                 self._at, self._converted = _title(node), node
                 self._failed_inputs = described(node, self._nodes)
