@@ -10,6 +10,7 @@ import sys
 import weakref
 import zlib
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 
 # Before TVM is imported: threads that wait for work spin, and tests run side by side.
@@ -217,6 +218,7 @@ class Elsewhere:
         self.folders = weakref.WeakKeyDictionary()
 
     def loading(self, load):
+        @wraps(load)
         def wrapper(path, **options):
             executable = load(path, **options)
             if not options and self._is_fit(executable.manifest):
@@ -231,9 +233,11 @@ class Elsewhere:
         return found["target"]["kind"] == "llvm" and not kept and not found.get("packed_functions")
 
     def running(self, run):
+        @wraps(run)
         def wrapper(executable, inputs, *, function="main", out=None):
             folder = None if out is not None else self.folders.pop(executable, None)
-            if folder is None or not self._is_small(executable, inputs):
+            is_there = folder is not None and folder.exists()
+            if not is_there or not self._is_small(executable, inputs):
                 return run(executable, inputs, function=function, out=out)
             given = {name: np.array(array) for name, array in inputs.items()}
             found = run(executable, inputs, function=function)
@@ -266,6 +270,7 @@ def _elsewhere():
     patch.setattr(Executable, "run", running)
     calling = Executable.__call__
 
+    @wraps(calling)
     def call(executable, /, *positional, out=None, **inputs):
         if positional or out is not None or executable not in elsewhere.folders:
             return calling(executable, *positional, out=out, **inputs)

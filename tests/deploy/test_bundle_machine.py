@@ -6,7 +6,8 @@ import pytest
 from tiny_models import dense
 
 import tvm_fusion
-from tvm_fusion.deploy import bundle, elf, manifest
+from tvm_fusion.deploy import bundle, manifest
+from tvm_fusion.device import elf
 from tvm_fusion.device.probe import machine
 from tvm_fusion.errors import UserError
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from group_kernels import CPU, CUDA, group
+from group_kernels import CUDA, group
 from tvm import relax
 
 from tvm_fusion.core.template import Template
-from tvm_fusion.device import Device
+from tvm_fusion.device import Device, parse
 from tvm_fusion.program.group import Group
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
+
+CPU = parse("cpu:cascadelake")  # its instructions are what some refusals are about
 
 
 @dataclass(frozen=True)

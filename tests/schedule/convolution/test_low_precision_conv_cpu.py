@@ -156,7 +156,8 @@ def test_instructions(name, dtype, window):
     assert 0 < broadcasts * config.vectors <= count
 
 
-def test_a_network_of_half_types_has_no_padded_copies():
+@pytest.mark.parametrize("cpu", ["cpu:x86-64-v3", "cpu:x86-64-v4"])
+def test_a_network_of_half_types_has_no_padded_copies(cpu):
     """Two convolutions are two kernels; their images are blocked between them."""
     weights = [
         np.random.default_rng(n).standard_normal(shape).astype("float16")
@@ -169,7 +170,7 @@ def test_a_network_of_half_types_has_no_padded_copies():
         return x
 
     x = relax.Var("x", relax.TensorType((1, 3, 20, 20), "float16"))
-    with parse("cpu").tvm_target() as target:
+    with parse(cpu).tvm_target() as target:
         mod = relax_pipeline(target=target)(main_module([x], body))
     kernels = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     packed = [len(x.ty.shape) for f in kernels for x in f.params if "packed" in x.name]

@@ -79,12 +79,16 @@ class DepthwiseLoops:
 
         def task() -> tirx.Stmt:
             place = {a.var: b.var for a, b in zip(problem.batch, batch, strict=True)}
-            body = self._band(place, vector.var, band.var, config.lanes)
-            if full < vectors:
-                lanes = problem.channels % config.lanes
-                rest = self._band(place, index(full), band.var, lanes)
-                body = tirx.IfThenElse(vector.var < full, body, rest) if full else rest
-            return body
+            body: tirx.Stmt | None = None
+            for n in reversed(range(full, vectors)):
+                # Blocked results may have vectors beyond the channels, which are zero.
+                lanes = max(0, problem.channels - n * config.lanes)
+                rest = self._band(place, index(n), band.var, lanes)
+                body = rest if body is None else tirx.IfThenElse(vector.var < n + 1, rest, body)
+            if not full:
+                return body
+            whole = self._band(place, vector.var, band.var, config.lanes)
+            return whole if body is None else tirx.IfThenElse(vector.var < full, whole, body)
 
         products = [config.band, problem.x.extent, *(a.extent for a in problem.window)]
         axes = [*batch, vector, band]
@@ -166,8 +170,8 @@ class DepthwiseLoops:
             results, buffers = self._epilogue.tile(
                 acc, (1, columns), first_k, is_last, pixel_place, ranges
             )
-            sums = self._window.loops(place, taps)
-            parts = [clear(acc, problem.contraction.initial), sums, results]
+            sums = [self._window.loops(place, taps)] if lanes else []
+            parts = [clear(acc, problem.contraction.initial), *sums, results]
             return block("tile", sequence(parts), [acc, *buffers])
 
         return loop("tile", count, tile)
