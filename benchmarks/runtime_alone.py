@@ -65,8 +65,10 @@ class RuntimeAlone:
         ------
         Died
             If that ended the process.
+        UserError
+            As it was raised there.
         RuntimeError
-            With the text of what was raised there.
+            With the text of any other exception there.
         """
         with self._lock:
             if self._calls >= _MOST:
@@ -76,12 +78,16 @@ class RuntimeAlone:
             try:
                 pickle.dump((os.fspath(folder), dict(inputs), function, guarded), process.stdin)
                 process.stdin.flush()
-                is_right, answer = pickle.load(process.stdout)
+                outcome, answer = pickle.load(process.stdout)
             except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
                 code = process.wait()
                 self._process = None
                 raise Died(f"signal {-code}" if code < 0 else f"exit code {code}") from error
-        if not is_right:
+        if outcome == "refused":
+            from tvm_fusion import UserError  # not above: the process imports this file first
+
+            raise UserError(answer)
+        if outcome == "failed":
             raise RuntimeError(answer)
         return answer
 
@@ -145,9 +151,11 @@ def main() -> None:
                 executable = tvm_fusion.load(folder)
                 call = _run_guarded if guarded else _run
                 found = call(executable, inputs, function)
-                answer: tuple[bool, Any] = True, {n: np.asarray(a) for n, a in found.items()}
+                answer: tuple[str, Any] = "ran", {n: np.asarray(a) for n, a in found.items()}
+            except tvm_fusion.UserError as error:
+                answer = "refused", str(error)
             except Exception as error:  # guard: raised again where the call came from
-                answer = False, f"{type(error).__name__}: {error}"
+                answer = "failed", f"{type(error).__name__}: {error}"
             pickle.dump(answer, answers)
             answers.flush()
 

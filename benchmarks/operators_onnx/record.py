@@ -102,5 +102,5 @@ def shortened(reason: str) -> str:
     text = re.sub(r"'[^']*'", "'...'", text)
     text = re.sub(r"\((\w+x|output [^)]*|[^()]* and \d+ more|\w+)\)", "", text)
     text = re.sub(r"(operator|operators) '?(\w+)'?( '\.\.\.')?", r"\1 \2", text)
-    text = text.split("; ")[0].replace("|", "/")
+    text = text.split(" (its inputs: ")[0].split("; ")[0].replace("|", "/")
     return re.sub(r"\s+", " ", text).strip(" .")[:110]
