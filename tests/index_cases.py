@@ -177,9 +177,6 @@ ONNX = {
         "{ y = com.microsoft.RotaryEmbedding(a, i, c, s) }",
         7,
     ),
-    "Compress": Indexed(
-        "g (float[5,3] a, bool[5] i) => (float[n,3] y) { y = Compress<axis=0>(a, i) }", 2
-    ),
     "EmbedLayerNormalization": Indexed(
         "g (int32[2,3] i, int32[2,3] i2, float[7,4] w, float[5,4] p, float[7,4] s, float[4] q, "
         "float[4] b) => (float[2,3,4] y, int32[2] m) "
