@@ -56,7 +56,7 @@ def kernel(operator, *shapes, dtypes=(), target="cpu"):
         # A choice.
         (kernel(OP.where, (5, 7), (5, 7), (5, 7), dtypes=("bool", "int8", "int8")), 35),
         # Foreign code by address.
-        (kernel(OP.sort, (5, 7), dtypes=("int32",)), 0),
+        (kernel(OP.sort, (5, 700), dtypes=("int32",)), 0),
     ],
 )
 def test_counts(func, operations):

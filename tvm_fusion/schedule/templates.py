@@ -36,7 +36,7 @@ def _templates(is_gpu: bool) -> tuple[Template, ...]:
         GpuGroupedGemm() if is_gpu else GroupedGemm(),
         PrefixSum(is_gpu),
         Recurrent(is_gpu),
-        *((RankSort(),) if is_gpu else ()),
+        RankSort(is_gpu),
         Single(is_gpu),
     )
 

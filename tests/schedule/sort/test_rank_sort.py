@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_kernels import CUDA, group, kernel, run, tensor
+from group_kernels import CPU, CUDA, group, kernel, run, tensor
 from tvm import relax, tirx
 
 from tvm_fusion.core.loops import find
@@ -10,6 +10,7 @@ from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.sort.template import RankSort
 
 op = relax.op
+SPECS = CPU, CUDA
 
 
 def order(x, axis, falls):
@@ -26,29 +27,35 @@ def drawn(shape, dtype):
     return x
 
 
-def sorted_by_kernel(x, body):
-    members = group([tensor("x", *x.shape, dtype=str(x.dtype))], body, CUDA)
-    claim, func = kernel(RankSort(), members, CUDA)
+def sorted_by_kernel(x, body, spec=CUDA):
+    members = group([tensor("x", *x.shape, dtype=str(x.dtype))], body, spec)
+    claim, func = kernel(RankSort(spec is CUDA), members, spec)
     assert claim.launches == 1
-    return claim.details["config"], run(func, members, {"x": x}, CUDA)
+    return claim.details["config"], run(func, members, {"x": x}, spec)
+
+
+SHAPES = [((3, 1), 1), ((37, 7), 1), ((2, 77, 3), 1), ((5, 130), -1)]
 
 
 @pytest.mark.parametrize("falls", [False, True])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((3, 1), 1), ((37, 7), 1), ((2, 77, 3), 1), ((5, 130), -1), ((1030,), 0)]
+    ("shape", "axis", "spec"),
+    [(*case, spec) for spec in SPECS for case in SHAPES]
+    + [((1030,), 0, CUDA), ((411,), 0, CPU), ((37, 411), 1, CPU)],
 )
-def test_places(shape, axis, dtype, falls):
+def test_places(shape, axis, dtype, falls, spec):
     x = drawn(shape, dtype)
-    _, (places,) = sorted_by_kernel(x, lambda emit, x: op.argsort(x, axis, falls, "int32"))
+    _, (places,) = sorted_by_kernel(x, lambda emit, x: op.argsort(x, axis, falls, "int32"), spec)
     np.testing.assert_array_equal(places, order(x, axis, falls))
 
 
+@pytest.mark.parametrize("spec", SPECS, ids=["cpu", "cuda"])
 @pytest.mark.parametrize("k", [1, 4])
 @pytest.mark.parametrize("parts", ["both", "values", "indices"])
-def test_the_first(parts, k):
+def test_the_first(parts, k, spec):
     x = drawn((6, 45), "int32")
-    _, found = sorted_by_kernel(x, lambda emit, x: op.topk(x, k, 1, parts, True, "int64"))
+    _, found = sorted_by_kernel(x, lambda emit, x: op.topk(x, k, 1, parts, True, "int64"), spec)
     places = order(x, 1, True)[:, :k]
     right = {"values": [np.take_along_axis(x, places, 1)], "indices": [places]}
     right["both"] = right["values"] + right["indices"]
@@ -78,14 +85,29 @@ def test_long_rows_in_chunks_and_slices():
 
 def test_many_rows_are_a_grid_that_devices_take():
     members = group([tensor("x", 70000, 40, dtype="int32")], lambda e, x: op.argsort(x), CUDA)
-    _, func = kernel(RankSort(), members, CUDA)
+    _, func = kernel(RankSort(is_gpu=True), members, CUDA)
     bound = [x for x in find(func.body, tirx.For) if x.thread_binding is not None]
     extents = {x.thread_binding.thread_tag: int(x.extent) for x in bound}
     assert extents["blockIdx.x"] == 70000
     assert extents["blockIdx.y"] == 1  # which ends at 65,535
 
 
+@pytest.mark.parametrize(
+    ("body", "keys"),
+    [(op.argsort, 512), (lambda x: op.topk(x, 3, ret_type="indices"), 128)],
+    ids=["argsort", "topk"],
+)
+def test_long_rows_of_a_cpu_are_left_to_tvm(body, keys):
+    found = [
+        RankSort(is_gpu=False).claim(
+            group([tensor("x", 4, n, dtype="int32")], lambda e, x: body(x), CPU), CPU.device
+        )
+        for n in (keys, keys + 1)
+    ]
+    assert [isinstance(one, Refusal) for one in found] == [False, True]
+
+
 def test_rows_that_are_merged_are_left_to_tvm():
     for shape in [(1, 40000), (4000, 2000)]:
         members = group([tensor("x", *shape, dtype="int32")], lambda e, x: op.argsort(x), CUDA)
-        assert isinstance(RankSort().claim(members, CUDA.device), Refusal)
+        assert isinstance(RankSort(is_gpu=True).claim(members, CUDA.device), Refusal)

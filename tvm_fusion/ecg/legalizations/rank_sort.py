@@ -1,4 +1,4 @@
-"""Sorts of integers on a GPU as ranks: how many numbers stand before each.
+"""Sorts of integers as ranks: how many numbers stand before each.
 
     rank[.., i, ..] = sum over j of (key j stands before key i)
     y[.., rank[.., i, ..], ..] = key or number of i          of topk, where the rank is below k
@@ -6,7 +6,8 @@
 Equal keys keep their order. On an H200, 1,024 float32 numbers take 3.5 us, 8,192 17.3 (PyTorch 20.8
 and 47.7); 8,192 of int64, whose comparisons take two instructions, 35.7. TVM's own way, 24 us of
 1,024, sorts pieces of 128 and launches a merge for each factor of two behind that, all of it in
-global memory.
+global memory. On a CPU TVM's function sorts row after row by one thread, and is in a library that a
+process has to load beside the runtime.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ...core.loops import index, loop, sequence, when
 
 SORTS = ("relax.sort", "relax.argsort", "relax.topk")
 SHORT = 1024  # keys of a row that cost less to compare than to merge, however many rows there are
+SHORT_CPU = 512  # a row of so many in 25 us, TVM's sort 95 (one thread of Zen 3)
+SHORT_TOPK_CPU = 128  # TVM's topk of the first few does not sort the others
 COMPARISONS = 1 << 28  # of longer rows: 16,384 keys of one
 LONGEST = 1 << 15
 
@@ -70,23 +73,26 @@ def order_of(name: str, attrs: Any, rank: int) -> tuple[int, bool, tuple[str, ..
 
 
 def has_kernel(call: relax.Call) -> bool:
-    """Whether keys are integers of static rows, short enough to compare all, on a GPU."""
+    """Whether keys are integers of static rows, short enough to compare all."""
     target = Target.current(allow_none=True)
-    if target is None or "gpu" not in target.keys or str(call.op.name) not in SORTS:
+    if target is None or str(call.op.name) not in SORTS:
         return False
     ty = call.args[0].ty
     if not isinstance(ty.shape, relax.ShapeExpr) or ty.ndim == 0:
         return False
     dtype, shape = str(ty.dtype.dtype), list(ty.shape.values)
-    return dtype.startswith(("int", "uint")) and fits(shape, int(call.attrs.axis))
+    found = fits(str(call.op.name), shape, int(call.attrs.axis), "gpu" in target.keys)
+    return found and dtype.startswith(("int", "uint"))
 
 
-def fits(shape: Sequence[Any], axis: int) -> bool:
+def fits(name: str, shape: Sequence[Any], axis: int, is_gpu: bool) -> bool:
     """Whether comparing all keys of a row costs less than merges."""
     if not all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in shape):
         return False
     keys = int(shape[axis])
     rows = math.prod(map(int, shape)) // keys
+    if not is_gpu:
+        return keys <= (SHORT_TOPK_CPU if name == "relax.topk" else SHORT_CPU)
     return keys <= SHORT or (keys <= LONGEST and rows * keys * keys <= COMPARISONS)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import ir
+from tvm import DataType, ir
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class SortProblem:
     def keys(self) -> int:
         """Of a row."""
         return int(self.source.shape[self.axis])
+
+    @property
+    def bytes(self) -> int:
+        """Of a key."""
+        return int(DataType(str(self.source.dtype)).itemsize)
 
     @property
     def kept(self) -> int:

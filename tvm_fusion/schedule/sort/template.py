@@ -13,14 +13,18 @@ from ...device import Device
 from ...ecg.legalizations.rank_sort import SORTS, fits, order_of
 from ...program.group import Group
 from .config import RankSortConfig
+from .cpu import CpuRankSortConfig, sort_cpu
 from .gpu import sort_gpu
 from .problem import SortProblem
 
 
 class RankSort(Template):
-    """A sort, its places, or the first k of both, of integers on a GPU."""
+    """A sort, its places, or the first k of both, of integers."""
 
     name = "rank_sort"
+
+    def __init__(self, is_gpu: bool) -> None:
+        self._is_gpu = is_gpu
 
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim one operator of rows that are short enough to compare all keys."""
@@ -30,13 +34,19 @@ class RankSort(Template):
         (given,) = group.inputs
         rank = len(given.shape)
         axis, falls, outputs = order_of(op.record.name, op.record.attrs, rank)
-        if not given.dtype.startswith(("int", "uint")) or not fits(given.shape, axis):
+        is_short = fits(op.record.name, given.shape, axis, self._is_gpu)
+        if not given.dtype.startswith(("int", "uint")) or not is_short:
             return Refusal("not_mine", f"{op.title} is of rows that are merged.")
         kinds = dict(zip(op.results, outputs, strict=True))
         # Results that nothing reads are no parameters.
         found = [(declare(r.shape, r.dtype, "y"), kinds[r] == "values") for r in group.outputs]
         problem = SortProblem(declare(given.shape, given.dtype, "x"), tuple(found), axis, falls)
-        config = RankSortConfig.of(problem.rows, problem.keys, given.dtype, device)
+        config: RankSortConfig | CpuRankSortConfig
+        if self._is_gpu:
+            config = RankSortConfig.of(problem.rows, problem.keys, given.dtype, device)
+        else:
+            config = CpuRankSortConfig.of(problem, device)
+        on_gpu = config if isinstance(config, RankSortConfig) else None
         return Claim(
             self,
             group,
@@ -44,8 +54,8 @@ class RankSort(Template):
             bytes=group.bytes,
             flops=problem.rows * problem.keys**2,
             parallelism=problem.rows * problem.keys,
-            shared_bytes=config.shared_bytes,
-            registers=config.registers,
+            shared_bytes=on_gpu.shared_bytes if on_gpu else 0,
+            registers=on_gpu.registers if on_gpu else 0,
             details={"problem": problem, "config": config},
         )
 
@@ -53,7 +63,12 @@ class RankSort(Template):
         """Write the kernel."""
         problem, config = claim.details["problem"], claim.details["config"]
         params = [problem.source, *(target for target, _ in problem.targets)]
-        func = tirx.PrimFunc(params, block("root", sort_gpu(problem, config))).with_attrs(
+        body = (
+            sort_gpu(problem, config)
+            if isinstance(config, RankSortConfig)
+            else sort_cpu(problem, config)
+        )
+        func = tirx.PrimFunc(params, block("root", body)).with_attrs(
             {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
         )
         return Emission.one(func, claim.group)
