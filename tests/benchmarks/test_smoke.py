@@ -24,7 +24,6 @@ COMMANDS = {
     "operators_onnx": ["--only", "^test_relu_cpu$", "--workers", "1"],
     "operators_speed": ["--render"],
     "recompose": ["--render"],
-    "robustness": ["--render"],
     "rpc_workers": ["--workers", "1", "--trials", "2", "--seconds", "0.01"],
     "summary": [],
     "symbolic": ["--render"],
@@ -36,6 +35,7 @@ COMMANDS = {
 TORCH = {
     "bfloat16": ["--help"],
     "operators_torch": ["--render"],
+    "robustness": ["--render"],
     "zoo.export": ["--help"],
 }
 #: What measures for minutes, or on a GPU, or a checkout of other sources: its command line is read
