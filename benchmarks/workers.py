@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from tvm_fusion._descriptors import is_readable
@@ -103,3 +104,28 @@ def share(
     for thread in threads:
         thread.start()
     return threads
+
+
+def gather(
+    items: Iterable[Any], count: int, serve: Callable[[Iterator[Any]], Iterator[Any]]
+) -> Iterator[Any]:
+    """Yield, as they come, what ``serve`` yields in some threads; what one raises is raised."""
+    done: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+
+    def thread(left: Iterator[Any]) -> None:
+        try:
+            for result in serve(left):
+                done.put(("result", result))
+            done.put(("end", None))
+        except BaseException as error:  # guard: raised where the results are read
+            done.put(("error", error))
+
+    running = len(share(items, count, thread))
+    while running:
+        kind, value = done.get()
+        if kind == "error":
+            raise value
+        if kind == "end":
+            running -= 1
+        else:
+            yield value

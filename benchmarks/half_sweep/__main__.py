@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from benchmarks import records, workers
@@ -86,9 +85,8 @@ def _tasks(options: argparse.Namespace) -> Iterator[str]:
 
 def _swept(tasks: list[str], jobs: int, limit: float) -> Iterator[tuple[str, dict[str, Any]]]:
     """Run tasks in worker processes; one that dies or hangs costs what is left of its task."""
-    done: SimpleQueue[tuple[str, dict[str, Any]] | None] = SimpleQueue()
 
-    def serve(left: Iterator[str]) -> None:
+    def serve(left: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         worker = None
         for task in left:
             worker = worker or _started()
@@ -101,25 +99,17 @@ def _swept(tasks: list[str], jobs: int, limit: float) -> Iterator[tuple[str, dic
                     break
                 name = answer.pop("name")
                 missing.pop(name, None)
-                done.put((f"{framework} {dtype} {name}", answer))
+                yield f"{framework} {dtype} {name}", answer
             else:
                 reason = worker.ended() if line == "" else f"longer than {limit:g} s"
                 for name in missing:
-                    found = {"outcome": "crash", "reason": reason}
-                    done.put((f"{framework} {dtype} {name}", found))
+                    yield f"{framework} {dtype} {name}", {"outcome": "crash", "reason": reason}
                 worker.close()
                 worker = None
         if worker is not None:
             worker.close()
-        done.put(None)
 
-    left = len(workers.share(tasks, jobs, serve)) if tasks else 0
-    while left:
-        result = done.get()
-        if result is None:
-            left -= 1
-        else:
-            yield result
+    yield from workers.gather(tasks, jobs, serve)
 
 
 def _started() -> workers.Worker:

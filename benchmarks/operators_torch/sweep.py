@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import Any
 
 from benchmarks import workers
@@ -39,9 +38,8 @@ def sweep(
     limit : float
         Seconds a sample; beyond, it is recorded as hanging.
     """
-    done: SimpleQueue[CaseResult | None] = SimpleQueue()
 
-    def serve(left: Iterator[tuple[str, str]]) -> None:
+    def serve(left: Iterator[tuple[str, str]]) -> Iterator[CaseResult]:
         worker, served = _Worker(limit), 0
         for name, dtype in left:
             result, first = CaseResult(name, dtype), -1
@@ -52,17 +50,10 @@ def sweep(
                 if first is not None or served > _SAMPLES_A_WORKER:
                     worker.close()
                     worker, served = _Worker(limit), 0
-            done.put(result)
-        worker.close()
-        done.put(None)
-
-    left = len(workers.share(cases, jobs, serve))
-    while left:
-        result = done.get()
-        if result is None:
-            left -= 1
-        else:
             yield result
+        worker.close()
+
+    yield from workers.gather(cases, jobs, serve)
 
 
 class _Worker(workers.Worker):
