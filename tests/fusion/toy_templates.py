@@ -14,7 +14,7 @@ from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.plan import Plan, plan
 
-SPEC = parse("cpu:x86-64-v4")
+SPEC = parse("cpu")
 
 
 def claimed(template, group) -> Claim:
