@@ -9,7 +9,6 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tvm_fusion
-from tvm_fusion.errors import UserError
 
 TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 CODES = {name: helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in TYPES}
@@ -109,11 +108,7 @@ BINARY = {
 
 @pytest.mark.parametrize(
     ("rewrite", "results"),
-    [
-        # Until two literals whose product leaves the type are folded: TVM refuses the literal.
-        pytest.param("search", 5, marks=pytest.mark.xfail(raises=UserError, strict=False)),
-        pytest.param("none", 40, marks=[pytest.mark.slow, pytest.mark.xfail(raises=UserError)]),
-    ],
+    [("search", 5), pytest.param("none", 40, marks=pytest.mark.slow)],
 )
 def test_drawn_expressions_agree_with_numpy(tmp_path, rewrite, results):
     rng = np.random.default_rng()
@@ -173,6 +168,36 @@ def test_what_simplifiers_take_for_unbounded(tmp_path):
             "h": np.prod(x + np.int32(2), keepdims=True, dtype="int32"),
             "i": np.mod(-x, np.int32(10)),
         }
+    for name, value in expected.items():
+        np.testing.assert_array_equal(got[name], value, name)
+
+
+CHAINS = """g (int32[9] x, int64[9] w) => (int32[9] a, bool[9] b, int64[9] c, bool[9] d,
+        bool[9] e, bool[9] f, int32[9] h)
+    <int32 most = {2147483647}, int64 last = {9223372036854775807}, int32 hundred = {100},
+     int64 many = {100}, int32 one = {1}, int32 zero = {0}> {
+    x2 = Add(x, x)  q = Div(x2, most)  a = Mod<fmod = 1>(q, hundred)  b = Less(q, hundred)
+    p = Div(w, last)  c = Div(p, many)  d = Less(p, many)
+    y = Cast<to = 3>(x)  y32 = Cast<to = 6>(y)  m = Sub(y32, one)  e = Less(m, most)
+    n = Add(y32, one)  least = Sub(zero, most)  f = Greater(n, least)
+    h = Div(x, zero)
+}"""
+
+
+def test_constants_of_chains_are_not_gathered(tmp_path):
+    """A quotient of 64 bits was less than 100 only where its dividend was less than -100."""
+    text = '<ir_version: 9, opset_import: ["": 18]>' + CHAINS
+    x = np.array([2**31 - 1, -(2**31), 2**30, -(2**30), 5, 0, 12345, -9, 100], "int32")
+    w = x.astype("int64") * 2**32
+    executable = tvm_fusion.load(
+        tvm_fusion.compile(onnx.parser.parse_model(text), "cpu").export(tmp_path / "chains")
+    )
+    got = executable.run({"x": x, "w": w})
+    with np.errstate(over="ignore"):
+        q = truncated_quotient(x + x, np.int32(2**31 - 1))
+    p = truncated_quotient(w, np.int64(2**63 - 1))
+    expected = {"a": np.fmod(q, 100), "b": q < 100, "c": truncated_quotient(p, np.int64(100))}
+    expected |= {"d": p < 100, "e": np.ones(9, bool), "f": np.ones(9, bool), "h": np.zeros(9)}
     for name, value in expected.items():
         np.testing.assert_array_equal(got[name], value, name)
 

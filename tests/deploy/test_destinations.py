@@ -183,3 +183,17 @@ def test_results_are_not_paged_in_at_every_call(tmp_path):
     for _ in range(10):
         model(x=x)
     assert faults() - before < 3 * 4096  # of 10 times 4096 pages
+
+
+def test_extents_that_elements_tell_are_no_destinations(tmp_path):
+    """A product of such extents: shapes of parameters are checked before any is known."""
+    nodes = [("Reshape", ["x", "s"], ["r"]), ("Flatten", ["r"], ["y"])]
+    inputs = [("x", T.FLOAT, [6, 4, 4]), ("s", T.INT64, [4])]
+    run = load(tmp_path, nodes, inputs, [("y", T.FLOAT, ["p", "q"])])
+    x = draw(6, 4, 4)
+    for shape in ([2, 3, 4, 4], [96, 1, 1, 1]):
+        found = run(x=x, s=np.asarray(shape, "int64"))["y"]
+        np.testing.assert_array_equal(found, x.reshape(shape[0], -1))
+    out = {"y": np.empty((2, 48), "float32")}
+    run(x=x, s=np.asarray([2, 3, 4, 4], "int64"), out=out)
+    np.testing.assert_array_equal(out["y"], x.reshape(2, 48))

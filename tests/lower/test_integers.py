@@ -69,6 +69,21 @@ def test_bits_of_floats_stay(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_quotients_by_constants_have_no_guard(target):
+    def quotient(name, divisor, dtype="int32"):
+        return lowered(
+            lambda a, _: wrapping(name, dtype, a, tirx.const(divisor, dtype)), target, dtype
+        )[0]
+
+    assert isinstance(quotient("truncdiv", 3), tirx.Div)
+    assert isinstance(quotient("truncmod", -7), tirx.Mod)
+    assert isinstance(quotient("floordiv", 3, "uint32"), tirx.Div)
+    assert isinstance(quotient("floordiv", 8), tirx.RShift)
+    assert isinstance(quotient("floormod", 8), tirx.BitwiseAnd)
+    assert isinstance(quotient("floormod", 3), tirx.Select)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_casts_choose_what_does_not_fit(target):
     got, a, _ = lowered(lambda a, _: wrapping("cast", "int32", a), target, "int32", "float32")
     assert isinstance(got, tirx.Select)

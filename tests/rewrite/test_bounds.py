@@ -55,6 +55,7 @@ def test_integers_wrap_around():
     graph, x = graph_of("int32")
     assert graph[graph.call(op.multiply, x, x)].bounds == ANY
     assert graph[build(graph, x, op.abs)].bounds == ANY
+    assert graph[build(graph, x, op.nn.relu, op.mean)].bounds == ANY
     graph, x = graph_of("uint8")
     assert graph[graph.call(op.subtract, x, x)].bounds.low == 0
 

@@ -13,6 +13,18 @@ from .expressions import call_name, choice
 Interval = tuple[int, int]  # both included
 Bounds = Mapping[ir.Var, Interval]
 _ANY = (-(1 << 200), 1 << 200)
+# Operators of :mod:`tvm_fusion.core.integers`, as what they compute where nothing overflows.
+_WRAPPING: dict[str, type] = {
+    "wrapping_add": tirx.Add,
+    "wrapping_sub": tirx.Sub,
+    "wrapping_mul": tirx.Mul,
+    "wrapping_truncdiv": tirx.Div,
+    "wrapping_truncmod": tirx.Mod,
+    "wrapping_floordiv": tirx.FloorDiv,
+    "wrapping_floormod": tirx.FloorMod,
+    "wrapping_shift_left": tirx.LShift,
+    "wrapping_shift_right": tirx.RShift,
+}
 
 
 def limits(dtype: str) -> Interval:
@@ -69,46 +81,53 @@ def _found(expr: Any, bounds: Bounds) -> Interval | None:
     if chosen is not None:
         first, second = (range_of(value, bounds) for value in chosen[1:])
         return min(first[0], second[0]), max(first[1], second[1])
-    if call_name(expr) == "likely":
+    name = call_name(expr)
+    if name == "likely" or (name == "wrapping_cast" and _is_integer(expr.args[0])):
         return range_of(expr.args[0], bounds)
+    if name in _WRAPPING:
+        return _of_operator(_WRAPPING[name], *(range_of(arg, bounds) for arg in expr.args))
     if not hasattr(expr, "a") or not hasattr(expr, "b"):
         return None
     if str(expr.ty.dtype).startswith("bool"):
         return 0, 1
-    return _of_operator(expr, range_of(expr.a, bounds), range_of(expr.b, bounds))
+    return _of_operator(type(expr), range_of(expr.a, bounds), range_of(expr.b, bounds))
 
 
-def _of_operator(expr: Any, a: Interval, b: Interval) -> Interval | None:
-    if isinstance(expr, tirx.Add):
+def _is_integer(expr: Any) -> bool:
+    return str(expr.ty.dtype).startswith(("int", "uint"))
+
+
+def _of_operator(kind: type, a: Interval, b: Interval) -> Interval | None:
+    if kind is tirx.Add:
         return a[0] + b[0], a[1] + b[1]
-    if isinstance(expr, tirx.Sub):
+    if kind is tirx.Sub:
         return a[0] - b[1], a[1] - b[0]
-    if isinstance(expr, tirx.Mul):
+    if kind is tirx.Mul:
         corners = [x * y for x in a for y in b]
         return min(corners), max(corners)
-    if isinstance(expr, tirx.Min):
+    if kind is tirx.Min:
         return min(a[0], b[0]), min(a[1], b[1])
-    if isinstance(expr, tirx.Max):
+    if kind is tirx.Max:
         return max(a[0], b[0]), max(a[1], b[1])
-    if isinstance(expr, tirx.FloorMod) and b[0] > 0:
+    if kind is tirx.FloorMod and b[0] > 0:
         return 0, b[1] - 1
-    if isinstance(expr, tirx.Mod) and b[0] > 0:
+    if kind is tirx.Mod and b[0] > 0:
         return (0 if a[0] >= 0 else 1 - b[1]), b[1] - 1
-    if isinstance(expr, tirx.FloorDiv) and b[0] > 0:
+    if kind is tirx.FloorDiv and b[0] > 0:
         corners = [x // y for x in a for y in b]
         return min(corners), max(corners)
-    if isinstance(expr, tirx.Div) and b[0] > 0:
+    if kind is tirx.Div and b[0] > 0:
         return min(a[0], 0), max(a[1], 0)
-    if isinstance(expr, tirx.BitwiseAnd):
+    if kind is tirx.BitwiseAnd:
         most = [bound[1] for bound in (a, b) if bound[0] >= 0]
         return (0, min(most)) if most else None
-    if isinstance(expr, tirx.LShift | tirx.RShift):
-        return _of_shift(expr, a, b)
+    if kind in (tirx.LShift, tirx.RShift):
+        return _of_shift(kind, a, b)
     return None
 
 
-def _of_shift(expr: Any, a: Interval, b: Interval) -> Interval | None:
+def _of_shift(kind: type, a: Interval, b: Interval) -> Interval | None:
     if b[0] < 0 or b[1] >= 64:
         return None
-    corners = [x << y if isinstance(expr, tirx.LShift) else x >> y for x in a for y in b]
+    corners = [x << y if kind is tirx.LShift else x >> y for x in a for y in b]
     return min(corners), max(corners)

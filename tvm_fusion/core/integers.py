@@ -13,7 +13,10 @@ the last of them.
     wrapping_shift_left, wrapping_shift_right                 beyond the width: 0, or the sign
     wrapping_cast                                             low bits; of floats see there
 
-What provably stays in its type's range is left as it is: matrix products of bytes, positions.
+Sums and products that provably stay in their type's range are left as they are: matrix products of
+bytes, positions. Quotients and remainders are not: the simplifier multiplies divisors of a chain,
+and a divisor by what the quotient is compared with, beyond the type's range. Constants near the
+limits of a type are kept from it for the same reason.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from typing import Any
 import tvm
 from tvm import ir, tirx
 
-from .._tvm.structural import structural_map
-from .expressions import call_name, choice
+from .._tvm.structural import structural_map, structural_walk
+from .expressions import call_name, choice, variables
 from .integer_ranges import Bounds, limits, range_of
 
 PREFIX = "wrapping_"
@@ -40,7 +43,8 @@ _DIVISIONS: dict[type, str] = {
 _SHIFTS: dict[type, str] = {tirx.LShift: "shift_left", tirx.RShift: "shift_right"}
 _KINDS = {**_ARITHMETIC, **_DIVISIONS, **_SHIFTS}
 NAMES = frozenset(PREFIX + name for name in (*_KINDS.values(), "cast"))
-_PLAIN = {PREFIX + name: kind for kind, name in _ARITHMETIC.items()}
+_PLAIN = {PREFIX + name: kind for kind, name in (_ARITHMETIC | _DIVISIONS).items()}
+_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 _PURE = tirx.CallEffectKind.Pure.value
 
 
@@ -122,13 +126,15 @@ class _Wrapping:
     def _wrap(self, expr: ir.Expr) -> ir.Expr:
         """Replace the outermost operation of an expression on data, if it may overflow."""
         dtype = str(expr.ty.dtype)
+        kind = type(expr)
+        if kind in _COMPARISONS:
+            return self._compare(expr)
         if not is_integer(dtype):
             return expr
         if isinstance(expr, tirx.Cast):
             return self._cast(expr)
-        kind = type(expr)
         if kind in _ARITHMETIC:
-            if fits(expr, self._ranges):
+            if fits(expr, self._ranges) and not self._may_gather(expr):
                 return expr
             return wrapping(_ARITHMETIC[kind], dtype, expr.a, expr.b)
         if kind in _DIVISIONS:
@@ -148,12 +154,25 @@ class _Wrapping:
             return expr
         return expr if fits(expr, self._ranges) else wrapping("cast", dtype, expr.value)
 
+    def _may_gather(self, expr: Any) -> bool:
+        """Whether the simplifier's sum or product of constants of a chain may leave the type.
+
+        Of a number that is always the same, 0 for instance, any product is in range.
+        """
+        low, high = range_of(expr, self._ranges)
+        return low == high or _is_large(expr.a) or _is_large(expr.b)
+
+    def _compare(self, expr: Any) -> ir.Expr:
+        """Hide a constant near a type's limits: ``x - 1 == c`` becomes ``x == c + 1``."""
+        if not is_integer(str(expr.a.ty.dtype)):
+            return expr
+        operands = [_hidden(e) if _is_large(e) else e for e in (expr.a, expr.b)]
+        return type(expr)(*operands) if any(_is_large(e) for e in (expr.a, expr.b)) else expr
+
     def _divide(self, expr: Any, name: str) -> ir.Expr:
-        """Guard a quotient or remainder whose divisor may be 0 or, of INT_MIN, -1."""
+        """Guard a quotient or remainder from the simplifier, and from divisors that end it."""
         dtype, divisor = str(expr.ty.dtype), expr.b
         low, high = range_of(divisor, self._ranges)
-        if low > 0 or high < -1:
-            return expr
         if low == high == -1:
             zero = tirx.const(0, dtype)
             return zero if name.endswith("mod") else wrapping("sub", dtype, zero, expr.a)
@@ -183,6 +202,10 @@ def unwrapped(expr: ir.Expr, ranges: Bounds) -> ir.Expr:
     def plain(call: ir.Call) -> ir.Expr:
         kind, name = _PLAIN.get(call_name(call)), call_name(call)
         if kind is not None:
+            if all(isinstance(arg, tirx.IntImm) for arg in call.args):
+                return call  # a constant that is hidden
+            if kind in _DIVISIONS and not _divides_positions(call, ranges):
+                return call
             made = kind(*call.args)
         elif name == PREFIX + "cast" and is_integer(str(call.args[0].ty.dtype)):
             made = tirx.Cast(str(call.ty.dtype), call.args[0])
@@ -198,6 +221,40 @@ def fits(expr: ir.Expr, ranges: Bounds) -> bool:
     low, high = range_of(expr, ranges, exact=True)
     least, most = limits(str(expr.ty.dtype))
     return least <= low and high <= most
+
+
+def _divides_positions(call: ir.Call, ranges: Bounds) -> bool:
+    """Whether a quotient or remainder is one of index variables, by a number above 0."""
+    dividend, divisor = call.args
+    return (
+        range_of(divisor, ranges)[0] > 0
+        and not any(wraps(node) or isinstance(node, ir.TensorLoad) for node in _nodes(dividend))
+        and all(var in ranges for var in variables(dividend))
+    )
+
+
+def _nodes(expr: ir.Expr) -> list[ir.Expr]:
+    found: list[ir.Expr] = []
+    structural_walk(expr, ((ir.Call, ir.TensorLoad), found.append))
+    return found
+
+
+def _is_large(expr: ir.Expr) -> bool:
+    """Whether a constant is so large that the sum of a few may leave its type.
+
+    The simplifier does so in types that indices have.
+    """
+    if not isinstance(expr, tirx.IntImm):
+        return False
+    bits = bits_of(str(expr.ty.dtype))
+    return bits >= 32 and abs(int(expr)) > 1 << bits - 2
+
+
+def _hidden(constant: tirx.IntImm) -> ir.Expr:
+    """Write a constant as a sum that only this package adds."""
+    dtype, value = str(constant.ty.dtype), int(constant)
+    half = value // 2
+    return wrapping("add", dtype, tirx.const(half, dtype), tirx.const(value - half, dtype))
 
 
 def is_integer(dtype: str) -> bool:

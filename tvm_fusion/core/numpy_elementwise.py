@@ -98,6 +98,9 @@ def truncated(numbers: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def _clip(_call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     array, low, high = operands
+    if array.dtype.kind in "iu":  # numpy refuses a bound that the type has not
+        info = np.iinfo(array.dtype)
+        low, high = (min(max(end, info.min), info.max) for end in (low, high))
     return np.minimum(np.maximum(wide(array), low), high)
 
 

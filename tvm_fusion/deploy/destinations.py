@@ -12,6 +12,7 @@ constant or the same tensor twice, is no destination, and is returned as before.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -20,6 +21,7 @@ from tvm import ir, relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from ..core.expressions import variables
 from .manifest import INTO
 
 DESTINATIONS = "tvm_fusion.destinations"  # attribute: the results that are parameters, ascending
@@ -106,7 +108,7 @@ class _Passing:
         leaves = self._leaves(self._func.body.body)
         chosen: dict[ir.Var, int] = {}
         for number, leaf in enumerate(leaves):
-            alloc = self._allocation(leaf)
+            alloc = self._allocation(leaf) if self._is_told(leaf.ty) else None
             if alloc is not None and alloc not in chosen and self._is_only_for_kernels(alloc):
                 chosen[alloc] = number
         if not chosen:
@@ -123,6 +125,26 @@ class _Passing:
             [*self._func.params, *params.values()], body, self._func.ret_ty, self._func.is_pure
         )
         return result.with_attrs(attrs)
+
+    def _is_told(self, ty: Any) -> bool:
+        """Whether extents that are computed are so from extents of inputs.
+
+        TVM 0.27 checks shapes of parameters first, where what is read from data is not known yet.
+        """
+        extents = [] if not isinstance(ty, relax.TensorType) or ty.shape is None else ty.shape
+        computed = [e for e in extents if not isinstance(e, ir.Var)]
+        return all(var in self._symbols for extent in computed for var in variables(extent))
+
+    @cached_property
+    def _symbols(self) -> set[ir.Var]:
+        """Symbols that a caller's tensors show."""
+        shapes = [
+            param.ty.shape if isinstance(param.ty, relax.TensorType) else param.ty
+            for param in self._func.params
+            if isinstance(param.ty, relax.TensorType | relax.ShapeType)
+        ]
+        extents = [shape.values or () for shape in shapes if shape is not None]
+        return {e for values in extents for e in values if isinstance(e, ir.Var)}
 
     @staticmethod
     def _bound(binding: relax.Binding, params: dict[ir.Var, ir.Var]) -> relax.Binding:

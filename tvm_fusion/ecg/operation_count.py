@@ -8,6 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from ..core.expressions import call_name
+from ..core.integers import NAMES
 
 # In units of one addition. Division, square roots: a reciprocal estimate and Newton's steps.
 # Transcendentals: range reduction and a polynomial, or a special function unit at a quarter rate
@@ -20,6 +21,7 @@ _WEIGHTS = {
     **dict.fromkeys(("copysign", "isnan", "isinf", "isfinite", "likely"), 1),
     **dict.fromkeys(("shift_left", "shift_right"), 1),
     **dict.fromkeys((f"bitwise_{name}" for name in ("and", "or", "xor", "not")), 1),
+    **{name: _DIVISION if name.endswith(("div", "mod")) else 1 for name in NAMES},
 }
 _ARITHMETIC = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max, tirx.And, tirx.Or, tirx.Not),

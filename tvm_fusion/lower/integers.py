@@ -148,6 +148,9 @@ class _Lowering:
 
     def _quotient(self, name: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
         dtype = str(a.ty.dtype)
+        low, high = range_of(b, {})
+        if low > 0 or high < -1:
+            return _divided(name, a, b)
         zero, one = _const(0, dtype), _const(1, dtype)
         is_zero = tirx.EQ(b, zero)
         if dtype.startswith("u"):
@@ -156,19 +159,11 @@ class _Lowering:
             return tirx.Select(is_zero, zero, made)
         is_minus_one = tirx.EQ(b, _const(-1, dtype))
         divisor = tirx.Select(tirx.Or(is_zero, is_minus_one), one, b)
-        rest = tirx.Mod(a, divisor)
-        below = tirx.And(
-            tirx.NE(rest, zero), tirx.LT(tirx.BitwiseXor(rest, divisor), zero)
-        )  # the remainder has the other sign
-        if name == "truncmod":
-            return rest
-        if name == "floormod":
-            return tirx.Select(below, rest + divisor, rest)
-        quotient = tirx.Div(a, divisor)
-        if name == "floordiv":
-            quotient = tirx.Select(below, quotient - one, quotient)
+        made = _divided(name, a, divisor)
+        if name.endswith("mod"):
+            return made
         negated = self._arithmetic(tirx.Sub, zero, a)
-        return tirx.Select(is_zero, zero, tirx.Select(is_minus_one, negated, quotient))
+        return tirx.Select(is_zero, zero, tirx.Select(is_minus_one, negated, made))
 
     def _cast(self, dtype: str, value: ir.Expr) -> ir.Expr:
         source = str(value.ty.dtype)
@@ -201,6 +196,34 @@ def _fits(expr: ir.Expr) -> bool:
     low, high = range_of(expr, {}, exact=True)
     least, most = limits(str(expr.ty.dtype))
     return least <= low and high <= most
+
+
+def _divided(name: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
+    """Divide by a number that is neither 0 nor -1, as the machine does, and put a floor to it."""
+    dtype = str(a.ty.dtype)
+    is_positive = range_of(b, {})[0] > 0
+    if name.startswith("trunc") or (is_positive and range_of(a, {})[0] >= 0):
+        return tirx.Mod(a, b) if name.endswith("mod") else tirx.Div(a, b)
+    power = _constant(b)
+    if is_positive and power is not None and power & (power - 1) == 0:
+        if name == "floormod":
+            return tirx.BitwiseAnd(a, _const(power - 1, dtype))
+        return tirx.RShift(a, _const(power.bit_length() - 1, dtype))
+    zero, rest = _const(0, dtype), tirx.Mod(a, b)
+    # The remainder has the other sign.
+    below = tirx.LT(rest if is_positive else tirx.BitwiseXor(rest, b), zero)
+    if not is_positive:
+        below = tirx.And(tirx.NE(rest, zero), below)
+    if name == "floormod":
+        return tirx.Select(below, rest + b, rest)
+    quotient = tirx.Div(a, b)
+    return tirx.Select(below, quotient - _const(1, dtype), quotient)
+
+
+def _constant(expr: Any) -> int | None:
+    """Give the value of an integer constant, of a vector of one too."""
+    value = expr.value if isinstance(expr, tirx.Broadcast) else expr
+    return int(value) if isinstance(value, tirx.IntImm) else None
 
 
 def _is_clamped(value: ir.Expr, dtype: str) -> bool:

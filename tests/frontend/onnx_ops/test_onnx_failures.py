@@ -38,6 +38,28 @@ CAUSES = {
         "(float[2,3] x, int64[4] s) => (float[a,b] y) { y = Pad(x, s) }",
         {"constants": {"s": np.array([0, 1, 1, 0])}},
     ),
+    "a shape that another operator takes from an input": (
+        "(float[2,3,4,4] x, int64[4] s) => (float[a,b,c,d] y) "
+        "{ t = Slice(x, s, s) y = LRN<size = 3>(t) }",
+        {},
+        "operator LRN on a tensor whose shape is known only at run time",
+        "t float32 of 4 axes",
+        "bind s with --constant s=VALUE",
+        "(float[2,3,4,4] x, int64[4] s) => (float[a,b,c,d] y) "
+        "{ t = Slice(x, s, s) y = LRN<size = 3>(t) }",
+        {"constants": {"s": np.array([0, 1, 2, 3])}},
+    ),
+    "a shape of elements": (
+        "(float[2,3,4,4] x, int64[4,1] n) => (float[a,b,c,d] y) <int64[1] all = {-1}> "
+        "{ s = Reshape(n, all) t = Slice(x, s, s) y = LRN<size = 3>(t) }",
+        {},
+        "operator LRN on a tensor whose shape is known only at run time",
+        "t float32 of 4 axes",
+        "compute its shape of shapes (Shape)",
+        "(float[2,3,4,4] x) => (float[a,b,c,d] y) <int64[4] zero = {0, 0, 0, 0}> "
+        "{ s = Shape(x) t = Slice(x, zero, s) y = LRN<size = 3>(t) }",
+        {},
+    ),
     "an operator of a later opset": (
         "(float[2,3] x) => (float[a,b] y) { y = Gelu(x) }",
         {},

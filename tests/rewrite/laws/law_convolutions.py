@@ -10,9 +10,13 @@ from tvm import relax
 
 
 def convolve(call: relax.Call, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """Compute a convolution, transposed or not, in any plain layout, in float64."""
+    """Compute a convolution, transposed or not, in any plain layout, in float64.
+
+    Of integers in int64, which wraps around as all narrower types do.
+    """
     attrs = call.attrs
-    data, weights = (operand.astype(np.float64) for operand in operands)
+    wide = np.float64 if all(operand.dtype.kind in "fV" for operand in operands) else np.int64
+    data, weights = (operand.astype(wide) for operand in operands)
     rank, groups = data.ndim - 2, int(attrs.groups)
     names = "DHW"[-rank:] if rank > 1 else "W"
     data = _to(data, str(attrs.data_layout), f"NC{names}")
@@ -33,7 +37,7 @@ def _gathered(data, weights, strides, before, after, groups):
     kernel = weights.shape[2:]
     sizes = [(n - k) // s + 1 for n, k, s in zip(padded.shape[2:], kernel, strides, strict=True)]
     out, inner = weights.shape[0], weights.shape[1]
-    result = np.zeros((data.shape[0], out, *sizes))
+    result = np.zeros((data.shape[0], out, *sizes), data.dtype)
     for at in itertools.product(*map(range, kernel)):
         window = [
             slice(p, p + (n - 1) * s + 1, s) for p, n, s in zip(at, sizes, strides, strict=True)
@@ -50,7 +54,7 @@ def _scattered(data, weights, strides, before, after, groups):
     kernel = weights.shape[2:]
     sizes = [(n - 1) * s + k for n, s, k in zip(data.shape[2:], strides, kernel, strict=True)]
     inner, out = weights.shape[0] // groups, weights.shape[1]
-    result = np.zeros((data.shape[0], out * groups, *sizes))
+    result = np.zeros((data.shape[0], out * groups, *sizes), data.dtype)
     for at in itertools.product(*map(range, kernel)):
         window = [
             slice(p, p + (n - 1) * s + 1, s)

@@ -8,7 +8,7 @@ The tolerance is what rounding the original's operands and results once each cou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -121,12 +121,35 @@ class _Step:
             self.is_rounding = part.head.name in _ROUNDING
             self._arguments = [_argument(arg) for arg in self.call.args]
             self._operator = convolve if ".conv" in part.head.name else evaluate_exactly
+            if part.head.name in _OF_INTEGERS and self.dtype.kind in "iu":
+                self._operator = _divide
 
     def compute(self, tensors: list[np.ndarray]) -> np.ndarray:
         given = iter(tensors)
         found = self._operator(self.call, [_filled(arg, given) for arg in self._arguments])
         assert found is not None, f"evaluate.py does not know {self.head.name}"
         return found
+
+
+def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Divide towards zero; 0 by 0, as numpy's floored division."""
+    quotient = np.floor_divide(a, b)
+    rest = a - quotient * b
+    return np.where((b != 0) & (rest != 0) & ((a < 0) != (b < 0)), quotient + 1, quotient)
+
+
+# What constants of integers are not folded of.
+_OF_INTEGERS: dict[str, Callable[..., np.ndarray]] = {
+    "relax.divide": _quotient,
+    "relax.floor_divide": np.floor_divide,
+    "relax.floor_mod": np.mod,
+    "relax.mod": np.fmod,
+}
+
+
+def _divide(call: Any, operands: list[np.ndarray]) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.asarray(_OF_INTEGERS[call.op.name](*operands))
 
 
 _TENSOR = object()  # stands where a call has a tensor

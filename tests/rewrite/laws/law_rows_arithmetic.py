@@ -70,7 +70,7 @@ PRODUCTS = (
     refuses("gather_factors", "overflow", **A, k=2e38, l=2e38),
     holds("distribute_constants", **A, k=0.1, l=ROW / 4),
     refuses("distribute_constants", "factor_above_one", **A, k=0.1, l=ROW),
-    refuses("distribute_constants", "integers", **A, k=3, l=1, dtypes="int32"),
+    holds("distribute_constants", **A, k=3, l=5, dtypes="int32"),
     refuses("distribute_constants", "underflow", **A, k=1e-30, l=1e-30),
 )
 QUOTIENTS = (

@@ -77,6 +77,13 @@ ORDER = (
         ),
     ),
     refuses("clip_as_maximum", "unordered_bounds", **A, left=lambda a: op.clip(a, 6, -1)),
+    refuses(
+        "clip_as_maximum",
+        "other_type",
+        **A,
+        left=lambda a: op.clip(a, -1, 6),
+        dtypes="uint8",
+    ),
     holds(
         "clip_of_constants",
         **A,
@@ -111,13 +118,15 @@ ORDER = (
         holds("order_of_increasing", **AB, **MIN, f=f)
         for f in (op.asinh, op.atan, op.asin, op.nn.relu, lambda x: op.clip(x, -1, 2))
     ),
+    holds("order_of_increasing", **AB, **MAX, f=op.nn.relu, dtypes="int32"),
     holds("maximum_of_negatives", **AB),
     holds("maximum_of_negatives", **AB, backwards=True),
     refuses("maximum_of_negatives", "integers", **AB, dtypes="int32"),
     holds("minimum_of_negatives", **AB),
     holds("minimum_of_negatives", **AB, backwards=True),
     holds("maximum_of_negative", **A),
-    refuses("maximum_of_negative", "integers", **A, dtypes="int32"),
+    holds("maximum_of_negative", **A, dtypes="int32"),
+    refuses("maximum_of_negative", "unsigned", **A, dtypes="uint8"),
     holds("sum_of_both", **AB, dtypes=ALL),
     holds("product_of_both", **AB, dtypes=ALL),
     holds("difference_of_both", **AB),

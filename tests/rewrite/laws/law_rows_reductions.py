@@ -135,7 +135,7 @@ ORDERS: tuple[Case, ...] = (
     refuses("extremum_of_scaled", "integers", a="n 5", s=2, reduce=largest, dtypes="int8"),
     holds("extremum_of_divided", a="n 5", s=3.0, reduce=smallest),
     refuses("extremum_of_divided", "unknown_sign", a="n 5", s="n 1", reduce=largest),
-    refuses("extremum_of_divided", "integers", a="n 5", s=2, reduce=largest, dtypes="int8"),
+    holds("extremum_of_divided", a="n 5", s=2, reduce=largest, dtypes="int8"),
     holds("extremum_of_increasing", a="n 5 -9..9", f=op.exp, reduce=largest),
     holds("extremum_of_increasing", a="n 5", f=op.tanh, reduce=smallest),
     holds("extremum_of_increasing", a="n 5", f=op.floor, reduce=smallest),

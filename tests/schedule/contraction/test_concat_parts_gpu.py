@@ -1,12 +1,14 @@
 """Concatenations of products with other tensors on GPUs: one kernel stores all parts."""
 
 import numpy as np
+import onnx
 import pytest
 from conv_graphs import NHWC, convolution, laid_out, launched
 from group_kernels import CUDA, arrays, close, group, kernel, run, tensor
 from nvcc import machine_code, needs_nvcc
 from tvm import relax, tirx
 
+import tvm_fusion
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.contraction.skinny_mma_config import SkinnyMmaConfig
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
@@ -135,3 +137,30 @@ def test_registers_of_producers_suffice():
     code = machine_code({"main": func})["main"]
     assert code.stack_bytes == code.spilled_bytes == 0
     assert "ld.global" in code.ptx
+
+
+# What stands beside a convolution's channels, with indices of its own or loaded ones.
+BESIDE = {
+    "chosen channels": "int64[32] i) => (float[1,m,h,w] y) { g = Gather<axis = 1>(x, i)",
+    "chosen columns": "int64[14] i) => (float[1,m,h,w] y) { g = Gather<axis = 3>(x, i)",
+    "chosen elements": "int64[1,32,14,14] i) => (float[1,m,h,w] y) "
+    "{ g = GatherElements<axis = 1>(x, i)",
+    "a table": "int64[1,32,14,14] i) => (float[1,m,h,w] y) <float[5] t = {1, 2, 3, 4, 5}> "
+    "{ g = Gather(t, i)",
+    "a product": "float[1,32,14,14] i) => (float[1,m,h,w] y) { g = Sigmoid(i)",
+}
+
+
+@pytest.mark.cuda_toolchain
+@needs_nvcc
+@pytest.mark.parametrize("beside", BESIDE)
+def test_images_beside_a_convolution_compile(tmp_path, beside):
+    """Vectors of a concatenation are stored into an image, all of types that CUDA C names."""
+    weight = np.random.default_rng().standard_normal((64, 64, 1, 1)).astype("float32")
+    joined = "c = Conv(x, k) r = Concat<axis = 1>(c, g) y = Relu(r) }"
+    text = f"g (float[1,64,14,14] x, {BESIDE[beside]} {joined}"
+    model = onnx.parser.parse_model('<ir_version: 9, opset_import: ["": 18]> ' + text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "k"))
+    artifact = tvm_fusion.compile(model, "cuda:sm_90a", precision="fp16")
+    assert not [d for d in artifact.manifest["decisions"] if d["verdict"] == "fallback"]
+    artifact.export(tmp_path / "model")

@@ -18,6 +18,7 @@ def tensor_scatter(node: Node) -> Any:
     ::
 
         t = j - write_indices[b]  (modulo the extent if circular)
+            of an index that is brought near the cache: no difference overflows
         y[b, .., j, ..] = update[b, .., t, ..] if 0 <= t < length else past[b, .., j, ..]
     """
     rank = len(node.shape())
@@ -31,13 +32,15 @@ def tensor_scatter(node: Node) -> Any:
         extent, length = past.shape[axis], update.shape[axis]
 
         def element(*at: Any) -> Any:
-            place = tirx.Cast("int64", at[axis])
+            place, size, count = (tirx.Cast("int64", v) for v in (at[axis], extent, length))
             if starts:
-                place = place - tirx.Cast("int64", starts[0][at[0]])
+                start = tirx.Cast("int64", starts[0][at[0]])
+                near = tirx.max(tirx.min(start, size), -count)
+                place = place - (tirx.floormod(start, size) if circular else near)
             if circular:
-                place = tirx.floormod(place, tirx.Cast("int64", extent))
+                place = tirx.floormod(place, size)
             new = update(*at[:axis], place, *at[axis + 1 :])
-            inside = tirx.all(place >= 0, place < tirx.Cast("int64", length))
+            inside = tirx.all(place >= 0, place < count)
             return tirx.if_then_else(inside, new, past(*at))
 
         return te.compute(past.shape, element, name="tensor_scatter")

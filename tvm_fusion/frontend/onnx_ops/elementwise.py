@@ -42,6 +42,17 @@ def mod(node: Node) -> Any:
     return node.cast(rest, node.dtype())
 
 
+@register("Div", takes_extents=True)
+def divide(node: Node) -> Any:
+    """Convert Div of integers by a constant with zeros, which TVM refuses; others are TVM's."""
+    divisor = None if is_prim_expr(node.inputs[1]) else node.constant(1)
+    if is_prim_expr(node.inputs[0]) or isinstance(node.inputs[0], relax.ShapeExpr):
+        return None
+    if divisor is None or not is_integer(node.dtype()) or divisor.all():
+        return None
+    return op.divide(*node.inputs)
+
+
 @register("Elu", "Selu")
 def elu(node: Node) -> Any:
     """Convert Elu and Selu: TVM's constants are float32 whatever the type of the data."""

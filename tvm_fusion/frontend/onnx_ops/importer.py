@@ -95,11 +95,21 @@ class Importer(NodeImporter):
 
     def _bind_inputs(self, model: onnx.ModelProto) -> str | None:
         """Name the inputs of the model that the node on which it failed takes a shape from."""
-        names = shape_inputs(model, [self._converted] if self._converted is not None else [])
+        if self._converted is None:
+            return None
+        names = shape_inputs(model, [self._converted])
+        if not names and self._has_unknown_extents:  # which others take from inputs
+            names = shape_inputs(model, _before(model, self._converted))
         if not names:
             return None
         listed = ", ".join(names)
         return f"bind {listed} with --constant {names[0]}=VALUE, or constants={{...}}"
+
+    @property
+    def _has_unknown_extents(self) -> bool:
+        """Whether the node on which it failed reads a tensor of unknown shape."""
+        types = [v.ty for v in self._failed_values if isinstance(v, relax.Expr)]
+        return any(isinstance(t, relax.TensorType) and t.shape is None for t in types)
 
     def _of_inputs(self) -> str:
         return f" ({self._failed_inputs})" if self._failed_inputs else ""
@@ -198,3 +208,13 @@ def _without_dim_names(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     if dtype_name(tensor.elem_type) in NARROW:
         tensor.elem_type = onnx.TensorProto.UINT8
     return plain
+
+
+def _before(model: onnx.ModelProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """List the nodes that one reads something of, through any between."""
+    needed, found = set(node.input), []
+    for other in reversed(list(nodes(model.graph))):
+        if needed.intersection(other.output):
+            needed.update(other.input)
+            found.append(other)
+    return found

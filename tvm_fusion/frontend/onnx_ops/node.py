@@ -125,7 +125,8 @@ class Node:
         ty = self.inputs[index].ty
         if not isinstance(ty, relax.TensorType) or ty.shape is None:
             raise Unsupported(
-                "on a tensor whose shape is known only at run time", "export it with known shapes"
+                "on a tensor whose shape is known only at run time",
+                "compute its shape of shapes (Shape) and not of elements of tensors",
             )
         return [extent if (n := static(extent)) is None else n for extent in ty.shape]
 

@@ -64,6 +64,7 @@ class NodeImporter(ONNXGraphImporter):
         self._is_applied = False
         #: The inputs of the node at which the import failed, and what to do about it.
         self._failed_inputs, self._failed_advice = "", ""
+        self._failed_values: list[Any] = []
 
     def _parse_array(self, tensor_proto: onnx.TensorProto) -> Any:
         array = numpy_helper.to_array(tensor_proto)
@@ -89,6 +90,7 @@ class NodeImporter(ONNXGraphImporter):
             if not self._failed_advice:
                 self._at, self._converted = _title(node), node
                 self._failed_inputs = described(node, self._nodes)
+                self._failed_values = [self._nodes.get(name) for name in node.input]
                 self._failed_advice = advice_for_failure(node, self._nodes, self._types, self.opset)
             raise
 

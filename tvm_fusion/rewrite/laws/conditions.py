@@ -29,6 +29,13 @@ def floating(match: Match) -> Refusal | None:
     return Refusal("integers", "It does not hold for integers.")
 
 
+def signed(match: Match) -> Refusal | None:
+    """Refuse unsigned integers, whose negatives are large."""
+    if str(match.graph[match.root].type.dtype).startswith("uint"):
+        return Refusal("unsigned", "It does not hold for unsigned integers.")
+    return None
+
+
 def without_nan(match: Match, *names: str) -> Refusal | None:
     """Refuse where a tensor may hold NaN: one of floating point that is no known constant."""
     for name in names:

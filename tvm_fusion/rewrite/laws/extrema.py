@@ -84,7 +84,9 @@ class ExtremumOfDivided(_Ordered):
     def check(self, match: Match) -> Refusal | None:
         if not _is_nonnegative(match, "s"):
             return Refusal("unknown_sign", "The divisor may be negative.")
-        return super().check(match)
+        # Quotients by one number are in order, of integers too; by 0 they are all 0.
+        is_known = match.value("s") is not None
+        return PullOut.check(self, match) if is_known else super().check(match)
 
 
 def _extremum_of_increasing(match: Match) -> Refusal | None:

@@ -6,13 +6,15 @@ floating point number. Integers that wrap around do not.
 
 from __future__ import annotations
 
+import numpy as np
 from tvm import relax, tirx
 
+from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
 from ..law import Equation, Law, Match
 from ..nonfinite import ALL, NAN
 from ..pattern import constants, function, one_of, tensors
-from .conditions import all_of, floating, nonnegative, without_nan
+from .conditions import all_of, floating, nonnegative, signed, without_nan
 
 a, b, c = tensors("a b c")
 low, high = constants("low high")
@@ -34,6 +36,9 @@ class ClipAsMaximum(Law):
         ends = _ends(match)
         if ends is None or ends[0] > ends[1]:
             return Refusal("unordered_bounds", "The bounds are not constants, lower one first.")
+        dtype = numpy_dtype(str(match.type("a").dtype))
+        if dtype.kind in "iu" and any(not _holds(dtype, end) for end in ends):
+            return Refusal("other_type", "The type of the tensor has no such bound.")
         return None
 
     def rewrite(self, match: Match) -> int | None:
@@ -73,12 +78,24 @@ def _ordered(match: Match, lower: str, upper: str) -> Refusal | None:
     return Refusal("unknown_order", "Which operand is larger is not known.")
 
 
+def _holds(dtype: np.dtype, end: float) -> bool:
+    """Whether an integer type has a number."""
+    info = np.iinfo(dtype)
+    return info.min <= end <= info.max and end == round(end)
+
+
 def _ends(match: Match) -> tuple[float, float] | None:
     call = match.head("ends").call
     ends = [] if call is None else call.args[1:]
     if len(ends) != 2 or not all(isinstance(e, tirx.IntImm | tirx.FloatImm) for e in ends):
         return None
     return float(ends[0].value), float(ends[1].value)
+
+
+def _order_of_increasing(match: Match) -> Refusal | None:
+    """Refuse functions of integers but those that bound them."""
+    bounds = match.head("f").name in ("relax.clip", "relax.nn.relu")
+    return None if bounds else floating(match)
 
 
 LAWS: tuple[Law, ...] = (
@@ -122,12 +139,12 @@ LAWS: tuple[Law, ...] = (
         "order_of_increasing",
         choose(rises(a), rises(b)),
         rises(choose(a, b)),
-        floating,
+        _order_of_increasing,
         changes=NAN,
     ),
     Equation("maximum_of_negatives", maximum(-a, -b), -minimum(a, b), floating, both=True),
     Equation("minimum_of_negatives", minimum(-a, -b), -maximum(a, b), floating, both=True),
-    Equation("maximum_of_negative", maximum(a, -a), absolute(a), floating),
+    Equation("maximum_of_negative", maximum(a, -a), absolute(a), signed),
     Equation("sum_of_both", maximum(a, b) + minimum(a, b), a + b),
     Equation("product_of_both", maximum(a, b) * minimum(a, b), a * b),
     Equation("difference_of_both", maximum(a, b) - minimum(a, b), absolute(a - b), floating),

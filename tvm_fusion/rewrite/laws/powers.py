@@ -96,7 +96,8 @@ def _power_of_power(match: Match) -> Refusal | None:
 
 def _exact(match: Match, *names: str) -> Refusal | None:
     """Refuse exponents whose sum is rounded, which may turn an even one into an odd one."""
-    values = [match.value(name) for name in names]
+    found = [match.value(name) for name in names]
+    values = [None if v is None else v.astype(np.float64) for v in found]
     if any(v is None or np.any(np.abs(v * 256 % 1) > 0) or np.any(np.abs(v) > 64) for v in values):
         return Refusal("exponent", "The exponents are not known, or their sum is not exact.")
     return None

@@ -9,7 +9,7 @@ from ..extents import magnitudes
 from ..law import Equation, Law, Match
 from ..nonfinite import ALL, INFINITE, NAN, NONE, NonFinite
 from ..pattern import constants, number, tensors
-from .conditions import all_of, floating, representable, sum_overflows
+from .conditions import floating, representable, sum_overflows
 
 a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741
@@ -17,10 +17,12 @@ k, l = constants("k l")  # noqa: E741
 
 def _distribute_constants(match: Match) -> Refusal | None:
     """Refuse factors with which ``a * l`` may overflow where ``a + k`` does not."""
-    refusal = all_of(floating(match), representable(match, np.multiply, "k", "l"))
-    if refusal is None and np.any(np.abs(match.graph[match.number("l")].value) > 1):  # type: ignore[arg-type]
-        refusal = Refusal("factor_above_one", "A factor above 1 may overflow.")
-    return refusal
+    refusal, factor = representable(match, np.multiply, "k", "l"), match.value("l")
+    if refusal is not None or factor is None or floating(match) is not None:
+        return refusal  # integers wrap around, however they are added up
+    if (np.abs(factor) > 1).any():
+        return Refusal("factor_above_one", "A factor above 1 may overflow.")
+    return None
 
 
 def _scaled_back(match: Match) -> NonFinite:

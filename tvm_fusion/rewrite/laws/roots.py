@@ -45,9 +45,7 @@ LAWS: tuple[Law, ...] = (
     ),
     Equation("square_as_product", square(a), a * a, both=True),
     # A product that overflows has a square that does; one that underflows has the square 0.
-    Equation(
-        "multiply_squares", square(a) * square(b), square(a * b), floating, changes=NAN | PLUS
-    ),
+    Equation("multiply_squares", square(a) * square(b), square(a * b), changes=NAN | PLUS),
     # A square in the divisor that overflows gives 0 in the original.
     Equation(
         "divide_squares",

@@ -8,6 +8,7 @@ from ...core.template import Refusal
 from ..extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
 from ..law import Law, Match
 from ..pattern import function, tensors
+from .conditions import floating
 from .matmuls import VECTOR, Linear, matrices
 
 a, b, s = tensors("a b s")
@@ -51,12 +52,22 @@ class ScaleRows(_Scaled):
     into, summed = "a", 1
 
 
-class DivideRows(ScaleRows):
+class _Divided(_Scaled):
+    """The product of a divided matrix: quotients of integers are rounded."""
+
+    is_modular = False
+
+    def check(self, match: Match) -> Refusal | None:
+        return floating(match) or super().check(match)
+
+
+class DivideRows(_Divided):
     """a / s @ b = a @ b / s."""
 
     name = "divide_rows"
     before = (a / s) @ b
     after = (a @ b) / s
+    into, summed = "a", 1
 
 
 class ScaleColumns(_Scaled):
@@ -68,12 +79,13 @@ class ScaleColumns(_Scaled):
     into, summed = "b", 0
 
 
-class DivideColumns(ScaleColumns):
+class DivideColumns(_Divided):
     """a @ (b / s) = a @ b / s."""
 
     name = "divide_columns"
     before = a @ (b / s)
     after = (a @ b) / s
+    into, summed = "b", 0
 
 
 class _ScaledTerms(Linear):

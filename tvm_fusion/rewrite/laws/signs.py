@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...core.template import Refusal
 from ..law import Equation, Law, Match
 from ..pattern import function, one_of, tensors
-from .conditions import floating, nonnegative
+from .conditions import floating, nonnegative, signed
 
 a, b = tensors("a b")
 absolute, sign, square = (function(f"relax.{f}") for f in ("abs", "sign", "square"))
@@ -25,6 +25,11 @@ def _absolute_of_nonpositive(match: Match) -> Refusal | None:
     return floating(match)
 
 
+def _even_of_negative(match: Match) -> Refusal | None:
+    """Refuse the absolute value of what is unsigned: the number itself."""
+    return signed(match) if match.head("f").name == "relax.abs" else None
+
+
 LAWS: tuple[Law, ...] = (
     Equation("absolute_of_nonnegative", absolute(a), a, lambda match: nonnegative(match, "a")),
     Equation("absolute_of_nonpositive", absolute(a), -a, _absolute_of_nonpositive),
@@ -33,12 +38,12 @@ LAWS: tuple[Law, ...] = (
     Equation("divide_absolutes", absolute(a) / absolute(b), absolute(a / b), floating),
     Equation("square_of_absolute", square(absolute(a)), square(a)),
     # No operator less, but one of them may be there already.
-    Equation("absolute_of_difference", absolute(a - b), absolute(b - a)),
+    Equation("absolute_of_difference", absolute(a - b), absolute(b - a), signed),
     Equation("square_of_difference", square(a - b), square(b - a)),
-    Equation("sign_times_absolute", sign(a) * absolute(a), a, floating),
-    Equation("sign_times_itself", a * sign(a), absolute(a), floating),
-    Equation("odd_of_negative", odd(-a), -odd(a), floating, both=True),
     # Of integers as well: the smallest one is its own opposite.
-    Equation("even_of_negative", even(-a), even(a)),
+    Equation("sign_times_absolute", sign(a) * absolute(a), a),
+    Equation("sign_times_itself", a * sign(a), absolute(a)),
+    Equation("odd_of_negative", odd(-a), -odd(a), floating, both=True),
+    Equation("even_of_negative", even(-a), even(a), _even_of_negative),
     Equation("round_twice", rounds_again(rounds(a)), rounds(a)),
 )

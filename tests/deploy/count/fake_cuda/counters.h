@@ -21,6 +21,8 @@ struct fake_graph {
 extern struct fake_counters fake_counters;
 extern struct fake_graph *fake_capture; /* NULL outside a capture */
 
+extern int fake_guards;
+
 void fake_record_copy(void);
 
 #endif

@@ -1,9 +1,11 @@
 /* A stand-in for libcudart.so.13: device memory is zeroed host memory, streams do nothing, copies and
  * graphs are counted. It has the functions that TVM's CUDA runtime imports. */
+#define _GNU_SOURCE
 #include "counters.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* cudaDeviceAttr values that TVM reads; the others are reported as 1024. */
 enum {
@@ -34,7 +36,17 @@ int cudaDeviceGetAttribute(int *value, int attribute, int device) {
   return 0;
 }
 
+/* Memory that ends where nobody may read or write, and begins behind such a page; of large numbers. */
+static void *fake_guarded(size_t size) {
+  size_t page = 1 << 16, rounded = (size + 15) / 16 * 16, whole = (rounded + page) / page * page;
+  char *found = mmap(NULL, whole + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED || mprotect(found + page, whole, PROT_READ | PROT_WRITE)) return NULL;
+  memset(found + page, 0x7e, whole);
+  return found + page + whole - rounded;
+}
+
 int cudaMalloc(void **memory, size_t size) {
+  if (fake_guards) return (*memory = fake_guarded(size)) ? 0 : 2;
   size_t rounded = (size + 511) / 256 * 256;
   *memory = aligned_alloc(256, rounded);
   if (!*memory) return 2; /* cudaErrorMemoryAllocation */
@@ -43,8 +55,11 @@ int cudaMalloc(void **memory, size_t size) {
 }
 
 int cudaMallocHost(void **memory, size_t size) { return cudaMalloc(memory, size); }
-int cudaFree(void *memory) { return free(memory), 0; }
-int cudaFreeHost(void *memory) { return free(memory), 0; }
+int cudaFree(void *memory) {
+  if (!fake_guards) free(memory);
+  return 0;
+}
+int cudaFreeHost(void *memory) { return cudaFree(memory); }
 int cudaMemGetInfo(size_t *available, size_t *total) { return *available = *total = kMemory, 0; }
 
 int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
