@@ -89,6 +89,8 @@ def render(record: dict[str, Any]) -> str:
         for setting, pools in record["medians_ms"].items()
     }
     alone = medians["nothing"]["team"]
+    rough = "; above 1 ratios are rough: measure again on a quiet machine"
+    rough = rough if record["load"] > 1 else ""
     lines = [
         "# Cores shared with other libraries' threads",
         "",
@@ -97,10 +99,9 @@ def render(record: dict[str, Any]) -> str:
         f"{MODEL} on two threads, each call behind one of another library in the same process;"
         " or behind a pause. Threads of ONNX Runtime and OpenMP spin for a while after their call."
         " Ours: one team for the process, whose threads take parts of loops as they come. TVM's"
-        " pool (`TVM_FUSION_THREAD_POOL=tvm`) waits for every thread's part. Medians of calls, of"
-        f" of a setting, in turns: {len(record['medians_ms']['nothing']['team'])}. A ratio is to ours"
-        f" beside nothing. Load average of the machine before: {record['load']:.1f}"
-        f"{'; above 1, ratios are rough, measure again on a quiet machine' if record['load'] > 1 else ''}.",
+        " pool (`TVM_FUSION_THREAD_POOL=tvm`) waits for every thread's part. Medians of calls;"
+        f" processes of a setting, in turns: {len(record['medians_ms']['nothing']['team'])}. A"
+        f" ratio is to ours beside nothing. Load average before: {record['load']:.1f}{rough}.",
         "",
     ]
     lines += table(
