@@ -36,6 +36,7 @@ from .lower.integers import LowerIntegers
 from .lower.names import ValidNames
 from .lower.nan import KeepNaNTests, PassNaNOn
 from .lower.narrow_lanes import NarrowLanes
+from .lower.parallel_trips import ParallelTrips
 from .lower.reduction_results import PrivateReductionResults
 from .lower.stack import RegistersOnStack
 from .lower.zero_extents import DivideByNoZeroExtent
@@ -147,7 +148,8 @@ def tir_pipeline():
             NaturalAlignment(),
             RegistersOnStack(),
         ]
-        return Sequential([*before, finalize_host_tvm(), LowerIntegers(), PassNaNOn()])
+        after = [LowerIntegers(), PassNaNOn(), ParallelTrips()]
+        return Sequential([*before, finalize_host_tvm(), *after])
 
     def finalize_device() -> Pass:
         before = [ReadBehindWaits(), PrivateReductionResults(), NarrowLanes()]

@@ -23,6 +23,12 @@ def choose_threads() -> None:
     os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
+def wants_tvm_pool() -> bool:
+    """Whether the environment asks for TVM's own pool, by name or to tie threads to cores."""
+    pool, binds = os.environ.get("TVM_FUSION_THREAD_POOL"), os.environ.get("TVM_BIND_THREADS")
+    return pool == "tvm" or binds == "1"
+
+
 def physical_cores() -> int:
     """Count the cores of the processors that this process may run on."""
     return len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})

@@ -1,4 +1,4 @@
-"""Calls in forked children, before and after their parents' first."""
+"""Calls in forked children on TVM's pools; those on the team: tests/deploy/test_thread_team.py."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 def printed(folder, program, *arguments, **environment):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM + program, str(folder), *arguments],
-        env={**os.environ, "TVM_NUM_THREADS": "2", **environment},
+        env={**os.environ, "TVM_NUM_THREADS": "2", "TVM_FUSION_THREAD_POOL": "tvm", **environment},
         capture_output=True,
         text=True,
         timeout=6000,

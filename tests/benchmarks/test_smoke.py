@@ -26,6 +26,7 @@ COMMANDS = {
     "recompose": ["--render"],
     "rpc_workers": ["--workers", "1", "--trials", "2", "--seconds", "0.01"],
     "summary": [],
+    "shared_cores": ["--render"],
     "symbolic": ["--render"],
     "tuning": ["--table"],
     "convolutions": ["--render"],
@@ -77,7 +78,7 @@ WORKERS = {
     *("compile_time.sample", "gpu.once", "gpu.warm", "gpu_check.worker", "gpu_models.worker"),
     *("harness.arena", "harness.worker", "kernel_diff.collect", "kernels.measure"),
     *("graphnet.run", "half_sweep.worker", "operators_onnx.worker", "operators_speed.measure"),
-    *("real_models.runner", "runtime_alone"),
+    *("real_models.runner", "runtime_alone", "shared_cores.process"),
     *("operators_torch.worker", "tuning.metaschedule", "tuning.ours"),
 }
 ELSEWHERE = {"demo": "test_demo.py"}

@@ -159,3 +159,18 @@ def _matmul(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
     if not is_float(operands[0]):  # narrow ones would wrap around before they are added up
         return np.matmul(*(o.astype(result_dtype(call)) for o in operands))
     return np.matmul(*map(wide, operands))
+
+
+@_register("dequantize")
+def _dequantize(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
+    """Compute a bias of int32 as kernels do; bytes are weights, which kernels multiply as bytes."""
+    array, scale, zero = (np.asarray(operand) for operand in operands)
+    if array.dtype != np.int32:
+        return None
+    along = [1] * array.ndim
+    if array.ndim:
+        along[call.attrs.axis] = -1
+    scale, zero = (
+        part.reshape(along) if part.size > 1 else part.reshape(()) for part in (scale, zero)
+    )
+    return (array - zero).astype("float32") * scale.astype("float32")

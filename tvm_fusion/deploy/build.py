@@ -20,7 +20,7 @@ from .architectures import Merged, merge, suffix
 from .codegen import Compiled, compiling
 from .count import Lowered, count, is_gpu
 from .prepare import Prepared, same_bits
-from .toolchain import toolchain
+from .toolchain import thread_team, toolchain
 from .weights_file import StoredWeight
 
 
@@ -135,6 +135,9 @@ def export_library(compiled: Compiled, spec: TargetSpec, path: Path) -> None:
         objects = [Path(folder, f"kernels{number}.o") for number in range(len(compiled.objects))]
         for place, code in zip(objects, compiled.objects, strict=True):
             place.write_bytes(code)
+        if spec.kind == "llvm":
+            objects.append(Path(folder, "thread_team.o"))
+            objects[-1].write_bytes(thread_team(spec.triple))
         try:
             compiled.executable.export_library(
                 str(path), fcompile=tools.link, addons=[str(place) for place in objects]

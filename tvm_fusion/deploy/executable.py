@@ -14,6 +14,7 @@ from ..errors import UserError
 from .function import Function
 from .signature_json import dims_from_json, signature_from_json
 from .tensors import ALIGNMENT
+from .thread_team import join_team
 
 _POOLED_ALLOCATOR = 2  # TVM's AllocatorType
 
@@ -25,10 +26,16 @@ class Library:
     ----------
     module : tvm_ffi.Module
         TVM's object, which weak references do not take.
+
+    Attributes
+    ----------
+    has_team : bool
+        Whether its kernels run on the process's team of threads, and not on TVM's pools.
     """
 
     def __init__(self, module: tvm_ffi.Module) -> None:
         self.module = module
+        self.has_team = join_team(module)
 
 
 def release_pools() -> None:
@@ -196,7 +203,8 @@ class Machines:
         callees = getattr(self._local, "callees", None)
         if callees is None:
             callees = self._local.callees = {}
-            has_run_kernels()
+            if not self._library.has_team:
+                has_run_kernels()
             self._local.machine = self._machine()
         if name not in callees:
             callees[name] = self._local.machine[name + self._suffix]

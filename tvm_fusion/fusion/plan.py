@@ -117,8 +117,8 @@ class _Planner:
         if block.is_opaque or block in self._grown:
             return
         # Producers first: an epilogue costs its producer nothing, whereas a prologue is computed
-        # again for every element that its consumer reads more than once. Not so a cast from a half
-        # type, behind which twice the bytes would be stored: that waits for its consumer.
+        # again for every element that its consumer reads more than once. Not so what makes floats
+        # of a half type or of bytes, and would be stored at their size: it waits for its consumer.
         if not _widens(block):
             block = self._backwards(block, seed)
         for successor in self._partition.successors(block):
@@ -128,7 +128,7 @@ class _Planner:
     def _backwards(self, block: Block, op: Operator) -> Block:
         for before in self._graph.predecessors(op):
             producer = self._partition.block_of[before]
-            # Growth forwards stopped in front of a cast that widens, which its consumer asks for.
+            # Growth forwards stopped in front of what widens, which its consumer asks for.
             is_closed = producer in self._grown and not widens(op)
             if producer is block or is_closed:
                 continue
@@ -183,5 +183,5 @@ class _Planner:
 
 
 def _widens(block: Block) -> bool:
-    """Whether a block does nothing but cast a tensor of a half type to a wider one."""
+    """Whether a block does nothing but make floats of a narrow type."""
     return len(block.members) == 1 and widens(block.members[0])

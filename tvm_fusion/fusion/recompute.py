@@ -13,7 +13,8 @@ from .claims import NOISE, ClaimBook
 from .partition import Block, Partition
 
 MAX_READERS = 4
-_HALF = ("float16", "bfloat16")
+#: Types of data that is stored in them for its size, and times as many bytes that it widens to.
+_NARROW = {"float16": 2, "bfloat16": 2, "int8": 4, "uint8": 4}
 MAX_COPIED = 8  # operators
 
 
@@ -61,7 +62,7 @@ def recompute(value: Value, partition: Partition, book: ClaimBook) -> bool:
     if len(claims) < len(answers):
         return False
     after, before = book.compare(claims, [source.claim, *(r.claim for r in readers)])
-    # What is read of a half type is half the bytes, also where another bound hides it.
+    # What is read of a narrow type is fewer bytes, also where another bound hides it.
     noise = NOISE if after.source == "measured" else 1e-9
     slack = noise if len(cone) == 1 and widens(cone[0]) else -noise
     if after.us >= before.us * (1 + slack):
@@ -81,12 +82,12 @@ def recompute(value: Value, partition: Partition, book: ClaimBook) -> bool:
 
 
 def widens(op: Operator) -> bool:
-    """Whether an operator casts a tensor of a half type to a wider one."""
+    """Whether an operator makes float32 of a tensor of a half type or of quantised bytes alone."""
     return (
         op.type is MappingType.ONE_TO_ONE
-        and [v.dtype in _HALF for v in op.tensors] == [True]
-        and len(op.results) == 1
-        and op.result_bytes == 2 * op.tensors[0].bytes
+        and len(op.tensors) == len(op.results) == 1
+        and op.results[0].dtype == "float32"
+        and op.result_bytes == _NARROW.get(op.tensors[0].dtype, 0) * op.tensors[0].bytes
     )
 
 

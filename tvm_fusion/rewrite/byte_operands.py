@@ -113,11 +113,16 @@ def dequantized(
     scope : Scope
         Where operands are bound.
     """
-    data, matrix = (scope.call(a, "relax.dequantize") for a in call.args)
+    moved = scope.call(call.args[1], "relax.permute_dims")
+    data = scope.call(call.args[0], "relax.dequantize")
+    matrix = scope.call(call.args[1] if moved is None else moved.args[0], "relax.dequantize")
     if data is None or matrix is None:
         return None
     x, scale, zero = data.args
     w, scales, zeros = matrix.args
+    along = int(matrix.attrs.axis) % w.ty.ndim
+    if moved is not None and isinstance(w, GenericConst):  # Gemm's transB
+        w, along = _moved(w, along, moved.attrs.axes)
     refusal = None
     if not all(isinstance(a, GenericConst) for a in (w, scales, zeros)):
         refusal = "not_constant", "The weights are computed at run time."
@@ -125,7 +130,7 @@ def dequantized(
         return None
     elif not is_single(scale) or not is_single(zero):
         refusal = "several_scales", "The activation has several scales or zero points."
-    elif int(matrix.attrs.axis) % w.ty.ndim != axis and not all(map(is_single, (scales, zeros))):
+    elif along != axis and not all(map(is_single, (scales, zeros))):
         refusal = "several_scales", "The scales of the weights vary along the reduced axes."
     elif prod(w.value.shape[k] for k in reduced) > MOST_TERMS:
         refusal = "many_terms", "Sums of so many products of bytes may overflow int32."
@@ -133,9 +138,17 @@ def dequantized(
         decide(call, "refused", *refusal)
         return None
     shape = [-1 if k == axis else 1 for k in range(w.ty.ndim)]
-    moved = zeros.value.numpy().astype("int64").reshape(shape)
-    weights = IntegerWeights(w.value.numpy().astype("int64") - moved, w)
+    spread = zeros.value.numpy().astype("int64").reshape(shape)
+    weights = IntegerWeights(w.value.numpy().astype("int64") - spread, w)
     return Dequantized(x, scale, zero, scales, weights)
+
+
+def _moved(weights: GenericConst, axis: int, axes: Any) -> tuple[GenericConst, int]:
+    """Move the axes of constant weights; give the new place of one of them as well."""
+    rank = weights.ty.ndim
+    order = [*reversed(range(rank))] if axes is None else [int(a) % rank for a in axes]
+    array = np.ascontiguousarray(weights.value.numpy().transpose(order))
+    return derived(relax.const(array), "permute_dims", [weights]), order.index(axis)
 
 
 def decide(call: relax.Call, verdict: Any, code: str, sentence: str) -> None:

@@ -273,3 +273,17 @@ def test_equal_expressions_share_one_constant():
     weights = [b.value.args[1] for b in bindings if b.value.op.name == "relax.matmul"]
     assert len(weights) == 2
     assert weights[0].same_as(weights[1])
+
+
+def test_a_dequantised_bias_is_folded_and_weights_are_not():
+    bias = np.array([-(1 << 30) + 1, 7, 1 << 24], "int32")
+    scales = np.array([0.5, 3e-8, 1.25], F32)
+    zero = const(np.zeros((), "int32"))
+    dequantize = relax.op.dequantize
+    mod = returning(dequantize(const(bias), const(scales), zero, axis=0, out_dtype=F32))
+    (binding,) = FoldConstants()(mod)["main"].body.blocks[0].bindings
+    folded = binding.value
+    np.testing.assert_array_equal(folded.value.numpy(), bias.astype(F32) * scales)
+    weights = const(np.arange(3, dtype="int8"))  # multiplied as bytes
+    mod = returning(dequantize(weights, const(scales), const(np.int8(0)), axis=0, out_dtype=F32))
+    assert FoldConstants()(mod).same_as(mod)

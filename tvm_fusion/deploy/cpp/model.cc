@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <set>
 
 #include "device.h"
@@ -37,6 +38,20 @@ void ChooseThreads() {
     setenv("TVM_NUM_THREADS", std::to_string(cores.size()).c_str(), 0);
   }
   setenv("TVM_BIND_THREADS", "0", 0);
+}
+
+// Lets kernels run on one team of threads for the whole process: that of the first library, which stays
+// open. What the environment says is done here as in Python.
+void JoinTeam(const ffi::Module& library) {
+  static int64_t team = 0;
+  static std::mutex mutex;
+  const char* pool = std::getenv("TVM_FUSION_THREAD_POOL");
+  const char* binds = std::getenv("TVM_BIND_THREADS");
+  if ((pool && std::string(pool) == "tvm") || (binds && std::string(binds) == "1")) return;
+  ffi::Optional<ffi::Function> join = library->GetFunction("tvm_fusion_thread_team", true);
+  if (!join.has_value()) return;
+  std::lock_guard<std::mutex> lock(mutex);
+  team = join.value()(team).cast<int64_t>();
 }
 
 std::string Misfit(const TensorSpec& spec, const Shape& shape) {
@@ -151,6 +166,7 @@ Model::Model(const std::string& folder) : manifest_(Manifest::Read(folder)) {
   std::string library = LibraryPath(folder, manifest_.library);
   try {
     library_ = ffi::Module::LoadFromFile(ffi::String(library));
+    JoinTeam(library_.value());
     machine_ = library_.value()->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
   } catch (const std::exception& error) {
     throw UserError("model.so of '" + folder + "' does not load; compile the model again, or copy the " +

@@ -9,8 +9,9 @@ from typing import Any
 
 from ...device.target import TargetSpec
 from . import host
+from .host import thread_team
 
-__all__ = ["Toolchain", "toolchain"]
+__all__ = ["Toolchain", "thread_team", "toolchain"]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import UserError
 
+_THREAD_TEAM = Path(__file__).with_name("thread_team.c")
 # The order in which TVM itself looks.
 _NAMES = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 
@@ -88,4 +89,33 @@ def linker(triple: str | None = None) -> Callable[..., Any]:
     return cc.cross_compiler(
         compiler,
         get_target_triple=lambda: triple or str(codegen.llvm_get_system_triple()),
+    )
+
+
+def thread_team(triple: str | None = None) -> bytes:
+    """Compile what kernels' parallel loops run on: an object file for every CPU library.
+
+    Raises
+    ------
+    UserError
+        If the compiler does not compile C.
+    """
+    return _object_file(require_compiler(triple))
+
+
+@functools.cache
+def _object_file(compiler: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "thread_team.o")
+        options = ["-x", "c", "-std=gnu11", "-O2", "-fPIC", "-c"]
+        done = subprocess.run(
+            [compiler, *options, str(_THREAD_TEAM), "-o", str(path)], capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            return path.read_bytes()
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    raise UserError(
+        f"the C compiler {compiler} cannot compile C ({lines[-1]})",
+        "a compiler of C11 with the C library's headers",
+        "name another one by the environment variable CXX",
     )

@@ -146,7 +146,8 @@ class ConstantGraph:
 
     def _operator(self, value: Any, var: relax.Var) -> Node | None:
         name = op_name(value)
-        if not knows(name) or hash(var) in self._unknown or _widens_float8(value):
+        is_kept = _widens_float8(value) or _widens_bytes(value)
+        if not knows(name) or hash(var) in self._unknown or is_kept:
             return None
         shape = result_shape(value)
         if shape is None or 0 in shape:  # see ConcatEmpty
@@ -185,3 +186,8 @@ def _widens_float8(call: relax.Call) -> bool:
         return False
     given = call.args[0]
     return dtype_of(given).startswith("float8") and given.ty.ndim > 1
+
+
+def _widens_bytes(call: relax.Call) -> bool:
+    """Whether a call makes floats of quantised weights, and not of a bias of 32 bits."""
+    return op_name(call) == "relax.dequantize" and dtype_of(call.args[0]) != "int32"

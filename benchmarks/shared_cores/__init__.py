@@ -1,0 +1,1 @@
+"""Calls in a process whose other library has threads that spin while they wait."""
