@@ -9,6 +9,7 @@ import shutil
 import sys
 import weakref
 import zlib
+from collections import Counter
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -103,6 +104,18 @@ def _skipping_what_is_refused(item):
 
 pytest_runtest_setup = pytest.hookimpl(wrapper=True)(_skipping_what_is_refused)
 pytest_runtest_call = pytest.hookimpl(wrapper=True)(_skipping_what_is_refused)
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks choose
+def pytest_collection_modifyitems(items):
+    """Mark as slow what a test with ``slow_beyond(n)`` has beyond its first n parameters."""
+    counts = Counter()
+    for item in items:
+        if marker := item.get_closest_marker("slow_beyond"):
+            function = item.nodeid.partition("[")[0]
+            counts[function] += 1
+            if counts[function] > marker.args[0]:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish(session):

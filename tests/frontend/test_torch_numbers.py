@@ -165,7 +165,7 @@ def test_an_error_names_the_module_and_the_line():
             return self.inner(x) + 1
 
     program = torch.export.export(Outer(), (torch.ones(3),))
-    kept, raised = CONVERTERS["sinh.default"], AttributeError("'Var' has no 'x'")
+    kept, raised = CONVERTERS["sinh.default"], ValueError("no such number")
 
     @register("sinh", replace=True)
     def breaks(call):
@@ -179,6 +179,6 @@ def test_an_error_names_the_module_and_the_line():
     sentence = str(error.value)
     line = Inner.forward.__code__.co_firstlineno + 1
     assert f"(at inner, test_torch_numbers.py line {line})" in sentence
-    assert "aten.sinh cannot be converted (AttributeError: 'Var' has no 'x')" in sentence
+    assert "aten.sinh cannot be converted (no such number)" in sentence
     assert "\n" not in sentence
     assert error.value.__cause__ is raised
