@@ -258,6 +258,21 @@ def test_a_large_constant_is_not_stored_twice(operators):
     assert operators(folding_of(untied, ids)["main"]).count("permute_dims") == 1
 
 
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_mask_that_hides_nothing_is_folded(operators, hides):
+    """It is larger than the truths it is made of; zeros are worth it, since nothing adds them."""
+    truths = np.ones((SMALL, 2), bool)
+    truths[7, 1] = not hides
+    x = relax.Var("x", relax.TensorType(truths.shape, F32))
+
+    def body(emit, x):
+        mask = emit(relax.op.where(const(truths), const(np.float32(0)), const(np.float32(-9))))
+        return emit(relax.op.add(x, mask))
+
+    mod = FoldConstants()(main_module([x], body))
+    assert operators(mod["main"]) == (["where"] if hides else []) + ["add"]
+
+
 def test_equal_expressions_share_one_constant():
     table = const(np.ones((1024, 600), F32))
 

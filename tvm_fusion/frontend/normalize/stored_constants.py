@@ -4,7 +4,8 @@ constants of the module -> operators on them -> what reads these
 cut of least bytes:  what is stored;  before it: evaluated now;  behind it: by the model's kernels
 then what is worth more than its bytes:
   small results:  reading one takes less time than calling a kernel
-  results of gathers, sums, products of constants, of index arithmetic, weights of convolutions,
+  results of gathers, sums, products of constants, of index arithmetic, of constants of one value
+  (which later passes may remove), weights of convolutions,
   on CPUs transposed weights of products:
     computing them in every run takes longer than reading them
 """
@@ -135,7 +136,7 @@ def _is_worth_it(node: Node, behind: set[Node]) -> bool:
         return _is_cpu() and all(name.startswith(_PRODUCTS) for name in node.read_by)
     if node.nbytes > LARGEST_COPY:
         return False
-    if operators & _SUMS:
+    if operators & _SUMS or (not operators <= _FREE and all(map(_has_one_value, sources))):
         return True
     if any(name.startswith(_PRODUCTS[1]) for name in node.read_by):  # packed when it is compiled
         is_float = node.call is not None and "float" in str(node.call.ty.dtype)
@@ -153,6 +154,17 @@ def _is_cpu() -> bool:
     """
     target = Target.current(allow_none=True)
     return target is not None and str(target.kind.name) == "llvm"
+
+
+def _has_one_value(node: Node) -> bool:
+    """Whether all elements of a constant are equal: of a mask that hides nothing, for instance.
+
+    Then results of it are as well, and what reads a zero or a one may need no operand at all.
+    """
+    if node.const is None or node.nbytes > LARGEST_COPY:
+        return False
+    array = node.const.value.numpy().reshape(-1)
+    return bool(array.size) and bool((array == array[0]).all())
 
 
 def _elements(node: Node) -> int:
