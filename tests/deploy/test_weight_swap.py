@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tvm_ffi
 from onnx import TensorProto as T
 from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_model
 
@@ -114,7 +115,8 @@ def test_weights_of_a_gpu_are_packed_on_the_host(tmp_path):
     found = manifest.read(folder)
     entry = found["weights"]["w"]
     assert entry["packed"]["shape"] == [64, 3, 3, 48]
-    library = load._open_model(folder, found["files"][manifest.LIBRARY]["sha256"])
+    sha256, cpu = found["files"][manifest.LIBRARY]["sha256"], tvm_ffi.device("cpu", 0)
+    library = load._open_model(folder, sha256, cpu).module
     packed = load._packed(library, entry, weight).numpy()
     np.testing.assert_array_equal(packed, weight.transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(packed, weights_file.read(folder, found)["w"])
