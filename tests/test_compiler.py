@@ -14,6 +14,8 @@ from tvm_fusion._tvm import versions
 from tvm_fusion.deploy import manifest
 from tvm_fusion.device.probe import machine
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 DIMS = {"batch": DimRange(1, 8)}
 
 
@@ -111,6 +113,7 @@ print(artifact.manifest["functions"]["main"]["kernels"])
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_has_imported_tvm_already(dense_file):
     command = [sys.executable, "-c", FIRST_TVM, dense_file]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -10,6 +10,8 @@ from onnx import helper, numpy_helper
 
 import tvm_fusion
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 CODES = {name: helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in TYPES}
 
@@ -145,6 +147,7 @@ WRAPPING = """g (int32[9] x, int32[9] y, int64[9] w, uint8[9] u) => (int64[9] a,
 }"""
 
 
+@pytest.mark.slow
 def test_what_simplifiers_take_for_unbounded(tmp_path):
     """Each was something else once: x * 6 / 3 was x * 2, x + 2 > x was true."""
     text = '<ir_version: 9, opset_import: ["": 18]>' + WRAPPING

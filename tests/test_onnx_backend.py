@@ -14,6 +14,8 @@ from rounding import assert_sums_close
 import tvm_fusion.onnx_backend as backend
 from tvm_fusion import UserError
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 
 @pytest.fixture(scope="module")
 def sums():
@@ -74,6 +76,7 @@ def test_mistakes(sums, call, words):
         call(sums)
 
 
+@pytest.mark.slow
 def test_the_standard_s_tests_run(recwarn):
     """Some operators, models and inputs that carry shapes, as BackendTest runs any backend."""
     from onnx.backend.test import BackendTest

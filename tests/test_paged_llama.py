@@ -100,6 +100,7 @@ def test_named_pipeline(model, target, weights, expected):
     check(served(relax.VirtualMachine(built, tvm.cpu()), weights), expected)
 
 
+@pytest.mark.slow
 def test_kernels_and_what_stays(model, target):
     before, _ = model
     after = relax.get_pipeline("tvm_fusion", target=target, lower=False)(before)

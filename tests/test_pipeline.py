@@ -17,6 +17,8 @@ import tvm_fusion
 from tvm_fusion import pipeline, transform
 from tvm_fusion.device import parse
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 ROWS, COLUMNS = 7, 33
 
 
@@ -122,6 +124,7 @@ def test_does_not_change_its_argument(target):
     assert tvm_ffi.structural_hash(Model) == before
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("first", ["tvm", "tvm_fusion"])
 def test_registered_in_any_order_of_imports(first):
     second = {"tvm": "tvm_fusion", "tvm_fusion": "tvm"}[first]

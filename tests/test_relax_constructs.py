@@ -15,6 +15,8 @@ import tvm_fusion
 from tvm_fusion.device import parse
 from tvm_fusion.errors import named
 
+pytestmark = pytest.mark.slow_beyond(3)
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_registered_pipeline(name):
@@ -26,6 +28,7 @@ def test_registered_pipeline(name):
     check(arrays(machine["main"](*map(to_tvm, inputs))), expected)
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("name", CASES)
 def test_whole_build(name, tmp_path):
     mod, inputs, expected = CASES[name]

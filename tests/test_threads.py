@@ -8,6 +8,8 @@ import pytest
 
 from tvm_fusion import threads
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 PROGRAM = """
 import os
 os.sched_setaffinity(0, {cpus})
@@ -30,12 +32,14 @@ def in_a_process(cpus, **environment):
     return int(done.stdout)
 
 
+@pytest.mark.slow
 def test_tvm_takes_every_core_that_the_process_may_use():
     allowed = sorted(os.sched_getaffinity(0))
     assert in_a_process(allowed) == threads.physical_cores()
     assert in_a_process(allowed[:1]) == 1
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("name", ["TVM_NUM_THREADS", "OMP_NUM_THREADS"])
 def test_the_environment_decides(name):
     assert in_a_process(os.sched_getaffinity(0), **{name: "1"}) == 1

@@ -24,6 +24,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.ecg.mapping import TABLE, Relation
 from tvm_fusion.errors import UserError
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -320,6 +322,7 @@ def spoilt(folder, change):
     return run.Runner(folder, "cpu").check(content["entries"][0])
 
 
+@pytest.mark.slow
 def test_a_wrong_result_is_told(built):
     def change(entry):
         entry["outputs"][0]["values"] = entry["outputs"][0]["values"] + np.float32(1)

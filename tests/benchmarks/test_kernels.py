@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from benchmarks.kernels import __main__ as command
 from benchmarks.kernels import cases, machine, measure
 
@@ -26,6 +28,7 @@ def test_a_product_is_checked_and_rendered():
     assert re.search(r"\| 33x40x50 constant \| \d+ \| 50% \| ", text)
 
 
+@pytest.mark.slow
 def test_norms_are_measured_both_ways():
     row = measure.norm(3)
     assert row["rows"] == 3

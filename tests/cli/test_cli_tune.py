@@ -69,6 +69,7 @@ def test_records_are_listed_moved_and_pruned(cli, tuned, tmp_path):
     assert "0 records removed" in cli("tune", "--db", copy, "--prune").out
 
 
+@pytest.mark.slow
 def test_compile_takes_records(cli, model, tuned, tmp_path):
     result = cli(
         "compile", model, "-o", tmp_path / "a", "--dim", "batch=24", "--db", tuned, "--json"

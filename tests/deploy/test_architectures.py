@@ -71,6 +71,7 @@ def test_a_device_gets_the_kernels_that_are_best_for_it(loaded, device, product,
     assert found["counted"] == 6
 
 
+@pytest.mark.slow
 def test_the_manifest_says_what_is_stored(loaded):
     found = loaded["manifest"]
     assert found["target"]["archs"] == ["sm_75", "sm_80", "sm_86", "sm_90a"]

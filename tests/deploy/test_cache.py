@@ -20,6 +20,8 @@ from tvm_fusion.deploy.cache_key import cache_key
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -163,6 +165,7 @@ print(artifact.export(sys.argv[3]))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_compile_once(tmp_path):
     children = [
         subprocess.Popen(

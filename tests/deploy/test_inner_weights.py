@@ -1,6 +1,7 @@
 """Weights of private functions lie in the weights file, like all others."""
 
 import numpy as np
+import pytest
 import tvm
 from onnx import numpy_helper
 from onnx.parser import parse_model
@@ -24,6 +25,7 @@ graph (float[2, 32] h, float[200, 2, 32] x, bool flag) => (float[2, 32] last, fl
 }"""
 
 
+@pytest.mark.slow
 def test_loops_and_branches_share_weights_of_the_file(tmp_path):
     rng = np.random.default_rng(1)
     w = (rng.standard_normal((32, 32)) / 6).astype("float32")

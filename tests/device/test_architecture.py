@@ -163,6 +163,7 @@ def limits_read(nodes):
             yield node.lineno
 
 
+@pytest.mark.slow
 def test_no_other_room_knows_names_of_architectures(other_rooms):
     found = [
         f"{path}:{line}: {text!r}"

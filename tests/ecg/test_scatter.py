@@ -33,6 +33,7 @@ def scattered(data, indices, updates, mode, names=("a", "b", "c")):
     return relax.VirtualMachine(built, tvm.cpu())["main"](*given).numpy()
 
 
+@pytest.mark.slow_beyond(19)
 @pytest.mark.parametrize("mode", FUNCTIONS)
 @pytest.mark.parametrize(
     ("shape", "places", "depth"),

@@ -54,6 +54,7 @@ def order(x, axis, descending):
     return np.lexsort((wide, ~is_nan if descending else is_nan), axis=axis)
 
 
+@pytest.mark.slow_beyond(10)
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 def test_orders_as_numpy_does(dtype, descending):

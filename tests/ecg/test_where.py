@@ -42,6 +42,7 @@ def test_computes_what_numpy_does(target, shapes):
     np.testing.assert_array_equal(result.numpy(), np.where(condition, a, b))
 
 
+@pytest.mark.slow
 def test_masks_of_masks_are_lowered(target):
     def body(emit, x, y):
         for _ in range(MASKS):

@@ -106,6 +106,7 @@ def planted(what, stages):
     return in_fewer_stages(stages)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_pipelines_are_right(name):
     make, _ = PIPELINES[name]

@@ -14,6 +14,8 @@ from tvm_fusion.frontend import import_model
 from tvm_fusion.frontend.precision import ToHalfPrecision
 from tvm_fusion.signature import DimRange
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 F32, F16, BF16 = "float32", "float16", "bfloat16"
 NUMPY = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 # Unit roundoff times a small factor for the operators on the way.
@@ -126,6 +128,7 @@ def network(onnx_model):
     )
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_numerics_over_symbolic_batches(precision, network, onnxruntime_run, run, rng):
     config = FusionConfig(precision=precision, dims={"n": DimRange(1, 4)})
@@ -141,6 +144,7 @@ def test_numerics_over_symbolic_batches(precision, network, onnxruntime_run, run
         assert 1e-6 < error < TOLERANCE[precision]  # it is half precision, and no worse
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_half_inputs_and_outputs(precision, network, onnxruntime_run, run, rng):
     config = FusionConfig(precision=precision, half_io=True, dims={"n": 2})

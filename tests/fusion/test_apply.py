@@ -20,6 +20,8 @@ from tvm_fusion.fusion.fuse import apply_plans
 from tvm_fusion.fusion.plan import Plan, plan
 from tvm_fusion.program.group import Group
 
+pytestmark = pytest.mark.slow_beyond(3)
+
 
 def applied(mod, *templates):
     """Legalise, plan and apply."""
@@ -181,6 +183,7 @@ def test_a_group_that_would_wait_for_itself_is_an_error():
         emission_order(graph, [Group((first, last))])
 
 
+@pytest.mark.slow
 @given(modules())
 @settings(max_examples=15)
 def test_any_plan_computes_what_the_graph_did(mod):

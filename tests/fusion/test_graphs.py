@@ -9,6 +9,8 @@ from benchmarks.fusion.graphs import GRAPHS, SIZES
 from tvm_fusion.deploy.count import count_stock
 from tvm_fusion.device import parse
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 # Which kernels pay is the machine's: a named CPU makes counts the same everywhere.
 COUNTED = ("cpu:x86-64-v4", "cuda:sm_90a")
 RUN = runnable(COUNTED[0])

@@ -19,6 +19,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.ecg.mapping import TABLE, MappingType, Relation
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 # Which kernels pay is the machine's: a named CPU makes counts the same everywhere.
 COUNTED = ("cpu:x86-64-v4", "cuda:sm_90a")
 RUN = runnable(COUNTED[0])

@@ -251,6 +251,7 @@ def test_an_operator_that_nobody_takes_alone_is_a_programming_error():
         planned(mod, Nobody())
 
 
+@pytest.mark.slow
 @given(modules())
 @settings(max_examples=60)
 def test_any_plan_covers_the_graph_in_convex_groups(mod):

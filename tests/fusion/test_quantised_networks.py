@@ -9,6 +9,8 @@ from onnx import helper, numpy_helper
 import tvm_fusion
 from benchmarks.runtime_alone import RuntimeAlone
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 TARGETS = [
     "cpu:x86-64-v3",
     "cpu:cascadelake",
@@ -103,6 +105,7 @@ def counted(model, target):
     return main["kernels"], main["intermediate_bytes"]
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_images_between_convolutions_are_bytes(dtype, target):
@@ -116,6 +119,7 @@ def test_images_between_convolutions_are_bytes(dtype, target):
     assert between <= 3 * image + (padded if dtype == "uint8" else 3 * image)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_rows_between_products_are_bytes(target):
     kernels, between = counted(layers("uint8"), target)
@@ -123,6 +127,7 @@ def test_rows_between_products_are_bytes(target):
     assert between <= ROWS * (64 + 96 + 64)
 
 
+@pytest.mark.slow
 def test_biases_are_stored_as_floats_and_weights_as_bytes(tmp_path):
     artifact = tvm_fusion.compile(residual("uint8"), target="cpu:cascadelake")
     size = (artifact.export(tmp_path / "model") / "weights.bin").stat().st_size
@@ -130,6 +135,7 @@ def test_biases_are_stored_as_floats_and_weights_as_bytes(tmp_path):
     assert weights <= size <= weights + 4096  # and scales, biases, sums of weights
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("make", [residual, layers])
 def test_results_without_the_compiler(make, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")

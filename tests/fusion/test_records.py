@@ -19,6 +19,8 @@ from tvm_fusion.fusion.records import Records, default_records
 from tvm_fusion.fusion.tuning_records import TuningRecords
 from tvm_fusion.program.group import Group
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 CPU = Device("llvm", "some", "Some CPU", cores=2)
 KEY = Key("0123", '["float32"]', '[["8"]]', '["llvm"]', "{}")
 
@@ -47,6 +49,7 @@ def test_keys_know_no_names():
     assert key() == key(names="abm")
 
 
+@pytest.mark.slow
 def test_keys_are_the_same_in_another_process():
     code = "import test_records as t; print(t.key())"
     here = os.path.dirname(__file__)
@@ -116,6 +119,7 @@ def test_what_is_put_is_found(tmp_path):
         assert len(TuningRecords(records).tasks()) == 2
 
 
+@pytest.mark.slow
 def test_two_processes_write_at_once(tmp_path):
     path = tmp_path / "r.db"
     code = (

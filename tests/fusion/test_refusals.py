@@ -580,6 +580,7 @@ def test_codes_of_constants_are_found(tmp_path, monkeypatch):
     assert codes("room") == {"hidden", "a", "b"}
 
 
+@pytest.mark.slow
 def test_every_code_has_a_case():
     tested = {case.code for case in CASES} | {edge[0] for edge in EDGES}
     assert codes("fusion", "schedule") - ELSEWHERE == tested

@@ -11,6 +11,8 @@ from .operators import OPERATORS
 from .reference import Value, evaluate, evaluate_node, leaf_value
 from .session import describe, run
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 CI_GRAPHS, PARTS = 300, 4
 FEW = (1, 5, 6, 7, 12)  # symbolic, half, both, neither
 
@@ -21,6 +23,7 @@ def failures(seeds):
     return "\n".join(describe(failure) for failure in report.failures)
 
 
+@pytest.mark.slow
 def test_a_few_graphs():
     assert not failures(FEW)
 
@@ -43,6 +46,7 @@ def test_what_the_generator_promises():
     assert np.mean([len(graph.outputs) > 1 for graph in graphs]) > 0.5
 
 
+@pytest.mark.slow
 def test_what_wide_graphs_draw():
     seeds = range(WIDE_FROM, WIDE_FROM + 15)
     assert not any(drawn(seed) for seed in range(50))

@@ -60,6 +60,7 @@ def test_mutations_change_a_copy():
     assert len({damaged(before, generator) for _ in range(50)}) > 40
 
 
+@pytest.mark.slow
 def test_some_mutated_models(monkeypatch):
     monkeypatch.setattr("tests.fuzz.files.server.SECONDS", 1000)
     model, generator = tiny_models.dense(), random.Random(1)

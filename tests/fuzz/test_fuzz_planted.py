@@ -12,6 +12,8 @@ from .bugs import BUGS
 from .planted import Bug, hunt, plant
 from .session import describe, run
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 _FIRST_STAGE = "frontend/normalize/__init__.py", "    return tvm."
 FEWEST = 20
 IN_CI = (
@@ -54,6 +56,7 @@ def test_a_planted_bug_is_found(bug, tmp_path):
     assert hunt(bug, bug.seeds, tmp_path).failures
 
 
+@pytest.mark.slow
 def test_the_copy_is_what_runs(tmp_path):
     bug = Bug("an exception", *_FIRST_STAGE, "    1 / 0\n    return tvm.")
     assert bug.occurrences() == 1
@@ -61,6 +64,7 @@ def test_the_copy_is_what_runs(tmp_path):
     assert "ZeroDivisionError" in failure["sentence"]
 
 
+@pytest.mark.slow
 def test_a_crash_is_a_failure(tmp_path):
     bug = Bug("a crash", *_FIRST_STAGE, "    import os; os.abort()\n    return tvm.")
     (failure,) = hunt(bug, [0], tmp_path).failures

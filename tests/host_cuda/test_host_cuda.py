@@ -32,6 +32,7 @@ def run(folder, *cases):
     return pickle.loads(results.read_bytes())
 
 
+@pytest.mark.slow
 def test_quotients_shifts_and_casts(tmp_path):
     text = """<ir_version: 9, opset_import: ["": 20]>
     g (int32[8] a, int32[8] b, float[8] f) => (int32[8] q, int32[8] m, int32[8] p, int8[8] c,

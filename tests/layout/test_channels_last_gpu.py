@@ -12,6 +12,8 @@ from tvm_fusion.layout.plan_layout import choose_layouts
 from tvm_fusion.program.layouts import Layout, layout_for
 from tvm_fusion.transform import FuseOperators, Legalize
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 CUDA, OLD, AMD = parse("cuda:sm_90a"), parse("cuda:sm_75"), parse("rocm:gfx90a")
 CHANNELS, SIZE = 64, 28
@@ -52,6 +54,7 @@ def enlarged(emit, x):
     return convolution(emit, emit(op.image.resize2d(a, size, method="nearest_neighbor")))
 
 
+@pytest.mark.slow
 def test_images_between_convolutions_and_a_resize_are_channels_last():
     """Lanes that read channels of a channels-first image have a cache line each."""
     mod, _ = planned(CUDA, enlarged)
@@ -102,12 +105,14 @@ def normalized(emit, x):
     return convolution(emit, pointwise(emit, y, CHANNELS))
 
 
+@pytest.mark.slow
 def test_shortcuts_are_channels_last():
     mod, _ = planned(CUDA, shortcuts, batch=8)
     wide = [s for s in shapes(mod) if 4 * CHANNELS in s]
     assert wide == [(8, SIZE, SIZE, 4 * CHANNELS)] * 3
 
 
+@pytest.mark.slow
 def test_nothing_is_preferred_beside_norms(monkeypatch):
     found = shapes(planned(CUDA, normalized)[0])
     monkeypatch.setattr(costs, "PREFERENCE", 0.0)

@@ -38,6 +38,7 @@ def layers(number, channels, groups=1, size=3):
     return body
 
 
+@pytest.mark.slow_beyond(3)
 @pytest.mark.parametrize(
     ("shape", "number", "groups", "size"),
     [

@@ -79,6 +79,7 @@ def test_no_kernel_copies_around_group_norms(target, size, channels):
     assert not [d.sentence for d in decisions if d.code == "layout_kernel"]
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("body", [inverted_residuals, residual])
 def test_no_kernel_copies_and_windows_read_channels_last(body):
     image = relax.Var("image", relax.TensorType((1, 3, 56, 56), "float16"))

@@ -23,6 +23,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.report.explain.result import Explanation
 from tvm_fusion.report.explain.run import explain
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 LANES = (parse("cpu").device.vector_bits or 256) // 32
 WIDE = 2 * LANES
@@ -118,6 +120,7 @@ def test_without_a_template_that_profits_nothing_changes():
     )
 
 
+@pytest.mark.slow
 def test_inputs_and_outputs_keep_their_layout():
     """A wide input is copied once for two convolutions that read it; the output is plain."""
 
@@ -137,6 +140,7 @@ def test_inputs_and_outputs_keep_their_layout():
     np.testing.assert_allclose(run(mod, x), run_stock(mod, x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_group_reads_one_layout_and_writes_another():
     """A template that refuses one convolution leaves that one in the layout of the graph."""
 
@@ -159,6 +163,7 @@ def test_a_group_reads_one_layout_and_writes_another():
     np.testing.assert_allclose(run(mod, x, template), run_stock(mod, x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_symbolic_batch():
     n = tvm.tirx.Var("n", "int64")
     mod = Network(1).module((n, 3, 9, 11), residual)

@@ -51,6 +51,7 @@ def results(mod, x, **pipeline):
     return [r.numpy() for r in found]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("for_nothing")
 def test_a_convolution_writes_both(module):
     found, kernels = layout_kernels(module)

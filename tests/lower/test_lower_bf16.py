@@ -95,6 +95,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_beyond(5)
 @pytest.mark.parametrize("name", CASES)
 def test_operators(name):
     shapes, compute, expected = CASES[name]

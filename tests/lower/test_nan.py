@@ -17,6 +17,8 @@ from tvm_fusion import transform
 from tvm_fusion.device import parse
 from tvm_fusion.lower.nan import KeepNaNTests, PassNaNOn
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 INF, NAN = math.inf, math.nan
 
@@ -153,6 +155,7 @@ def reduction(name, axis):
     return lambda x: getattr(op, name)(x, axis), lambda x: getattr(np, name)(x, axis)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_reductions(axis):
     x = ROWS if axis else np.ascontiguousarray(ROWS.T)

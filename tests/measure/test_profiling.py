@@ -23,6 +23,8 @@ from tvm_fusion.measure.timing import Effort
 from tvm_fusion.report.explain import explain
 from tvm_fusion.report.planned import plan_model
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 QUICK = Effort(seconds=0.001, fewest=1, most=2, hopeless=float("inf"), timeout=400.0)
 WEIGHT = np.random.default_rng(3).standard_normal((40, 24)).astype("float32") / 6
 
@@ -79,6 +81,7 @@ def test_a_profiled_model_is_right_and_profiled_once(tmp_path, quick):
     assert tvm_fusion.compile(attention()).manifest["profile"] is None
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("us", [(1.0, 2.0), (2.0, 1.0)], ids=["fused", "apart"])
 def test_whatever_is_measured_the_model_is_right(tmp_path, monkeypatch, us):
     monkeypatch.setattr(AlternativeBench, "__call__", lambda self, asked: (us, 5))
@@ -201,6 +204,7 @@ def parts_of(mod):
     ]
 
 
+@pytest.mark.slow
 def test_alternatives_are_timed(quick):
     parts = parts_of(attention())
     bench = AlternativeBench(tvm_fusion.device.parse("cpu"), Budget(None, 5))
@@ -226,6 +230,7 @@ def test_what_speaks_against_fusing_must_do_so_twice(monkeypatch, times, counts,
     assert len(times) - len(left) == calls
 
 
+@pytest.mark.slow
 def test_alternatives_that_differ_are_not_timed(quick, monkeypatch):
     parts = parts_of(attention())
     calls = []

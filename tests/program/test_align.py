@@ -129,6 +129,7 @@ def test_complete_rows_leave_nothing():
     assert reindex([i], [i.var // 2], [tirx.IntImm("int64", 4)], complete=True) is None
 
 
+@pytest.mark.slow_beyond(26)
 @pytest.mark.parametrize("seed", range(40))
 def test_simplified_indices_keep_their_values(seed):
     rng = np.random.default_rng(seed)

@@ -16,6 +16,8 @@ from tvm_fusion.report.bisect import find_broken, find_slow, timing
 from tvm_fusion.report.bisect.delta import smallest_failing
 from tvm_fusion.report.planned import plan_model
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 
 @pytest.fixture
 def broken(monkeypatch):
@@ -65,6 +67,7 @@ def test_a_tolerance_that_forgives(broken):
     assert broken(planted.wrong, tolerance=100.0).passed
 
 
+@pytest.mark.slow
 def test_two_faults_are_two_culprits(monkeypatch):
     planted.plant(monkeypatch, planted.wrong)
 
@@ -104,10 +107,12 @@ def test_a_fault_of_single_operators_is_no_merge(monkeypatch):
     assert "nothing works" in found.reference_crash
 
 
+@pytest.mark.slow
 def test_the_packages_own_templates_pass():
     assert find_broken(plan_model(planted.model()), planted.inputs()).passed
 
 
+@pytest.mark.slow
 def test_symbolic_dimensions():
     config = FusionConfig(dims={"batch": DimRange(1, 9)})
     planned = plan_model(planted.model("batch"), "cpu", config)

@@ -26,6 +26,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.ecg.mapping import MappingType, Relation, combine
 from tvm_fusion.report.explain import Explanation
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 
 @pytest.fixture
 def explanation(monkeypatch):

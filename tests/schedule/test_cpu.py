@@ -10,6 +10,8 @@ from tvm_fusion import transform
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 op = relax.op
 
 

@@ -8,6 +8,8 @@ from tvm import relax, tirx
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 OP = relax.op
 RANDOM = np.random.default_rng(7)
 
@@ -147,6 +149,7 @@ def test_log_add_exp_of_large_numbers(dtype):
     )
 
 
+@pytest.mark.slow
 def test_a_padded_result_beside_reductions_of_it():
     n, m = dims("n", "m")
     weight = normal((16, 3), "float16")
@@ -203,6 +206,7 @@ def test_a_product_over_sums_of_symbols():
     check([tensor("x", (1, m, 1, n)), tensor("w", (n + 1, 3))], body, *instances)
 
 
+@pytest.mark.slow
 def test_a_value_in_registers_beside_a_transposed_read():
     n, m = dims("n", "m")
 

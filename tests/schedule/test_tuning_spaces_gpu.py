@@ -10,6 +10,8 @@ from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import device_of, parse
 from tvm_fusion.report.planned import plan_model
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 SPEC = parse("cuda:sm_90a")
 DRAWN = 2  # configurations of a space that are emitted
 
@@ -85,6 +87,7 @@ def case(request):
     return claim, device, kernels, list(claim.template.configs(claim, device))
 
 
+@pytest.mark.slow_beyond(1)
 def test_spaces_are_plain_data(case):
     claim, device, kernels, configs = case
     assert kernels <= {config.get("kernel") for config in configs}
@@ -120,6 +123,7 @@ def test_drawn_configurations_are_emitted(case):
     assert others
 
 
+@pytest.mark.slow_beyond(1)
 def test_what_is_not_in_the_space_is_refused(case):
     claim, device, _, configs = case
     answer = claim.template.configure(claim, {**configs[0], "stages": 77}, device)

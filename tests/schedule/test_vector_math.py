@@ -12,6 +12,8 @@ from tvm_fusion.core.loops import block, loop
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.vector_functions import ZERO, decay, unit_decay
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 LEAST = -87.33654  # exponentials of smaller numbers are no normal numbers
 
 

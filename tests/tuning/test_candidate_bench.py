@@ -19,6 +19,8 @@ from tvm_fusion.tuning import build_candidates
 from tvm_fusion.tuning.candidate_bench import bench, measure, workers
 from tvm_fusion.tuning.candidates import export_candidates
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 WAIT_SECONDS = 600.0  # which ends what hangs
 CRASHING = "__attribute__((constructor)) static void crash(void) { __builtin_trap(); }"
 HANGING = (
@@ -84,6 +86,7 @@ def all_once(folder):
     return True
 
 
+@pytest.mark.slow
 def test_a_crash_costs_the_candidate(folder):
     replaced(folder, CRASHING)
     assert run(folder) == 0
@@ -93,6 +96,7 @@ def test_a_crash_costs_the_candidate(folder):
     assert failed[1].startswith("ended by SIG")
 
 
+@pytest.mark.slow
 def test_a_hang_costs_the_candidate(folder, monkeypatch):
     """Whatever the limit is, it is over at some time."""
     replaced(folder, HANGING)
@@ -110,6 +114,7 @@ def test_a_hang_costs_the_candidate(folder, monkeypatch):
     assert failed == [(0, "took longer than 0.2 seconds")]
 
 
+@pytest.mark.slow
 def test_a_default_that_crashes_costs_its_task(folder):
     replaced(folder, CRASHING, place=0)
     assert run(folder) == 0
@@ -120,6 +125,7 @@ def test_a_default_that_crashes_costs_its_task(folder):
     assert all(us for task, _, us, _ in found if task == 1)
 
 
+@pytest.mark.slow
 def test_other_results_are_refused(folder, tmp_path):
     """The library of the same task with other weights."""
     other = tmp_path / "o"
@@ -154,6 +160,7 @@ def test_weights_are_drawn_once_and_packed_by_each_candidate(tmp_path, monkeypat
     assert not any(error for _, _, _, error in trials(place))
 
 
+@pytest.mark.slow
 def test_no_time_is_no_record(folder, capsys):
     assert run(folder, "--budget", "0") == 0
     assert "the budget is spent" in capsys.readouterr().out
@@ -162,6 +169,7 @@ def test_no_time_is_no_record(folder, capsys):
     assert all_once(folder)
 
 
+@pytest.mark.slow
 def test_a_budget_ends_a_hang_without_a_record(folder, monkeypatch):
     """What the budget cuts off is measured by the next run: nothing is known of it."""
     path = replaced(folder, HANGING)
@@ -188,6 +196,7 @@ def _left_until(folder, records):
     return left
 
 
+@pytest.mark.slow
 def test_a_killed_run_loses_nothing(folder):
     command = [sys.executable, str(folder / "measure.py"), "--seconds", "0.001"]
     without_torch = str(Path(__file__).parents[1] / "without_torch")

@@ -19,6 +19,8 @@ from tvm_fusion.fusion.tuning_records import TuningRecords
 from tvm_fusion.tuning.candidates import export_candidates
 from tvm_fusion.tuning.exchange import import_lines
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 WITHOUT_TORCH = Path(__file__).parents[1] / "without_torch"
 
 
@@ -67,6 +69,7 @@ def test_a_folder_is_measured_and_imported(exported):
     assert not [d for d in artifact.manifest["decisions"] if d["code"] == "tuned_config_unfit"]
 
 
+@pytest.mark.slow
 def test_the_script_needs_no_compiler(exported):
     for path in [exported[0] / "measure.py", *(exported[0] / "candidate_bench").glob("*.py")]:
         text = path.read_text()
@@ -75,6 +78,7 @@ def test_the_script_needs_no_compiler(exported):
         assert "tvm_fusion." not in text
 
 
+@pytest.mark.slow
 def test_exporting_again_builds_others(exported, tmp_path):
     folder, db, _ = exported
     known = {

@@ -25,6 +25,8 @@ from tvm_fusion.tuning.candidate_bench.tensors import Draw
 from tvm_fusion.tuning.measure import Bench, inputs_of
 from tvm_fusion.tuning.tasks import ends_of, survey
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 
 def tasks():
     config = FusionConfig()
@@ -60,6 +62,7 @@ def test_products_of_experts_are_measured_with_rows_for_each():
     np.testing.assert_array_equal(Draw(0).input(*listed[2]), ends)
 
 
+@pytest.mark.slow
 def test_a_trial_is_timed_beside_the_default(task):
     trial = Bench(task, parse("cpu"), 0).trial(task.configs[5], QUICK)
     assert trial.error == ""
@@ -100,6 +103,7 @@ def wrong(emit, self, claim, target):
     return replace(emission, kernels=(replace(kernel, func=kernel.func.with_body(body)),))
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -186,6 +190,7 @@ def test_inputs_are_read_after_a_sweep():
     assert seen == ["call", "input", "call"]
 
 
+@pytest.mark.slow
 def test_a_default_is_timed_alone(task, monkeypatch):
     bench, raced = Bench(task, parse("cpu"), 0), []
     race = bench.race

@@ -26,6 +26,8 @@ from tvm_fusion.tuning.contents import prune
 from tvm_fusion.tuning.tasks import survey
 from tvm_fusion.tuning.whole import Race, WholeModel
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 
 @pytest.fixture
 def bench(monkeypatch):
@@ -86,6 +88,7 @@ def test_the_best_is_recorded_and_used(tmp_path, bench):
     assert explained == type(explained).from_json(explained.to_json())
 
 
+@pytest.mark.slow
 def test_what_is_tuned_computes_the_same(tmp_path, bench):
     tune(tmp_path)
     mod = two_products()
@@ -216,6 +219,7 @@ def test_pruned_failures_are_measured_again(tmp_path, bench):
     assert (found.failed, found.trials, len(bench.measured)) == (0, 20, 18)
 
 
+@pytest.mark.slow
 def test_a_lying_record_is_found_out_by_the_whole_model(tmp_path, bench, monkeypatch):
     """Measured for real: the record says that a slow configuration is a thousand times as fast."""
     monkeypatch.setattr(tune_model, "WholeModel", WholeModel)

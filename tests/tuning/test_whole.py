@@ -12,6 +12,8 @@ from tvm_fusion.tuning import whole
 from tvm_fusion.tuning.tasks import survey
 from tvm_fusion.tuning.whole import DEFAULTS, WholeModel
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 
 @pytest.fixture(scope="module")
 def found():
@@ -26,6 +28,7 @@ def model(found):
     return WholeModel(imported, tasks.planned, parse("cpu"), 0, QUICK)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("times", "told"),
     [
@@ -42,6 +45,7 @@ def test_the_less_favourable_of_two_processes(model, monkeypatch, times, told):
     assert race.gain == told[1] / told[0]
 
 
+@pytest.mark.slow
 def test_measured_for_real(model, found):
     """Other configurations of every task, of which each is built for one race."""
     _, tasks = found
@@ -53,6 +57,7 @@ def test_measured_for_real(model, found):
     assert len(model._built) == 2
 
 
+@pytest.mark.slow
 def test_defaults_stay_built(model, found):
     (task, *_) = found[1].tasks
     for config in task.configs[1:5]:
@@ -62,6 +67,7 @@ def test_defaults_stay_built(model, found):
     assert frozenset() in model._built
 
 
+@pytest.mark.slow
 def test_other_results_are_told(model, found, monkeypatch):
     """A choice whose kernels compute something else: those of other weights."""
     config = FusionConfig()
@@ -77,6 +83,7 @@ def test_other_results_are_told(model, found, monkeypatch):
     assert "its results differ from the default's by" in race.error
 
 
+@pytest.mark.slow
 def test_a_model_that_crashes_is_told(model, monkeypatch):
     def crash(function, seconds):
         raise Failed("ended by SIGSEGV")

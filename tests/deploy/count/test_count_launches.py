@@ -14,6 +14,8 @@ from fake_cuda.build import build
 
 from tvm_fusion.deploy.count import count, count_stock
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 HERE = Path(__file__).parent
 CALLS = [(name, f) for name, entry in graphs.GRAPHS.items() for f in entry.functions]
 
@@ -52,6 +54,7 @@ def test_count_is_what_a_device_launches(
     assert not counted.caveats
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("name", ["softmax_in_cuda_graph", "symbolic_cuda_graph"])
 def test_cuda_graph_was_really_used(launched: dict, name: str) -> None:
     assert launched["stock"][name]["main"]["graph_launches"] == 1

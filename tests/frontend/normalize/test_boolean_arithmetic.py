@@ -46,6 +46,7 @@ def test_arithmetic_and_order(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_reductions_and_sums(tmp_path):
     check(
         tmp_path,

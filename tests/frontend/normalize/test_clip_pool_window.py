@@ -56,6 +56,7 @@ def pool(onnx_model, op, size, **attrs):
     )
 
 
+@pytest.mark.slow_beyond(11)
 @pytest.mark.parametrize(
     ("op", "include"), [("AveragePool", 0), ("AveragePool", 1), ("MaxPool", 0)]
 )

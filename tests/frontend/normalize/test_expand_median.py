@@ -39,6 +39,7 @@ def test_before_and_expected():
     assert ExpandMedian()(after).same_as(after)
 
 
+@pytest.mark.slow_beyond(12)
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("axis", [None, [0], [1], [-1]])
 @pytest.mark.parametrize("sizes", [(3, 5, 4), (2, 1, 7)])

@@ -8,6 +8,8 @@ from tvm import relax, tirx
 import tvm_fusion
 from tvm_fusion.frontend.normalize import ExpandNonzero
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 RNG = np.random.default_rng(11)
 
 
@@ -54,6 +56,7 @@ def test_nonzero_of_symbolic_shape(tmp_path):
     np.testing.assert_array_equal(result, np.stack(np.nonzero(x)))
 
 
+@pytest.mark.slow
 def test_unique_of_symbolic_shape(tmp_path):
     rows, columns = tirx.Var("m", "int64"), tirx.Var("n", "int64")
     mod = module((rows, columns), "int64", lambda x: relax.op.unique(x, True, True, True, True))
@@ -80,6 +83,7 @@ def test_unique(tmp_path):
         np.testing.assert_array_equal(result, want.reshape(result.shape))
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("is_sorted", [True, False])
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
 def test_unique_of_slices_and_without_order(tmp_path, is_sorted, axis):

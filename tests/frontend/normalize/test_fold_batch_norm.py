@@ -75,6 +75,7 @@ def test_before_and_expected(rng):
     )
 
 
+@pytest.mark.slow_beyond(3)
 @pytest.mark.parametrize(
     ("bias", "groups", "inputs"), [(False, 1, 3), (True, 2, 4), (False, 4, 4), (True, 1, 4)]
 )

@@ -97,6 +97,7 @@ def built(text, constants, folder, target="cpu:x86-64-v3"):
     return sum(w["bytes"] for w in manifest["weights"].values()), copies
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_no_more_bytes_than_the_model_has(name, tmp_path):
     text, constants, kept = GRAPHS[name]

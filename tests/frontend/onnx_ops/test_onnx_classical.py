@@ -227,6 +227,7 @@ def test_linear_regressor(agrees_for_any_rows, rng):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "has_probability", "transform"),
     [

@@ -49,6 +49,7 @@ def test_signs(agrees, dtype):
     agrees("Sign", {"x": x}, {"y": dtype}, expected=[np.sign(x)])
 
 
+@pytest.mark.slow_beyond(5)
 @pytest.mark.parametrize("base", ["int32", "int64", "uint8"])
 @pytest.mark.parametrize("exponent", ["int32", "int64"])
 def test_integer_powers(agrees, base, exponent):

@@ -16,6 +16,8 @@ from tvm_fusion.config import FusionConfig
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 HALVES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 ELEMENTS = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 SHAPE = (2, 4, 15)
@@ -78,6 +80,7 @@ def program(request, tmp_path_factory):
     return request.param, tvm_fusion.load(compiled.export(folder))
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("size", [200.0, 1.0, 1e-4, 3e-7])
 def test_norms_are_rounded_once(program, size):
     dtype, compiled = program
@@ -100,6 +103,7 @@ def test_norms_are_rounded_once(program, size):
         assert np.abs(got).max() > 0, name
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("size", [6000.0, 200.0, 1e-4])
 def test_storage_in_halves_keeps_the_range_of_norms(stored_in_halves, size):
     x = (np.random.default_rng().standard_normal(SHAPE) * size).astype("f2").astype("f4")

@@ -11,6 +11,8 @@ from onnx import parser
 
 import tvm_fusion
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 HEAD = '<ir_version: 9, opset_import: ["" : 18]>\n'
 
 
@@ -59,6 +61,7 @@ _W = ", ".join(f"{v:.4f}" for v in normal(25))
 
 
 # A kernel a trip, and one for each two parts of the output that are joined.
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(("trips", "kernels"), [(0, None), (4, None), (300, 300 + 299)])
 def test_a_counted_loop_reads_weights_and_outer_values(same, trips, kernels):
     same(COUNTED % (trips, _W), {"x": normal(3, 5)}, kernels=kernels)
@@ -99,6 +102,7 @@ def test_a_state_grows_over_trips_whose_number_is_an_input(same):
     same(GROWS, *samples)
 
 
+@pytest.mark.slow
 def test_scans_along_other_axes_and_backwards(same):
     text = """graph (float[3, T, 2] x, float[2, 4] h)
         => (float[2, 4] last, float[3, T] y, float[T, 3] z)
@@ -144,6 +148,7 @@ NESTED = """graph (float[n, 4] x, bool flag) => (float[n, 4] y, float[a, b] z)
 }"""
 
 
+@pytest.mark.slow
 def test_graphs_in_graphs_read_the_values_around_all_of_them(same):
     samples = [{"x": normal(n, 4), "flag": np.bool_(f)} for n, f in [(3, 0), (3, 1), (5, 0)]]
     same(NESTED, *samples, dims={"n": tvm_fusion.DimRange(1, 8)})

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 F32 = "float32"
 ATTENTION = "com.microsoft::Attention"
 MHA = "com.microsoft::MultiHeadAttention"
@@ -119,6 +121,7 @@ def grouped(rng, steps, lengths, past=0, **others):
     }
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("window", [-1, 3])
 def test_grouped_queries_of_a_prompt(agrees, rng, window):
     attrs = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "local_window_size": window}
@@ -126,12 +129,14 @@ def test_grouped_queries_of_a_prompt(agrees, rng, window):
            constants=["total", "c", "s"], atol=2e-5, rtol=1e-4, **attrs)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_grouped_queries_behind_a_cache(agrees, rng):
     attrs = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "rotary_interleaved": 1}
     agrees(GQA, grouped(rng, 1, [7, 7], 6), {"y": F32, "k1": F32, "v1": F32},
            constants=["total", "c", "s"], atol=2e-5, rtol=1e-4, **attrs)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_rows_of_their_own_lengths_behind_a_cache(agrees, rng):
     attrs = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}
     agrees(GQA, grouped(rng, 1, [7, 4], 6), {"y": F32, "k1": F32, "v1": F32},

@@ -7,6 +7,7 @@ from onnx import helper
 F32 = "float32"
 
 
+@pytest.mark.slow_beyond(3)
 @pytest.mark.parametrize(
     ("bits", "has_zeros"),
     [(4, True), (4, False), (8, True), (2, True)],

@@ -12,6 +12,8 @@ import tvm_fusion
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model, narrow_types
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 FLOATS = sorted(narrow_types.FLOATS)
 ALL = sorted(narrow_types.NARROW)
 
@@ -59,6 +61,7 @@ def _numbers(dtype):
     return np.concatenate([bits, own, ties, *near, special, normal])
 
 
+@pytest.mark.slow
 def test_every_code_of_every_type_becomes_its_number(convert):
     inputs = {f"x_{d}": _codes(d) for d in ALL}
     nodes, outputs = [], {}
@@ -80,6 +83,7 @@ def test_every_code_of_every_type_becomes_its_number(convert):
                 assert (np.signbit(found[f"{name}_{to}"]) & ~np.isnan(wanted) == signs).all()
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
 def test_conversions_round_and_saturate_as_the_reference(convert, source):
     with np.errstate(all="ignore"):

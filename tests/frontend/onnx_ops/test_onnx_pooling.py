@@ -27,6 +27,7 @@ def test_automatic_padding(agrees, rng, op, auto_pad):
     agrees(op, {"x": x}, {"y": F32}, auto_pad=auto_pad, kernel_shape=[3, 2], strides=[2, 2])
 
 
+@pytest.mark.slow_beyond(4)
 @pytest.mark.parametrize(
     ("size", "attrs"),
     [

@@ -5,6 +5,8 @@ import pytest
 
 from tvm_fusion.device import parse
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 F32 = "float32"
 HAS_VNNI = any("vnni" in feature for feature in parse("cpu").device.features)
 types = pytest.mark.parametrize("dtype", ["int8", "uint8"])

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 F32 = "float32"
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("shape", [(3, 3), (2, 1, 5, 5), (4, 1, 1)])
 def test_determinants(agrees, rng, shape):
     x = rng.standard_normal(shape).astype(F32)

@@ -8,6 +8,8 @@ import tvm_fusion
 from tvm_fusion.core.recurrence import ACTIVATIONS
 from tvm_fusion.signature import DimRange
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 cells = pytest.mark.parametrize("op", GATES)
@@ -103,6 +105,7 @@ def test_activations_of_each_direction(op, layer):
     )  # fmt: skip
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("fp16", 5e-3)])
 def test_artifact_of_symbolic_steps_and_rows(
     precision, tolerance, onnx_model, onnxruntime_run, rng, tmp_path

@@ -7,6 +7,8 @@ from onnx import TensorProto, helper
 import tvm_fusion
 from tvm_fusion.signature import DimRange
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 F32 = "float32"
 
 

@@ -17,6 +17,7 @@ def as_pairs(x):
     return np.stack([x.real, x.imag], -1).astype(F32)
 
 
+@pytest.mark.slow_beyond(11)
 @pytest.mark.parametrize(("axis", "length"), [(1, None), (-2, 5), (0, 9)])
 @pytest.mark.parametrize("inverse", [0, 1])
 @pytest.mark.parametrize("parts", [1, 2])

@@ -14,6 +14,8 @@ from tvm_fusion.config import FusionConfig
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 HEAD = '<ir_version: 8, opset_import: ["": {}]>\n'
 LOAD = """
 import json, pathlib, sys
@@ -145,6 +147,7 @@ def folder(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_right_without_the_compiler(folder, name, onnxruntime_run):
     model, _, sizes = model_of(name)

@@ -16,6 +16,7 @@ POOL = {
 }
 
 
+@pytest.mark.slow_beyond(6)
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
 @pytest.mark.parametrize(("low", "high", "skips"), [(1, 1, 0), (1, 2, 2), (2, 3, 1)])
 def test_counts_of_n_grams(agrees, rng, mode, low, high, skips):

@@ -42,6 +42,8 @@ from tvm_fusion.schedule.attention.query_lanes_config import QueryLanesConfig
 from tvm_fusion.schedule.attention.query_lanes_cpu import query_lanes_cpu
 from tvm_fusion.schedule.attention.template import Attention
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 SPECS = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
 
 

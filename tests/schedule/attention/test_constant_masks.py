@@ -19,6 +19,8 @@ from tvm_fusion.schedule.attention.flash_problem import flash_problem
 from tvm_fusion.schedule.attention.flash_tiles import KeyTiles
 from tvm_fusion.schedule.emit import emit_groups, group_of
 
+pytestmark = pytest.mark.slow_beyond(3)
+
 HALF, INF = "float16", np.inf
 LOWEST = float(np.finfo("float32").min)
 
@@ -201,6 +203,7 @@ def test_weights_are_read(is_added):
     assert sum(v.is_constant and bool(v.shape) for v in read) == 1
 
 
+@pytest.mark.slow
 def test_groups_that_differ_in_their_mask_alone_are_two():
     one, two = causal(70, 70), window(70, 70, 9)
 

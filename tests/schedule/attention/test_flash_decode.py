@@ -40,6 +40,8 @@ from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.gpu.cp_async import COPY
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 TEMPLATE = Attention(True)
 
 

@@ -24,6 +24,8 @@ from tvm_fusion.schedule.attention.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 HALF, TURING = "float16", parse("cuda:sm_75")
 # Of one row; in float16 another program; tested below; long.
 OTHERS = {"one query", "softmax written out", "causal", "many keys", "many queries"}

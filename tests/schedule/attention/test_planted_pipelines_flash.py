@@ -20,6 +20,8 @@ from tvm_fusion.schedule.attention.flash_tma_roles import K_FULL, V_EMPTY, Roles
 from tvm_fusion.schedule.gpu import wgmma
 from tvm_fusion.schedule.gpu.exponential import any_of_warp
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 DEADLOCK = "deadlock: all roles wait"
 EARLY_READ = "before its copy was waited for"
 EARLY_WRITE = "while products may still read it|before its copy was waited for"

@@ -24,6 +24,8 @@ from tvm_fusion.schedule.contraction.back_to_back_template import BackToBackGemm
 from tvm_fusion.schedule.gpu import mbarrier, wgmma
 from tvm_fusion.schedule.inline import inlined
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 op = relax.op
 TEMPLATE = BackToBackGemm()
 FEW = replace(CUDA.device, sm_count=2)  # so that a consumer computes several tiles

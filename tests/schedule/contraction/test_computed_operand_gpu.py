@@ -18,6 +18,8 @@ from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma_producer import Producer
 from tvm_fusion.schedule.gpu import wgmma
 
+pytestmark = pytest.mark.slow_beyond(3)
+
 FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles
 SMALL = {"block_m": 64, "block_n": 64, "consumers": 1, "split_k": 1}
 SHARED = {"block_m": 128, "block_n": 64, "consumers": 2, "is_ping_pong": False}

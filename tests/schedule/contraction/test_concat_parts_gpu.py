@@ -45,6 +45,7 @@ def concatenation(case, is_first=True):
     return params, body, reference
 
 
+@pytest.mark.slow_beyond(7)
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_one_kernel_stores_all_parts(case, is_first):

@@ -15,6 +15,8 @@ from tvm_fusion.schedule.contraction.template import RECOMPUTE_FACTOR
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 SPECS = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])

@@ -17,6 +17,8 @@ from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma_configs import best_wgmma_tile
 from tvm_fusion.schedule.gather import gather
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 op = relax.op
 TEMPLATE = GpuContraction()
 CONVOLUTIONS = {3: op.nn.conv1d, 4: op.nn.conv2d, 5: op.nn.conv3d}

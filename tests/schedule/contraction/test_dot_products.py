@@ -14,6 +14,8 @@ from tvm import relax, tirx
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 m, n, k = (tirx.Var(name, "int64") for name in "mnk")
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
@@ -66,6 +68,7 @@ def test_exact_for_all_bytes(left, right, is_constant):
         np.testing.assert_array_equal(got, exact(a, w))
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_largest_sums(left, right):
     """Every term has the largest magnitude."""

@@ -30,6 +30,8 @@ from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 n = tirx.Var("n", "int64")
 TEMPLATE = GpuContraction()
@@ -68,6 +70,7 @@ CASES = {
 TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("example", CASES.values(), ids=CASES)
 def test_computes_the_product(example, monkeypatch):
     params, body, reference = example

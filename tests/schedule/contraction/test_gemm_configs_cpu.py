@@ -21,6 +21,8 @@ from tvm_fusion.schedule.contraction.gemm_problem_cpu import GemmProblem, Machin
 from tvm_fusion.schedule.contraction.operands import analyse
 from tvm_fusion.schedule.register_tile import VectorUnit
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 AVX512, AVX2, NEON = VectorUnit(16, 32), VectorUnit(8, 16), VectorUnit(4, 32)
 L2 = [1 << 18, 1 << 19, 1 << 20, 5 << 18, 1 << 21]
@@ -139,6 +141,7 @@ def test_what_is_no_gemm_has_none():
     assert list(configs(contraction, CPU.device)) == []
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("shape", [(37, 300, 100), (130, 77, 70), (5, 2600, 65)])
 def test_every_configuration_computes_the_product(shape):
     params, members, contraction = product(*shape)
@@ -152,6 +155,7 @@ def test_every_configuration_computes_the_product(shape):
         close(run(func, members, inputs, CPU), [x @ w])
 
 
+@pytest.mark.slow
 def test_drawn_configurations_of_packed_weights_and_norm_prologues(monkeypatch):
     rng, drawn = np.random.default_rng(), []
 

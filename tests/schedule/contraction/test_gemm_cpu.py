@@ -15,6 +15,8 @@ from tvm_fusion.device.probe import host_cpu
 from tvm_fusion.pipeline import relax_pipeline
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 m, n, k = (tirx.Var(name, "int64") for name in "mnk")
 
@@ -81,6 +83,7 @@ def test_the_first_operand_may_be_b():
     check(CpuContraction(), params, body, lambda x, w: [w.T @ x.T], CPU)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("columns", [64, 65])
 def test_long_results_and_several(columns):
     params = [tensor("x", 31, 40), tensor("w", 40, columns), tensor("b", columns)]
@@ -162,6 +165,7 @@ def planned(mod):
     return relax_pipeline(target=CPU.tvm_target(), lower=False)(mod)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("rows", [1, 7, 37])
 def test_constants_are_packed_at_compile_time(rows):
     weights = [weight(50, 77), weight(77, 50, seed=1)]

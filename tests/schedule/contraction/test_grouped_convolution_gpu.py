@@ -61,6 +61,7 @@ def test_computes_the_convolution(case):
     check(made, claim)
 
 
+@pytest.mark.slow_beyond(3)
 @pytest.mark.parametrize("is_nchw", [False, True])
 @pytest.mark.parametrize("case", WINDOWS)
 def test_windows_of_groups(case, is_nchw):

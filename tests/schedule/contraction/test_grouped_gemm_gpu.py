@@ -15,6 +15,8 @@ from tvm_fusion.pipeline import relax_pipeline
 from tvm_fusion.schedule.contraction import grouped_gemm_choice
 from tvm_fusion.schedule.contraction.grouped_gemm_template_gpu import GpuGroupedGemm
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 TEMPLATE = GpuGroupedGemm()
 AMPERE = parse("cuda:sm_80")
@@ -126,6 +128,7 @@ def test_batches():
     check(TEMPLATE, params, body, lambda x, w, a, b: [x @ w, a @ b], CUDA)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("split_k", [1, 4])
 def test_concatenated_products_write_in_place(axis, split_k, monkeypatch):

@@ -11,6 +11,8 @@ from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.gpu.streaming import STREAMED, STREAMED_BYTES
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 TEMPLATE = GpuContraction()
 
 

@@ -12,6 +12,8 @@ from tvm_fusion.schedule.contraction.ragged_rows_cpu import RaggedTasks
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
 from tvm_fusion.schedule.gather import gather
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 TEMPLATE = CpuContraction()
 
 
@@ -22,6 +24,7 @@ def made(m, k, n, finish, dtype, weight=None):
     return params, members, kernel(TEMPLATE, members, CPU)[1]
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_each_row_is_multiplied_by_its_groups_matrix(dtype):
     params, members, func = made(157, 51, 83, None, dtype)
@@ -70,6 +73,7 @@ def test_parts_of_columns_of_constant_weights():
         close([result.numpy()], expected(gated, **inputs), 2e-3)
 
 
+@pytest.mark.slow
 def test_no_rows_behind_the_last_group_are_left_out(monkeypatch):
     """A mistake: tasks end with the last group."""
     monkeypatch.setattr(RaggedTasks, "extent", lambda self, axis: axis.extent)

@@ -22,6 +22,8 @@ from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_configs
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 TEMPLATE = GpuContraction()
 FEW = replace(CUDA.device, sm_count=3)  # so that a block computes several tiles
@@ -48,6 +50,7 @@ def wide(members, contraction):
     return hopper(members, contraction, block_m=128, consumers=2)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("make", "finish"), [(mma, None), (mma, gated), (hopper, None), (wide, gated)]
 )

@@ -22,6 +22,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 op = relax.op
 TEMPLATE = GpuContraction()
 

@@ -21,6 +21,8 @@ from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_co
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 from tvm_fusion.schedule.inline import inlined
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 TEMPLATE = GpuContraction()
 AMPERE = parse("cuda:sm_80")

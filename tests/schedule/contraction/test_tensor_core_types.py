@@ -18,6 +18,8 @@ from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_co
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 from tvm_fusion.schedule.inline import inlined
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"

@@ -31,6 +31,8 @@ from tvm_fusion.schedule.contraction.tile_operand import OperandTile
 from tvm_fusion.schedule.contraction.tile_shape import TileShape
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 AMPERE, TURING = parse("cuda:sm_80"), parse("cuda:sm_75")
 TEMPLATE = GpuContraction()
@@ -301,6 +303,7 @@ def test_copies_through_registers(name):
     computes(made, members, CASES[name], 1)
 
 
+@pytest.mark.slow
 def test_turing_has_64_kib_of_shared_memory():
     params, body, reference = with_epilogue(130, 200, 136)
     claim, func = check(TEMPLATE, params, body, reference, TURING, 2e-3)

@@ -16,6 +16,8 @@ from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
 from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles
 TILE = {"block_m": 64, "block_n": 64, "consumers": 1, "split_k": 1}
 
@@ -85,6 +87,7 @@ def test_any_number_of_rows():
     computes(wgmma_gemm_gpu(members.program, config), members, case, 3)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("columns", [201, 198])
 @pytest.mark.parametrize(
     "tile",

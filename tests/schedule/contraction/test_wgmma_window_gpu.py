@@ -19,6 +19,8 @@ from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_problem
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma_configs import best_wgmma_tile, wgmma_configs
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 TEMPLATE = GpuContraction()
 FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles
@@ -83,6 +85,7 @@ def test_results_along_pixels(case):
     check(made, SMALL)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     "tile",
     [

@@ -35,6 +35,8 @@ from tvm_fusion.schedule.contraction.blocking import PER_CYCLE
 from tvm_fusion.schedule.convolution.config import L1_BYTES, STREAM, ConvConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 NONE = (0, 0, 0, 0)
 
@@ -112,6 +114,7 @@ def drawn(conv):
     check(conv, claim=claim)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(convolutions())
 def test_drawn_problems(conv):
@@ -125,6 +128,7 @@ def test_many_drawn_problems(conv):
     drawn(conv)
 
 
+@pytest.mark.slow
 def test_every_tile_is_right():
     """Tiles and tasks that the model would not choose, with remainders in all directions."""
     conv = Conv(20, 70, (9, 11), residual=True)
@@ -132,6 +136,7 @@ def test_every_tile_is_right():
         check(conv, claim=claim)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("window", [1, 3])
 def test_every_tile_of_groups_is_right(window):
     """Tiles of one and of several groups, tasks of several tiles; the last tile is of zeros."""
@@ -274,6 +279,7 @@ def test_results_of_both_layouts():
     np.testing.assert_array_equal(from_blocks(blocked)[:, conv.k :], 0)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(("channels", "more"), [(40, 24), (32, 64), (16, 48)])
 def test_a_concatenation_in_both_layouts(channels, more):
     """Its other channels are lanes beyond those of the sum, or whole tiles without one."""

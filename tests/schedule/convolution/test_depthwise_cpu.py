@@ -10,6 +10,8 @@ from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.convolution.depthwise_config import DepthwiseConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 
 def depthwise(c, size, *args, **changes):
     return Conv(c, c, size, *args, groups=c, **changes)
@@ -29,6 +31,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_beyond(3)
 @pytest.mark.parametrize("case", CASES)
 def test_depthwise_against_float64(case):
     claim = check(CASES[case])
@@ -58,6 +61,7 @@ def drawn(conv):
     check(conv, claim=claim)
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(problems())
 def test_drawn_depthwise(conv):

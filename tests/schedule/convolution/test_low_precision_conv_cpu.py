@@ -19,6 +19,8 @@ from tvm_fusion.schedule.convolution.config import ConvConfig
 from tvm_fusion.schedule.convolution.depthwise_config import DepthwiseConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 NONE = (0, 0, 0, 0)
 SEVEN = (3, 3, 3, 3)
@@ -93,6 +95,7 @@ def test_groups_whose_channels_are_no_words(channels):
         assert (words.dot.group if words else 1) == 2 - channels % 2
 
 
+@pytest.mark.slow
 def test_without_the_instructions():
     """AVX2 multiplies pairs of int16, and float32, in blocks of eight."""
     spec = parse("cpu:haswell")
@@ -102,6 +105,7 @@ def test_without_the_instructions():
         assert (words.dot.group if words else 1) == group
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(
     st.sampled_from(["uint8", "bfloat16"]),
@@ -116,6 +120,7 @@ def test_drawn_problems(dtype, channels, size, zero, padding, block_in):
     check(Conv(*channels, size, padding=padding, block_in=block_in, dtype=dtype, zero=zero))
 
 
+@pytest.mark.slow
 def test_every_tile_is_right():
     conv = Conv(22, 70, (9, 11), dtype="uint8", zero=5)
     for claim in other_tiles(conv):

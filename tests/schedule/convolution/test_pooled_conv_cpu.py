@@ -57,6 +57,7 @@ def check(conv, kind, window, claim, spec=CPU):
     np.testing.assert_array_equal(y[:, conv.k :], 0)
 
 
+@pytest.mark.slow_beyond(4)
 @pytest.mark.parametrize("case", CASES)
 def test_pooled_sums_against_float64(case):
     conv, kind, window = CASES[case]

@@ -23,6 +23,8 @@ from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.convolution.winograd_config import WinogradConfig
 from tvm_fusion.schedule.convolution.winograd_transforms import INPUT, OUTPUT, SIZES, WEIGHT
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 op = relax.op
 NONE = (0, 0, 0, 0)
 CASES = {
@@ -72,10 +74,12 @@ def test_prologue(m):
     check(Conv(20, 32, (7, 10)), m, prologue=prologue)
 
 
+@pytest.mark.slow
 def test_a_narrower_vector():
     check(Conv(20, 28, (9, 13), block_in=8, block_out=8, residual=True), 4, parse("cpu:haswell"))
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("m", SIZES)
 def test_sums_are_pooled_in_the_tile(m):
     conv = Conv(20, 40, (9, 14), batch=2)
@@ -156,6 +160,7 @@ def test_refused_with_a_reason(conv, code):
     assert CpuConvolution().remark(claim, PERMITTED.device).code == code
 
 
+@pytest.mark.slow
 def test_design_space():
     claim = claimed(LARGE.params(), LARGE.body, PERMITTED)
     template, device = CpuConvolution(), PERMITTED.device

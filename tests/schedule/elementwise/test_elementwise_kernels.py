@@ -27,6 +27,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.schedule.elementwise.config_gpu import OPERATIONS_A_STRIDED_LOAD
 from tvm_fusion.schedule.elementwise.template import Elementwise
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 op = relax.op
 n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 SPECS = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])

@@ -22,6 +22,8 @@ from tvm_fusion.schedule.gather import gather
 from tvm_fusion.schedule.recurrent import config, template
 from tvm_fusion.schedule.recurrent.template import Recurrent
 
+pytestmark = pytest.mark.slow_beyond(2)
+
 SIGMOID, TANH, RELU = Activation("Sigmoid"), Activation("Tanh"), Activation("Relu")
 LSTM = Recurrence("lstm", "iofc", (False,), ((SIGMOID, TANH, TANH),))
 GRU = Recurrence("gru", "zrh", (False,), ((SIGMOID, TANH),))
@@ -196,6 +198,7 @@ def test_orders_of_axes(axes, spec):
     check(replace(both_ways(GRU), input_axes="BT", output_axes=axes), spec)
 
 
+@pytest.mark.slow
 def test_many_rows_are_shared_out():
     """Whole tiles, several tasks, and a last task of fewer rows."""
     claim = check(LSTM, CPU, 3, 43, 18)
@@ -203,6 +206,7 @@ def test_many_rows_are_shared_out():
     assert check(LSTM, CPU, 3, 32, 18).parallelism > 1
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("layer", [LSTM, GRU, RESET_AFTER], ids=["lstm", "gru", "after"])
 def test_threads_share_the_steps_of_one_task(layer, monkeypatch):
     monkeypatch.setattr(config, "PARALLEL_STEP", 1)
@@ -211,12 +215,14 @@ def test_threads_share_the_steps_of_one_task(layer, monkeypatch):
     assert not check(both_ways(layer), CPU, 5, 2, 75).details["config"].shares_steps
 
 
+@pytest.mark.slow_beyond(1)
 @specs
 def test_symbolic_steps_and_rows(spec):
     steps, batch = tirx.Var("T", "int64"), tirx.Var("B", "int64")
     check(replace(LSTM, optional=("initial_h",)), spec, steps, batch, 19)
 
 
+@pytest.mark.slow_beyond(1)
 @specs
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("float64", 1e-12)])
 def test_types(dtype, tolerance, spec):
@@ -224,6 +230,7 @@ def test_types(dtype, tolerance, spec):
     check(RNN, spec, dtype=dtype, tolerance=tolerance)
 
 
+@pytest.mark.slow_beyond(1)
 @specs
 @pytest.mark.parametrize("wanted", [("outputs",), ("last_h",), ("last_h", "last_c")])
 def test_results_that_nothing_reads_are_not_written(wanted, spec):

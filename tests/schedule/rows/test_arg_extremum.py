@@ -49,6 +49,7 @@ def shifts(func):
     return len(found)
 
 
+@pytest.mark.slow_beyond(22)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", PLACES)
 @pytest.mark.parametrize("n", [3, 37, 128, 1000])

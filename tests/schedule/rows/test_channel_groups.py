@@ -41,6 +41,7 @@ def normalized(claim, inputs, dtype):
     return run(claim, [last, *vectors], last.shape, dtype).transpose(0, 3, 1, 2)
 
 
+@pytest.mark.slow_beyond(7)
 @pytest.mark.parametrize("offset", [0, 20])
 @pytest.mark.parametrize(
     ("shape", "groups", "dtype"),

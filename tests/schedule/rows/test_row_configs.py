@@ -45,6 +45,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.slow_beyond(5)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_any_configuration_is_right(name):
     example = EXAMPLES[name]

@@ -15,6 +15,8 @@ from tvm_fusion.schedule.register_tile import VectorUnit
 from tvm_fusion.schedule.rows.cpu import schedule_rows_cpu
 from tvm_fusion.schedule.vector_math import vector_math
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 HALF = 2e-3
 CASES = {
     "softmax": programs.softmax,

@@ -33,6 +33,7 @@ def scheduled(example, target=None):
     return func
 
 
+@pytest.mark.slow_beyond(24)
 @pytest.mark.parametrize("size", [(5, 127), (37, 100)], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_odd_sizes(case, size):

@@ -14,6 +14,8 @@ from tvm import te, tirx
 from tvm_fusion.schedule.rows.unaligned_loop import UnalignedLoop
 from tvm_fusion.schedule.rows.vector_loop import VectorLoop
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 HALVES = ("float16", "bfloat16")
 WIDTHS = {"softmax": 8, "layer norm": 2, "RMS norm": 2}  # rows of norms share a scale
 HALF = TOLERANCE["float16"]

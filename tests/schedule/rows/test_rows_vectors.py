@@ -16,6 +16,8 @@ from tvm_fusion.schedule.rows.default_config import default_config
 from tvm_fusion.schedule.rows.gpu import estimate_rows_gpu
 from tvm_fusion.schedule.rows.row_program import row_program
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 5e-6}
 WIDTH = {"float16": 8, "bfloat16": 8, "float32": 4}
 NORMS = {

@@ -11,6 +11,8 @@ from tvm_fusion.core.loops import find
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.scan.template import PrefixSum
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 op = relax.op
 specs = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
 TOLERANCE = {"float32": 2e-5, "float16": 1e-3, "bfloat16": 8e-3, "int32": 0}

@@ -9,6 +9,8 @@ from tvm_fusion.core.loops import find
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.sort.template import RankSort
 
+pytestmark = pytest.mark.slow_beyond(4)
+
 op = relax.op
 SPECS = CPU, CUDA
 
