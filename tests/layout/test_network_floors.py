@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 FLOORS = {
     "resnet50": 57,
     "mobilenet_v2": 54,
-    "efficientnet_b0": 85,
+    "efficientnet_b0": 86,  # with AVX2; 81 with AVX-512
     "convnext_tiny": 95,
     "light_vgg19": 22,
     "vgg16": 17,
