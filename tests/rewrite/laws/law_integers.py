@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from law_cases import Case, N, parse
-from law_numerics import inputs
+from law_cases import Case, N
+from law_numerics import inputs, mixed
 
-from tvm_fusion.core.numpy_types import numpy_dtype
 from tvm_fusion.rewrite.head import Head, Heads
 
 INTEGERS = ("int8", "uint8", "int32", "int64")
@@ -30,15 +29,11 @@ def near_limits(
 ) -> dict[Head, np.ndarray]:
     """Draw what leaves are; those that have a range of their own keep to it."""
     drawn = inputs(specs, heads, dtype, N, True, seed)
-    rng = np.random.default_rng(seed)
-    for head, spec in specs.items():
-        _, own, rest = parse(spec, dtype)
-        kind = numpy_dtype(own)
-        if kind.kind not in "iu" or any(".." in word for word in rest):
-            continue
-        low, high = np.iinfo(kind).min, np.iinfo(kind).max
-        special = [low, low + 1, low // 2, 0, 1, 2, 3, high // 2, high // 2 + 1, high - 1, high]
-        special += [-1, -2] if low else []
-        chosen = rng.choice(np.asarray(special, kind), drawn[head].shape)
-        drawn[head] = np.where(rng.random(chosen.shape) < _NEAR, chosen, drawn[head]).astype(kind)
-    return drawn
+    return mixed(drawn, specs, dtype, {"i": _limits, "u": _limits}, _NEAR, seed)
+
+
+def _limits(kind: np.dtype) -> np.ndarray:
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    special = [low, low + 1, low // 2, 0, 1, 2, 3, high // 2, high // 2 + 1, high - 1, high]
+    special += [-1, -2] if low else []
+    return np.asarray(special, kind)

@@ -242,6 +242,27 @@ def inputs(
     return drawn
 
 
+def mixed(
+    drawn: Mapping[Head, np.ndarray],
+    specs: Mapping[Head, str],
+    dtype: str,
+    specials: Mapping[str, Callable[[np.dtype], np.ndarray]],
+    share: float,
+    seed: int,
+) -> dict[Head, np.ndarray]:
+    """Put special numbers among drawn ones, by the kind of dtype; not into those of a range."""
+    rng, found = np.random.default_rng(seed), dict(drawn)
+    for head, spec in specs.items():
+        _, own, rest = parse(spec, dtype)
+        kind = numpy_dtype(own)
+        if kind.kind not in specials or any(".." in word for word in rest):
+            continue
+        chosen = rng.choice(specials[kind.kind](kind), drawn[head].shape)
+        is_special = rng.random(chosen.shape) < share
+        found[head] = np.where(is_special, chosen, drawn[head].astype(chosen.dtype)).astype(kind)
+    return found
+
+
 def _draw(
     rng: np.random.Generator, shape: list[int], dtype: str, span: list[str] | None, is_large: bool
 ) -> np.ndarray:

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
-from law_cases import parse
-from law_numerics import FACTOR, Program, inputs
+from law_numerics import FACTOR, Program, inputs, mixed
 
-from tvm_fusion.core.numpy_types import numpy_dtype
 from tvm_fusion.rewrite.head import Head, Heads
 from tvm_fusion.rewrite.nonfinite import MINUS, NAN, NONE, PLUS, NonFinite
 
@@ -22,22 +20,16 @@ def special_inputs(
 ) -> dict[Head, np.ndarray]:
     """Draw what leaves are; those that have a range of their own keep to it."""
     drawn = inputs(specs, heads, dtype, shape_n, is_large=False, seed=seed)
-    rng = np.random.default_rng(seed)
-    for head, spec in specs.items():
-        _, own, rest = parse(spec, dtype)
-        kind = numpy_dtype(own)
-        if kind.kind not in "fV" or any(".." in word for word in rest):
-            continue
-        info, ordinary = ml_dtypes.finfo(kind), drawn[head].astype(np.float64)
-        largest, tiny = float(info.max), float(info.tiny)
-        exponent = np.log(largest)
-        sizes = [0.0, 0.5, 1.0, 2.0, tiny / 4, tiny, tiny**0.5 * 0.7, largest**0.5 * 1.5]
-        sizes += [0.6 * largest, largest, np.inf, 0.99 * exponent, 1.2 * exponent, 2.1 * exponent]
-        special = np.asarray([np.nan, *sizes, *(-size for size in sizes)])
-        chosen = rng.choice(special, ordinary.shape)
-        is_special = rng.random(ordinary.shape) < _SHARE
-        drawn[head] = np.where(is_special, chosen, ordinary).astype(kind)
-    return drawn
+    return mixed(drawn, specs, dtype, {"f": _specials, "V": _specials}, _SHARE, seed)
+
+
+def _specials(kind: np.dtype) -> np.ndarray:
+    info = ml_dtypes.finfo(kind)
+    largest, tiny = float(info.max), float(info.tiny)
+    exponent = np.log(largest)
+    sizes = [0.0, 0.5, 1.0, 2.0, tiny / 4, tiny, tiny**0.5 * 0.7, largest**0.5 * 1.5]
+    sizes += [0.6 * largest, largest, np.inf, 0.99 * exponent, 1.2 * exponent, 2.1 * exponent]
+    return np.asarray([np.nan, *sizes, *(-size for size in sizes)])
 
 
 def changes(
