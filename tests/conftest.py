@@ -9,7 +9,7 @@ import shutil
 import sys
 import weakref
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -106,16 +106,35 @@ pytest_runtest_setup = pytest.hookimpl(wrapper=True)(_skipping_what_is_refused)
 pytest_runtest_call = pytest.hookimpl(wrapper=True)(_skipping_what_is_refused)
 
 
+#: Heavy cases of one parametrised test that a run draws, unless it has the mark ``every_case`` or
+#: TESTS_CASES is "all".
+DRAWN_CASES = 4
+HEAVY = ("slow", "torch", "cuda_toolchain", "rocm_toolchain")
+
+
 @pytest.hookimpl(tryfirst=True)  # before marks choose
-def pytest_collection_modifyitems(items):
-    """Mark as slow what a test with ``slow_beyond(n)`` has beyond its first n parameters."""
-    counts = Counter()
+def pytest_collection_modifyitems(config, items):
+    """Mark as slow what ``slow_beyond(n)`` leaves over, and draw a few of many heavy cases."""
+    counts, heavy = Counter(), defaultdict(list)
     for item in items:
+        function = item.nodeid.partition("[")[0]
         if marker := item.get_closest_marker("slow_beyond"):
-            function = item.nodeid.partition("[")[0]
             counts[function] += 1
             if counts[function] > marker.args[0]:
                 item.add_marker(pytest.mark.slow)
+        if any(item.get_closest_marker(mark) for mark in HEAVY):
+            heavy[function].append(item)
+    left = {
+        item
+        for function, cases in heavy.items()
+        if len(cases) > DRAWN_CASES and not cases[0].get_closest_marker("every_case")
+        for item in set(cases).difference(
+            random.Random(f"{SEED} {function}").sample(cases, DRAWN_CASES)
+        )
+    }
+    if left and os.environ.get("TESTS_CASES") != "all":
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
 
 
 def pytest_collection_finish(session):

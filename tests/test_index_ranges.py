@@ -33,6 +33,7 @@ def check(alone, folder, inputs, names, extent):
     return runs
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in ONNX]
 )

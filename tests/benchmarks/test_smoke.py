@@ -123,23 +123,38 @@ def run(tree, name, arguments):
 
 
 @pytest.mark.slow
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", COMMANDS)
 def test_its_smallest_input_runs(tree, name):
     run(tree, name, COMMANDS[name])
 
 
 @pytest.mark.torch
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", TORCH)
 def test_its_smallest_input_runs_with_torch(tree, name):
     pytest.importorskip("torch")
     run(tree, name, TORCH[name])
 
 
+READ = """
+import contextlib, io, runpy, sys
+for name in sys.argv[1:]:
+    sys.argv, printed = [name, "--help"], io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    assert printed.getvalue().startswith("usage:"), name
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("name", COMMAND_LINES)
-def test_its_command_line_is_read(tree, name):
-    assert run(tree, name, ["--help"]).startswith("usage:")
+def test_command_lines_are_read():
+    """In one process, since each imports TVM and PyTorch for seconds."""
+    done = subprocess.run(
+        [sys.executable, "-c", READ, *COMMAND_LINES], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 INSTALLED = """

@@ -13,7 +13,7 @@ from .session import describe, run
 
 pytestmark = pytest.mark.slow_beyond(2)
 
-CI_GRAPHS, PARTS = 300, 4
+CI_GRAPHS, PARTS = 100, 2
 FEW = (1, 5, 6, 7, 12)  # symbolic, half, both, neither
 
 

@@ -49,7 +49,7 @@ def test_nothing_is_proposed_twice_and_everything_once():
 
 def test_the_best_is_found_sooner_than_by_chance():
     least = min(map(smooth, SPACE)) / 30.0
-    needed = [next(i for i, b in enumerate(run(seed, 120)[1]) if b == least) for seed in range(5)]
+    needed = [next(i for i, b in enumerate(run(seed, 64)[1]) if b == least) for seed in range(5)]
     # Eight of 224 configurations are best: chance needs 24 trials in the mean, and 60 now and then.
     assert np.mean(needed) < 20
     assert max(needed) < 40

@@ -69,7 +69,7 @@ def test_drawn_depthwise(conv):
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(problems())
 def test_many_drawn_depthwise(conv):
     drawn(conv)

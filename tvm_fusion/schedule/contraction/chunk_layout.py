@@ -10,6 +10,7 @@ otherwise                             loads of elements
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from tvm import ir, sym, tirx
@@ -73,19 +74,26 @@ def chunk_layout(
         Whether chunks are along K, and those axes or the ones of M or N; of equals the first.
     """
     found: list[ChunkLayout] = []
+    bound = (*config.contraction.stage.axes, *config.k_axes)
     for is_k, axes in orders:
-        found.append(_along(config, operand, axes, is_k))
+        found.append(_along(operand, tuple(axes), is_k, config.chunk, config.item_bytes, bound))
         if found[-1].cost == 1:
             break  # fewer there are not
     return min(found, key=lambda layout: layout.cost)
 
 
+@lru_cache(maxsize=256)  # every tile that a product considers asks the same
 def _along(
-    config: TileGemmConfig, operand: ir.Expr, axes: Sequence[Axis], is_k: bool
+    operand: ir.Expr,
+    axes: tuple[Axis, ...],
+    is_k: bool,
+    chunk: int,
+    item_bytes: int,
+    bound: tuple[Axis, ...],
 ) -> ChunkLayout:
-    """Choose how chunks along some axes are read."""
+    """Choose how chunks along some axes are read; ``bound`` are all axes of known extents."""
     vector = tirx.Var("vector", "int64")
-    extent, chunk = constant(product([a.extent for a in axes])), config.chunk
+    extent = constant(product([a.extent for a in axes]))
     core, guard = unguarded(operand)
     if guard is not None and not is_plain(core):
         core, guard = operand, None  # computed images are gathered
@@ -93,16 +101,16 @@ def _along(
     strides = [_stride(x, axes[-1]) for x in loads(operand)]
     other = ChunkLayout(chunk + sum(s != 1 for s in strides), is_k, vector, chunk)
     is_row = is_plain_load and guard is None and strides == [1] and len(axes) == 1
-    if is_row and config.item_bytes == HALF_BYTES:
+    if is_row and item_bytes == HALF_BYTES:
         other = ChunkLayout(chunk // 2 + 1, is_k, vector, chunk, is_shifted=True)
     if is_plain_load and _is_strided(strides, axes[-1], chunk):
         return other
-    for lanes in (chunk, *(size // config.item_bytes for size in NARROW_BYTES)):
+    for lanes in (chunk, *(size // item_bytes for size in NARROW_BYTES)):
         if extent is None or extent % lanes:
             continue
         if guard is not None and not _is_of_vectors(guard, axes[-1], lanes):
             continue
-        analyzer = _analyzer((*config.contraction.stage.axes, *config.k_axes))
+        analyzer = _analyzer(bound)
         analyzer.bind(vector, ir.Range.from_min_extent(index(0), index(extent // lanes)))
         elements = ElementLoads(analyzer, is_copied=is_plain_load)
         found = [
