@@ -1,10 +1,12 @@
 """The benchmark of trained files, on a tiny one that stands in."""
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from benchmarks.real_models import __main__ as command
-from benchmarks.real_models import files, measure
+from benchmarks.real_models import clients, files, measure
 from tvm_fusion.config import parse_dims
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
@@ -47,3 +49,26 @@ def test_ranges_are_those_of_the_option(file):
 def test_there_are_enough_files():
     assert len(files.FILES) >= 25
     assert len({file.name for file in files.FILES}) == len(files.FILES)
+
+
+def test_a_session_in_place_of_onnxruntime_runs_here(tmp_path, monkeypatch):
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+    session = clients.Session(onnxruntime.InferenceSession, tmp_path / "model.onnx")
+    monkeypatch.setattr(session._described, "run", None)
+    (y,) = session.run(["y"], {"x": np.array([[-1, 2]], "float32")})
+    np.testing.assert_allclose(y, np.exp([[0, 2]]), rtol=1e-6)
+    assert session.get_inputs()[0].name == "x"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [([1.0, ["a", 201.0]], 1 / 200), ([1.0, ["b", 200.0]], np.inf), ([1.0], np.inf)],
+)
+def test_results_of_clients_are_compared(found, expected):
+    assert clients.difference(found, [1.0, ["a", 200.0]]) == pytest.approx(expected)
+
+
+def test_bytes_may_be_as_far_off_as_onnxruntime_is_from_itself():
+    assert measure.is_right({"error": 2e-3, "own_error": 8e-4})
+    assert not measure.is_right({"error": 2e-3, "own_error": 2e-4})
+    assert not measure.is_right({"failed": "a sentence"})

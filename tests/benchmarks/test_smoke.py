@@ -66,6 +66,7 @@ COMMAND_LINES = {
     "graphnet": "test_graphnet.py",
     "half_sweep": "test_half_sweep.py",
     "real_models": "test_real_models.py",
+    "real_models.clients": "test_real_models.py",
     "rewriting": "test_rewriting.py",
     "tuning.bounds": "test_tuning_bounds.py",
     "upstream": "test_upstream.py",
