@@ -19,6 +19,7 @@ from benchmarks.harness.table import load, newest
 from benchmarks.markdown import marked, table
 from benchmarks.operators_speed import __main__ as operators
 from benchmarks.operators_torch.counts import counts
+from benchmarks.real_models.measure import is_right
 from benchmarks.robustness import __main__ as robustness
 from benchmarks.robustness.table import GOOD
 
@@ -131,6 +132,13 @@ def counted() -> Iterator[str]:
     link = "[Graphs of real PyTorch models](benchmarks/graphnet/README.md)"
     yield f"* {link}, drawn from GraphNet: right on a CPU {cells[0]['right']} of {len(exported)},"
     yield f"  {cells[0]['wrong']} wrong, compiled in fp16 for sm_90a {cells[1]['compiles']}."
+    files = _read("real_models/results/real_models.json")["files"]
+    times = [row["threads_2"] for row in files if "threads_2" in row]
+    ratios = [one["ours_ms"] / one["onnxruntime_ms"] for one in times]
+    link = "[Trained files](benchmarks/real_models/README.md) of PyPI packages"
+    yield f"* {link}: right with the ranges of their users {sum(map(is_right, files))} of"
+    yield f"  {len(files)}, on two threads {statistics.geometric_mean(ratios):.2f} times as long as"
+    yield "  ONNX Runtime."
     by_dtype = counts(_read("operators_torch/results/operators_torch.json")["operators"])
     torch = sum(by_dtype.values(), Counter[str]())
     of = f"{torch['right']} of {torch.total() - torch['no program']}, {torch['refused']} refused"

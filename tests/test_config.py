@@ -14,6 +14,7 @@ from tvm_fusion.errors import UserError
 NAMES = st.text(min_size=1)
 
 
+@pytest.mark.slow
 @given(NAMES, st.integers(0, 10**9), st.integers(0, 10**9))
 def test_a_dim_is_read_as_it_is_written(name, low, more):
     assert parse_dim(f"{name}={low}") == (name, low)

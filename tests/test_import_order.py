@@ -23,6 +23,7 @@ def test_contracts_are_kept():
     assert "2 kept, 0 broken" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize(
     ("module", "line"),

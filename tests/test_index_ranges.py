@@ -45,6 +45,7 @@ def test_onnx(alone, tmp_path, name):
     assert check(alone, folder, inputs, names, case.extent) >= 8 * len(names)
 
 
+@pytest.mark.slow
 def test_writes_out_of_range_are_left_out_and_reads_take_the_nearest(alone, tmp_path):
     rng = np.random.default_rng()
     a, u = rng.random((5, 3), dtype="float32"), rng.random((3, 3), dtype="float32")

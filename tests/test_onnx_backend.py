@@ -114,6 +114,7 @@ def softmax(x):
     return e / e.sum(1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_one_program_for_all_sizes_of_a_range():
     prepared = backend.prepare(rows_model())
     for shape, programs in (((3, 100), 1), ((1, 7), 1), ((8, 256), 1), ((9, 256), 2), ((2, 5), 2)):

@@ -134,6 +134,7 @@ def test_whole_build(model, weights, expected, tmp_path):
     check(served(machine, weights, flat=True), expected)
 
 
+@pytest.mark.slow
 def test_extents_of_shapes_need_no_option(model):
     with pytest.raises(tvm_fusion.UserError, match=r"unbound dimensions [^;]*; give") as raised:
         tvm_fusion.compile(model[0], "cpu")

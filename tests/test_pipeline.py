@@ -124,6 +124,7 @@ def test_does_not_change_its_argument(target):
     assert tvm_ffi.structural_hash(Model) == before
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("first", ["tvm", "tvm_fusion"])
 def test_registered_in_any_order_of_imports(first):

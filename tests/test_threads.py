@@ -39,6 +39,7 @@ def test_tvm_takes_every_core_that_the_process_may_use():
     assert in_a_process(allowed[:1]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("name", ["TVM_NUM_THREADS", "OMP_NUM_THREADS"])
 def test_the_environment_decides(name):

@@ -74,6 +74,7 @@ print(*found, child(), right())
     assert printed(folder, program) == ["True"] * 8
 
 
+@pytest.mark.slow
 def test_a_child_has_a_thread_alone_if_its_parents_workers_may_have_slept(folder):
     program = """
 right()

@@ -61,6 +61,7 @@ relax.transform.CanonicalizeBindings()(mod)
 """
 
 
+@pytest.mark.slow
 def test_a_match_cast_to_an_extent_that_its_value_is_made_of_ends_the_process():
     done = subprocess.run([sys.executable, "-c", RECURSES], capture_output=True, text=True)
     assert done.stdout == "made\n"

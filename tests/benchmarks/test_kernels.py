@@ -19,6 +19,7 @@ def test_shapes_are_drawn_from_a_seed():
     assert len({case.name for case in cases.drawn()}) == cases.DRAWN
 
 
+@pytest.mark.slow
 def test_a_product_is_checked_and_rendered():
     row = measure.product(cases.Product(33, 40, 50))
     assert row["error"] < 1e-5

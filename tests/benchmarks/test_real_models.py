@@ -14,6 +14,7 @@ g (float[h, w] x) => (float[h, w] y) { a = Relu(x) y = Exp(a) }"""
 TINY = files.File("tiny", "tiny", "1.0", "tiny/model.onnx", {"h": "4..64:4", "w": "1..9"})
 
 
+@pytest.mark.slow
 def test_a_file_in_a_folder_is_measured(tmp_path, monkeypatch):
     place = tmp_path / "tiny-1.0" / TINY.path
     place.parent.mkdir(parents=True)

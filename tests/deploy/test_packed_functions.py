@@ -40,6 +40,7 @@ def test_top_k(alone, tmp_path):
     np.testing.assert_array_equal(found["v"], np.take_along_axis(x, order, 1))
 
 
+@pytest.mark.slow
 def test_non_max_suppression(alone, tmp_path):
     artifact = compiled(
         "g (float[1,4,4] b, float[1,2,4] s) => (int64[n,3] y) { m = Constant<value_ints=[3]>() "

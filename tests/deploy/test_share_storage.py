@@ -149,6 +149,7 @@ def programs(draw):
     return steps
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_drawn_programs(steps):

@@ -71,6 +71,7 @@ def printed(folders, program, **environment):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_come_is_not_waited_for(folders):
     program = """
 came, go = threading.Event(), threading.Event()

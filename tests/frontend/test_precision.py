@@ -128,6 +128,7 @@ def network(onnx_model):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_numerics_over_symbolic_batches(precision, network, onnxruntime_run, run, rng):
@@ -144,6 +145,7 @@ def test_numerics_over_symbolic_batches(precision, network, onnxruntime_run, run
         assert 1e-6 < error < TOLERANCE[precision]  # it is half precision, and no worse
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_half_inputs_and_outputs(precision, network, onnxruntime_run, run, rng):

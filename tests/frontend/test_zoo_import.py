@@ -15,6 +15,7 @@ from tvm_fusion.signature import DimRange
 EXPENSIVE = {"nn.batch_norm", "stack", "call_tir", "nn.dropout", "nn.avg_pool2d", "broadcast_to"}
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize(
     ("name", "counts"),

@@ -71,6 +71,7 @@ def test_what_is_rounded_and_widened_again_is_an_epilogue():
     assert not any("mean" in title for title in titles if "silu" in title)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_scaled", [False, True])
 def test_operands_of_attention_are_rounded_where_they_are_written(is_scaled):
     """Also where the cast is behind movements and a factor."""

@@ -267,6 +267,7 @@ def test_any_plan_covers_the_graph_in_convex_groups(mod):
     assert all(d.sentence.endswith(".") for d in plan_.decisions)
 
 
+@pytest.mark.slow
 @given(modules(8))
 @settings(max_examples=20)
 def test_planning_is_deterministic(mod):

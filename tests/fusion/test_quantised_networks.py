@@ -105,6 +105,7 @@ def counted(model, target):
     return main["kernels"], main["intermediate_bytes"]
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -119,6 +120,7 @@ def test_images_between_convolutions_are_bytes(dtype, target):
     assert between <= 3 * image + (padded if dtype == "uint8" else 3 * image)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_rows_between_products_are_bytes(target):
@@ -135,6 +137,7 @@ def test_biases_are_stored_as_floats_and_weights_as_bytes(tmp_path):
     assert weights <= size <= weights + 4096  # and scales, biases, sums of weights
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("make", [residual, layers])
 def test_results_without_the_compiler(make, tmp_path):

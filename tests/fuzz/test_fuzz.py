@@ -35,6 +35,7 @@ def test_graphs(part):
     assert not failures(range(first, first + CI_GRAPHS // PARTS))
 
 
+@pytest.mark.slow
 def test_what_the_generator_promises():
     graphs = [generate(seed) for seed in range(50)]
     assert all(FEWEST <= len(graph.nodes) <= MOST for graph in graphs)

@@ -142,6 +142,7 @@ def test_what_takes_no_less_changes_nothing(records, fused_chain, us):
     assert all(d.measured_us == 4.0 and "(measured, record " in d.sentence for d in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("us", [(9.0, 4.0), (4.0, 9.0)])
 def test_a_second_compilation_measures_nothing(records, fused_chain, us):
     bench = FakeBench(*us)

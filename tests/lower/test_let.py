@@ -94,6 +94,7 @@ def test_nodes_are_counted_with_variables_in_place():
     assert let._inlined_nodes(nested(500)) > 2**500
 
 
+@pytest.mark.slow
 def test_tvm_takes_its_time(monkeypatch):
     """When this fails, `lower.let` can go."""
 

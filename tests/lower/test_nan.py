@@ -155,6 +155,7 @@ def reduction(name, axis):
     return lambda x: getattr(op, name)(x, axis), lambda x: getattr(np, name)(x, axis)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_reductions(axis):

@@ -81,6 +81,7 @@ def test_a_profiled_model_is_right_and_profiled_once(tmp_path, quick):
     assert tvm_fusion.compile(attention()).manifest["profile"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("us", [(1.0, 2.0), (2.0, 1.0)], ids=["fused", "apart"])
 def test_whatever_is_measured_the_model_is_right(tmp_path, monkeypatch, us):
@@ -124,6 +125,7 @@ def images():
     return main_module([relax.Var("x", relax.TensorType((1, 3, 12, 12), "float32"))], body)
 
 
+@pytest.mark.slow
 def test_layouts_are_profiled_once_and_explained(tmp_path, monkeypatch):
     monkeypatch.setattr(AlternativeBench, "__call__", lambda self, asked: ((2.0, 1.0), 5))
     config = FusionConfig(db=tmp_path / "p.db", profile="5m")

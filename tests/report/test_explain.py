@@ -72,6 +72,7 @@ def test_every_edge_is_inside_a_group_or_refused(explanation):
     assert inside + len(explanation.refused) == 7
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_the_compilation(tmp_path):
     model = planted.model()
     found = tvm_fusion.explain(model)

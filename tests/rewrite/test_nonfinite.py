@@ -241,6 +241,7 @@ def drawn(rng):
     return run
 
 
+@pytest.mark.slow
 def test_drawn_graphs_are_right_wherever_they_are_finite():
     """By numpy in float32, rewritten and as it is; where rounding does not decide."""
     rng = np.random.default_rng()

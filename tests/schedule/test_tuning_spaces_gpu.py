@@ -87,6 +87,7 @@ def case(request):
     return claim, device, kernels, list(claim.template.configs(claim, device))
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 def test_spaces_are_plain_data(case):
     claim, device, kernels, configs = case
@@ -97,6 +98,7 @@ def test_spaces_are_plain_data(case):
     assert configs == list(claim.template.configs(claim, device))
 
 
+@pytest.mark.slow
 def test_the_claimed_configuration_comes_first(case):
     claim, device, _, configs = case
     again = claim.template.configure(claim, configs[0], device)
@@ -123,6 +125,7 @@ def test_drawn_configurations_are_emitted(case):
     assert others
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 def test_what_is_not_in_the_space_is_refused(case):
     claim, device, _, configs = case

@@ -216,6 +216,7 @@ def test_a_killed_run_loses_nothing(folder):
     assert all_once(folder)
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_there(folder):
     data = table(folder)
     (folder / "candidates.json").write_text(json.dumps({**data, "kind": "nodevice"}))

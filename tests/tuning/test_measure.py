@@ -50,6 +50,7 @@ def test_tasks_are_groups_with_choices():
     assert [t.key for t in found.tasks] == [t.key for t in tasks().tasks]
 
 
+@pytest.mark.slow
 def test_products_of_experts_are_measured_with_rows_for_each():
     config, spec = FusionConfig(db=None, profile=None), parse("cuda:sm_90a")
     (task,) = survey(import_model(experts(), config), spec, config).tasks
@@ -103,6 +104,7 @@ def wrong(emit, self, claim, target):
     return replace(emission, kernels=(replace(kernel, func=kernel.func.with_body(body)),))
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("fault", "words"),

@@ -141,6 +141,7 @@ def killed(*_):
     raise RuntimeError("killed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["race", "judge"])
 def test_a_run_that_is_killed_before_its_races_end_changes_no_model(
     tmp_path, bench, monkeypatch, where

@@ -28,6 +28,7 @@ def model(found):
     return WholeModel(imported, tasks.planned, parse("cpu"), 0, QUICK)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("times", "told"),

@@ -166,10 +166,24 @@ def store_all(
 def update_all(
     targets: Sequence[ir.Var], indices: Sequence[ir.Expr], values: Sequence[ir.Expr]
 ) -> tirx.Stmt:
+    """Store values that may read all targets: several are computed before one is stored.
+
+    It is the form that TVM's cross-thread reductions want of a block.
+    """
+    if len(targets) == 1:
+        return store_all(targets, indices, values)
+    names = [tirx.Var(f"new{i}", str(value.ty.dtype)) for i, value in enumerate(values)]
+    binds = [tirx.Bind(name, value) for name, value in zip(names, values, strict=True)]
+    return sequence([*binds, store_all(targets, indices, names)])
+
+
+def update_in_turn(
+    targets: Sequence[ir.Var], indices: Sequence[ir.Expr], values: Sequence[ir.Expr]
+) -> tirx.Stmt:
     """Store values that may read all targets, each before what it reads is overwritten.
 
     Only values that read each other's targets are bound first: TVM's passes simplify what a
-    variable is bound to, which takes seconds for an argmax of bits.
+    variable is bound to, half a second for each vector of an argmax of bits.
     """
     left, stores = dict(enumerate(values)), []
     reads = {i: [load.source for load in loads(value)] for i, value in left.items()}
@@ -179,9 +193,8 @@ def update_all(
 
     while unread := [i for i in left if not is_read_elsewhere(i)]:
         stores.append(tirx.BufferStore(targets[unread[0]], left.pop(unread[0]), list(indices)))
-    names = [tirx.Var(f"new{i}", str(value.ty.dtype)) for i, value in left.items()]
-    binds = [tirx.Bind(name, value) for name, value in zip(names, left.values(), strict=True)]
-    return sequence([*stores, *binds, store_all([targets[i] for i in left], indices, names)])
+    kept = [targets[i] for i in left]
+    return sequence([*stores, *([update_all(kept, indices, [*left.values()])] if left else [])])
 
 
 def when(condition: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:

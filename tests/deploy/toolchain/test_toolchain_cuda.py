@@ -198,6 +198,7 @@ _ORDERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.skipif(
     tvm_cuda.find_cuda_file("lib/libcudart.so.13") is None, reason="libcudart.so.13 was not found"

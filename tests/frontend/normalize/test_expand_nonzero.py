@@ -49,6 +49,7 @@ def test_nonzero_that_finds_nothing_or_has_nothing_to_look_at(tmp_path):
     assert calls(empty) == {"relax.zeros"}
 
 
+@pytest.mark.slow
 def test_nonzero_of_symbolic_shape(tmp_path):
     mod = module((tirx.Var("n", "int64"), 3), "float32", relax.op.nonzero)
     x = RNG.integers(0, 2, (5, 3)).astype("float32")
@@ -68,6 +69,7 @@ def test_unique_of_symbolic_shape(tmp_path):
         np.testing.assert_array_equal(result, want.reshape(-1))
 
 
+@pytest.mark.slow
 def test_unique(tmp_path):
     mod = module(
         (4, 5),
@@ -83,6 +85,7 @@ def test_unique(tmp_path):
         np.testing.assert_array_equal(result, want.reshape(result.shape))
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("is_sorted", [True, False])
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])

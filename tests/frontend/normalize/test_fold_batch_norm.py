@@ -96,6 +96,7 @@ def test_folds_into_the_convolution(rng, run, operators, bias, groups, inputs):
     np.testing.assert_allclose(run(after, x), run(before, x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_symbolic_batch(rng, run):
     net = Net(rng)
     before = module(

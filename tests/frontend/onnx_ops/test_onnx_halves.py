@@ -80,6 +80,7 @@ def program(request, tmp_path_factory):
     return request.param, tvm_fusion.load(compiled.export(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("size", [200.0, 1.0, 1e-4, 3e-7])
 def test_norms_are_rounded_once(program, size):
@@ -103,6 +104,7 @@ def test_norms_are_rounded_once(program, size):
         assert np.abs(got).max() > 0, name
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("size", [6000.0, 200.0, 1e-4])
 def test_storage_in_halves_keeps_the_range_of_norms(stored_in_halves, size):

@@ -97,6 +97,7 @@ GROWS = """graph (float[2, 3] x, int64 trips) => (float[m, 3] last, float[k] sum
 }"""
 
 
+@pytest.mark.slow
 def test_a_state_grows_over_trips_whose_number_is_an_input(same):
     samples = [{"x": normal(2, 3), "trips": np.int64(n)} for n in (0, 1, 2, 7, -3)]
     same(GROWS, *samples)

@@ -23,6 +23,7 @@ def projected(rng, **others):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [None, (B, S), (B,), (B, S, S)])
 def test_attention(agrees, rng, mask):
     inputs = projected(rng)
@@ -33,6 +34,7 @@ def test_attention(agrees, rng, mask):
     agrees(ATTENTION, inputs, {"y": F32}, constants=["w"], num_heads=N, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_attention_behind_a_cache(agrees, rng):
     past = rng.standard_normal((2, B, N, 4, H), F32)
     inputs = projected(rng, _m=past, past=past)
@@ -41,6 +43,7 @@ def test_attention_behind_a_cache(agrees, rng):
            **attrs)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_attention_with_a_bias_of_scores(agrees, rng):
     bias = rng.standard_normal((1, N, S, S), F32)
     inputs = projected(rng, _m=bias, _past=bias, bias=bias)
@@ -56,6 +59,7 @@ def states(rng, keys=6, **others):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [(B, 6), (B,)])
 def test_multi_head_attention(agrees, rng, mask):
     low, high = (1, 7) if len(mask) == 1 else (0, 2)
@@ -65,6 +69,7 @@ def test_multi_head_attention(agrees, rng, mask):
     agrees(MHA, inputs, {"y": F32}, num_heads=N, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_multi_head_attention_behind_a_cache(agrees, rng):
     past = [rng.standard_normal((B, N, 4, H), F32) for _ in range(2)]
     bias = rng.standard_normal((B, N, S, S + 4), F32)
@@ -73,6 +78,7 @@ def test_multi_head_attention_behind_a_cache(agrees, rng):
     agrees(MHA, inputs, outputs, num_heads=N, unidirectional=1, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_packed_multi_head_attention(agrees, rng):
     """What ONNX Runtime's CPU kernel does not take; the reference is the unpacked operator."""
     q, k, v = (rng.standard_normal((B, S, N, H), F32) for _ in range(3))
@@ -121,6 +127,7 @@ def grouped(rng, steps, lengths, past=0, **others):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("window", [-1, 3])
 def test_grouped_queries_of_a_prompt(agrees, rng, window):

@@ -7,6 +7,7 @@ from onnx import helper
 F32 = "float32"
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(3)
 @pytest.mark.parametrize(
     ("bits", "has_zeros"),

@@ -83,6 +83,7 @@ def test_every_code_of_every_type_becomes_its_number(convert):
                 assert (np.signbit(found[f"{name}_{to}"]) & ~np.isnan(wanted) == signs).all()
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
 def test_conversions_round_and_saturate_as_the_reference(convert, source):

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow_beyond(2)
 F32 = "float32"
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("shape", [(3, 3), (2, 1, 5, 5), (4, 1, 1)])
 def test_determinants(agrees, rng, shape):
@@ -19,6 +20,7 @@ def test_determinants(agrees, rng, shape):
     agrees("Det", {"x": x}, {"y": F32}, expected=[wanted], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_determinants_with_zeros_on_the_diagonal(agrees):
     x = np.array([[[0, 2, 0], [3, 0, 0], [0, 0, 4]], [[1, 2, 3], [2, 4, 6], [0, 1, 0]]], F32)
     agrees("Det", {"x": x}, {"y": F32}, expected=[np.array([-24, 0], F32)])

@@ -105,6 +105,7 @@ def test_activations_of_each_direction(op, layer):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("fp16", 5e-3)])
 def test_artifact_of_symbolic_steps_and_rows(

@@ -147,6 +147,7 @@ def folder(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_right_without_the_compiler(folder, name, onnxruntime_run):

@@ -148,6 +148,7 @@ def machine(forms):
     return relax.VirtualMachine(tvm.compile(tvm.IRModule(funcs), "llvm"), tvm.cpu())
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_computes_the_same(machine, name):

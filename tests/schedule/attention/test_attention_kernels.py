@@ -145,6 +145,7 @@ def test_halves_are_summed_in_float32(spec):
     )
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_threads():
     params, body, _ = CASES["many keys"]
     members = group(params, body, CPU)
@@ -161,6 +162,7 @@ def test_results_do_not_depend_on_the_number_of_threads():
     np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.slow
 def test_products_and_exponentials_are_vectors():
     avx512 = group_kernels.parse("cpu:skylake-avx512")
     params, body, _ = CASES["head of 64"]

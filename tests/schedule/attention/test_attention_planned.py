@@ -147,6 +147,7 @@ def test_a_mask_that_others_read_stays_apart():
     assert names.count("attention") == 2
 
 
+@pytest.mark.slow
 def test_the_whole_pipeline_keeps_the_claim():
     params, body = GRAPHS["heads in rows"]
     target = CPU.tvm_target()

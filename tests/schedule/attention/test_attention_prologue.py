@@ -88,6 +88,7 @@ def planned(rows):
     return plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "is_fused"), [(48, True), (2048, False)])
 def test_the_planner_rotates_keys_once(rows, is_fused):
     plan = planned(rows)

@@ -359,6 +359,7 @@ def test_fragments_are_declared_whole():
         assert f" {name}_ptr[{size}];" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [128, 256])
 def test_many_splits_are_loaded_in_turns(size):
     config = compare(tensors(1, 1, 1, 4099, size, dtype="float16"), *PLAIN, 2e-3)

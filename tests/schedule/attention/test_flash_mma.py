@@ -99,6 +99,7 @@ def test_drawn_configurations_of_mma(queries):
     compare(params, *PLAIN, accept=lambda c: not c.uses_wgmma)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "columns"), [(64, 64), (128, 64)])
 def test_drawn_configurations_of_wgmma(size, columns):
     params = tensors(1, 1, 70, 100, size, columns, dtype=HALF)

@@ -82,6 +82,7 @@ def test_three_consumers(pace):
     compare(params, *PLAIN, accept=lambda c: c.consumers == 3 and pace_of(c) == pace)
 
 
+@pytest.mark.slow
 def test_bfloat16():
     compare(tensors(1, 1, 140, 150, 64, dtype="bfloat16"), *PLAIN)
 
@@ -180,6 +181,7 @@ def test_results_that_do_not_fit_where_queries_were(pace):
     compare(params, body, PLAIN[1], accept=lambda c: pace_of(c) == pace)
 
 
+@pytest.mark.slow
 def test_a_mask_of_scores():
     params = [*tensors(2, 1, 140, 170, 64, dtype=HALF), tensor("mask", 2, 1, 1, 170, dtype=HALF)]
 
@@ -190,6 +192,7 @@ def test_a_mask_of_scores():
     compare(params, body, reference(lambda s, mask: s + mask), edit=pad)
 
 
+@pytest.mark.slow
 def test_symbolic_lengths(monkeypatch):
     monkeypatch.setattr("group_kernels.SIZE", 145)
     n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")

@@ -68,6 +68,7 @@ def test_exact_for_all_bytes(left, right, is_constant):
         np.testing.assert_array_equal(got, exact(a, w))
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_largest_sums(left, right):

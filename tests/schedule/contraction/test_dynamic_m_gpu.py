@@ -70,6 +70,7 @@ CASES = {
 TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("example", CASES.values(), ids=CASES)
 def test_computes_the_product(example, monkeypatch):
@@ -116,6 +117,7 @@ def test_one_of_several_is_launched(name, count):
     assert claim.launches == 1
 
 
+@pytest.mark.slow
 def test_some_rows_get_a_tile_of_their_own(monkeypatch):
     """Of many rows' tile, few blocks would be busy; and few long sums are split."""
     few = replace(CUDA.device, sm_count=8)

@@ -62,6 +62,7 @@ def test_the_default_fits_registers_and_caches(problem, machine, copies):
     fits(default_blocking(problem, machine), problem, machine)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(problems, machines, st.booleans(), st.integers(0, 300))
 def test_the_design_space_fits_registers_and_caches(problem, machine, copies, step):
@@ -141,6 +142,7 @@ def test_what_is_no_gemm_has_none():
     assert list(configs(contraction, CPU.device)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("shape", [(37, 300, 100), (130, 77, 70), (5, 2600, 65)])
 def test_every_configuration_computes_the_product(shape):

@@ -63,6 +63,7 @@ def test_a_product_of_empty_k_is_zero():
     np.testing.assert_array_equal(result, np.zeros((19, 50)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terms", [48, 50])
 def test_k_contiguous_b_is_copied_by_cache_lines(terms):
     params = [tensor("x", 2, 37, terms), tensor("w", 2, 41, terms)]
@@ -165,6 +166,7 @@ def planned(mod):
     return relax_pipeline(target=CPU.tvm_target(), lower=False)(mod)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("rows", [1, 7, 37])
 def test_constants_are_packed_at_compile_time(rows):

@@ -86,6 +86,7 @@ def test_half_types(dtype, tolerance):
     check(TEMPLATE, *HALF[dtype], CUDA, tolerance=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", COPIED.values(), ids=COPIED)
 def test_cp_async_pipelines(example):
     tolerance = 2e-3 if str(example[0][0].ty.dtype) == "float16" else 1e-4

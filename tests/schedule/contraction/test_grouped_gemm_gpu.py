@@ -83,6 +83,7 @@ def test_computes_products_of_other_shapes(name, dtype, spec):
         assert_sums_close(result, a @ b, np.abs(a) @ np.abs(b), terms)
 
 
+@pytest.mark.slow
 def test_each_has_its_epilogue():
     """Bias, ReLU and a residual; a permutation; an activation of an operand; different types."""
     first, body, reference = with_epilogue(41, 50, 67)
@@ -128,6 +129,7 @@ def test_batches():
     check(TEMPLATE, params, body, lambda x, w, a, b: [x @ w, a @ b], CUDA)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("split_k", [1, 4])

@@ -98,6 +98,7 @@ def test_softmax_and_maps_between():
     check(NormGemm(), [params[0], tensor("w", 50, 20)], shared, reference, CPU)
 
 
+@pytest.mark.slow
 def test_rows_of_the_second_operand():
     """The product is stored across them."""
     params = [tensor("x", 9, 50), tensor("g", 50), tensor("b", 50), tensor("w", 20, 50)]

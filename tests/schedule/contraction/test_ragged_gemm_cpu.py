@@ -24,6 +24,7 @@ def made(m, k, n, finish, dtype, weight=None):
     return params, members, kernel(TEMPLATE, members, CPU)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_each_row_is_multiplied_by_its_groups_matrix(dtype):
@@ -43,6 +44,7 @@ def test_a_single_group():
         close(run(func, members, inputs, CPU), expected(None, **inputs))
 
 
+@pytest.mark.slow
 def test_any_number_of_rows():
     _, members, func = made(tirx.Var("rows", "int64"), 51, 83, None, "float32")
     static, _ = experts(5, 4, 51, 83, dtype="float32")

@@ -50,6 +50,7 @@ def wide(members, contraction):
     return hopper(members, contraction, block_m=128, consumers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("make", "finish"), [(mma, None), (mma, gated), (hopper, None), (wide, gated)]

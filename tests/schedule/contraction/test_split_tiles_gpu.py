@@ -184,6 +184,7 @@ def test_slices_and_clusters_of_mma(change, is_turned):
     agrees(case, tile_gemm_gpu(members.program, config), members, 3)
 
 
+@pytest.mark.slow
 def test_any_number_of_rows():
     case = gated(tirx.Var("rows", "int64"), 72, 64)
     claim, _ = check(TEMPLATE, *case, CUDA, TOLERANCE)

@@ -250,6 +250,7 @@ def test_split_k_where_it_pays():
     assert {c.split_k for c in tile_gemm_configs(contraction, AMPERE.device)} == {1}
 
 
+@pytest.mark.slow
 def test_the_design_space():
     case = with_epilogue(49, 136, 200)
     members, contraction = contraction_of(*case[:2])

@@ -87,6 +87,7 @@ def test_any_number_of_rows():
     computes(wgmma_gemm_gpu(members.program, config), members, case, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("columns", [201, 198])
 @pytest.mark.parametrize(

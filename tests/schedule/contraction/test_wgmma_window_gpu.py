@@ -75,6 +75,7 @@ def test_computes_the_convolution(case):
     check(build(*CASES[case]), SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if c != "3x3"])
 def test_results_along_pixels(case):
     """Images are operand B where results are in the order of the graph."""
@@ -85,6 +86,7 @@ def test_results_along_pixels(case):
     check(made, SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     "tile",

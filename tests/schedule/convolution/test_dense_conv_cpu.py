@@ -136,6 +136,7 @@ def test_every_tile_is_right():
         check(conv, claim=claim)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("window", [1, 3])
 def test_every_tile_of_groups_is_right(window):
@@ -262,6 +263,7 @@ def test_plain_results_cost_more():
     assert stored.launches == 1
 
 
+@pytest.mark.slow
 def test_results_of_both_layouts():
     """Vectors for the one, elements for the other, which the model's output or a norm wants."""
     conv = Conv(20, 33, (9, 13))
@@ -279,6 +281,7 @@ def test_results_of_both_layouts():
     np.testing.assert_array_equal(from_blocks(blocked)[:, conv.k :], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(("channels", "more"), [(40, 24), (32, 64), (16, 48)])
 def test_a_concatenation_in_both_layouts(channels, more):
@@ -300,6 +303,7 @@ def test_a_concatenation_in_both_layouts(channels, more):
     np.testing.assert_array_equal(from_blocks(blocked)[:, conv.k + more :], 0)
 
 
+@pytest.mark.slow
 def test_a_concatenation_of_whole_blocks_is_stored_in_vectors():
     """Each vector chooses its operand once, and tiles without sums are no wider than others."""
     conv, shape = Conv(16, 80, (9, 13), block_out=0), (1, 64, 9, 13)

@@ -31,6 +31,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(3)
 @pytest.mark.parametrize("case", CASES)
 def test_depthwise_against_float64(case):

@@ -66,6 +66,7 @@ def test_pooled_sums_against_float64(case):
     check(conv, kind, window, claim)
 
 
+@pytest.mark.slow
 def test_pooled_tiles_of_all_shapes():
     conv = Conv(16, 40, (8, 12))
     claim = claimed(conv.params(), body(conv, "max", (2, 2)))

@@ -66,6 +66,7 @@ def test_tiles_of_other_sizes(sizes):
     check(Conv(20, 72, (13, 17), residual=True), 4, **sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", SIZES)
 def test_prologue(m):
     """Arithmetic of the image, of a padding that stays zero."""
@@ -79,6 +80,7 @@ def test_a_narrower_vector():
     check(Conv(20, 28, (9, 13), block_in=8, block_out=8, residual=True), 4, parse("cpu:haswell"))
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("m", SIZES)
 def test_sums_are_pooled_in_the_tile(m):
@@ -100,6 +102,7 @@ def test_sums_are_pooled_in_the_tile(m):
     assert_sums_close(from_blocks(y)[:, : conv.k], pool(exact), pool(size), roundings)
 
 
+@pytest.mark.slow
 def test_a_symbolic_number_of_images_in_nhwc():
     conv = Conv(48, 32, (7, 10), batch=3)
     w = conv.weights()[0]
@@ -193,6 +196,7 @@ def explained(allow):
     return {group.arithmetic for group in found.groups}
 
 
+@pytest.mark.slow
 def test_explained():
     assert explained(()) == {""}
     assert any(name.startswith("Winograd F(") for name in explained((APPROXIMATE,)))

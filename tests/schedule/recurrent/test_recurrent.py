@@ -182,6 +182,7 @@ def test_cells(layer, batch, hidden, spec):
     assert check(layer, spec, 4, batch, hidden).launches == 1
 
 
+@pytest.mark.slow
 @specs
 @pytest.mark.parametrize(
     "layer", [LSTM, GRU, RESET_AFTER, RNN], ids=["lstm", "gru", "after", "rnn"]
@@ -206,6 +207,7 @@ def test_many_rows_are_shared_out():
     assert check(LSTM, CPU, 3, 32, 18).parallelism > 1
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("layer", [LSTM, GRU, RESET_AFTER], ids=["lstm", "gru", "after"])
 def test_threads_share_the_steps_of_one_task(layer, monkeypatch):
@@ -215,6 +217,7 @@ def test_threads_share_the_steps_of_one_task(layer, monkeypatch):
     assert not check(both_ways(layer), CPU, 5, 2, 75).details["config"].shares_steps
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @specs
 def test_symbolic_steps_and_rows(spec):
@@ -222,6 +225,7 @@ def test_symbolic_steps_and_rows(spec):
     check(replace(LSTM, optional=("initial_h",)), spec, steps, batch, 19)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @specs
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("float64", 1e-12)])
@@ -230,6 +234,7 @@ def test_types(dtype, tolerance, spec):
     check(RNN, spec, dtype=dtype, tolerance=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @specs
 @pytest.mark.parametrize("wanted", [("outputs",), ("last_h",), ("last_h", "last_c")])

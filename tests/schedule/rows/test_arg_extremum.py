@@ -68,6 +68,7 @@ def test_kept_and_along_other_axes(name):
     np.testing.assert_array_equal(found, right[None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLACES)
 def test_rows_that_registers_do_not_hold_are_read_once(name):
     x = np.tile(rows(1000, "float16"), (1, 70))[5:7]

@@ -38,6 +38,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", LONG)
 def test_long_rows(case):
     func = scheduled(LONG[case])

@@ -42,6 +42,7 @@ def test_both_launches_give_the_norm(dtype, offset):
     check(run(claim, inputs, inputs[0].shape, dtype), inputs, dtype, GROUPS)
 
 
+@pytest.mark.slow
 def test_any_configuration_gives_the_norm():
     """The least and the greatest of the design space, and one between them."""
     claim = SplitRows().claim(group(parameters(SHAPE), NORM, CUDA), CUDA.device)

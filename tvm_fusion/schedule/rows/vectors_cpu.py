@@ -9,7 +9,7 @@ from tvm import ir, tirx
 
 from ..._tvm.buffer import scratch
 from ...core.expressions import substitute, variables
-from ...core.loops import Body, index, loop, product, sequence, store_all, update_all
+from ...core.loops import Body, index, loop, product, sequence, store_all, update_in_turn
 from ..vector_functions import decay
 from ..vector_math import makes_vectors, vector_math
 from .combiner import Combiner
@@ -94,7 +94,7 @@ class CpuRowVectors:
                 ]
             partial = [self._partial_of(target, size) for target in stage.targets]
             place = lane + part * size if part else lane
-            return update_all(
+            return update_in_turn(
                 partial,
                 [place],
                 stage.combine([tirx.BufferLoad(p, [place]) for p in partial], values),
@@ -213,7 +213,7 @@ def _halve(combine: Combiner | None, whole: list[ir.Var], halves: list[ir.Var], 
     def body(lane: ir.Expr) -> tirx.Stmt:
         low = [tirx.BufferLoad(w, [lane]) for w in whole]
         high = [tirx.BufferLoad(w, [lane + size]) for w in whole]
-        return update_all(halves, [lane], combine(low, high) if combine else low)
+        return update_in_turn(halves, [lane], combine(low, high) if combine else low)
 
     return body
 
