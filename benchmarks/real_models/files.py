@@ -26,6 +26,8 @@ class File:
         Inputs that are bound.
     tied : mapping of str to str
         Dimensions that have the extent of another.
+    below : int
+        What integers are drawn below: rows of embeddings.
     """
 
     name: str
@@ -35,6 +37,7 @@ class File:
     dims: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, int] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
+    below: int = 256
 
 
 _DET, _WIDTH, _RATE = "32..1024:32", "32..1600", {"sr": 16000}
@@ -99,7 +102,7 @@ FILES: tuple[File, ...] = (
     File("basic pitch", "basic-pitch", "0.4.0", "basic_pitch/saved_models/icassp_2022/nmp.onnx",
          {"unk__749": "1..8"}),
     File("reaction atom mapping", "chython-rxnmap", "2.0", "chython_rxnmap/rxnmap.onnx",
-         {"seq_len": "1..256"}),
+         {"seq_len": "1..256"}, below=4),
     File("credential sweeper", "credsweeper", "1.19.5", "credsweeper/ml_model/ml_model.onnx",
          {"unk__1572": "1..64", "unk__1573": "1..64", "unk__1574": "160", "unk__1575": "1..64",
           "unk__1576": "96", "unk__1577": "1..64", "unk__1578": "80"}, {},

@@ -82,7 +82,7 @@ def _compared(file: File, path: Path, manifest: dict[str, Any], folder: Path) ->
     }
     all_sizes, wanted = sizes(dims, file.tied), []
     for number, extents in enumerate(all_sizes):
-        given = draw(manifest["functions"]["main"]["inputs"], extents, number)
+        given = draw(manifest["functions"]["main"]["inputs"], extents, number, file.below)
         np.savez(folder / f"in{number}.npz", **given)
         feeds = with_constants(session, given, dict(file.constants))
         wanted.append([one.run(None, feeds) for one in (session, itself)])
@@ -116,13 +116,15 @@ def sizes(dims: dict[str, DimRange], tied: Any = None) -> list[dict[str, int]]:
     return found
 
 
-def draw(specs: list[dict[str, Any]], extents: dict[str, int], seed: int) -> dict[str, Any]:
-    """Draw inputs: floats between 0 and 1, integers below 256."""
+def draw(
+    specs: list[dict[str, Any]], extents: dict[str, int], seed: int, below: int
+) -> dict[str, Any]:
+    """Draw inputs: floats between 0 and 1, integers from 0."""
     generator, found = np.random.default_rng(seed), {}
     for spec in specs:
         shape = [evaluate(extent, extents) or 0 for extent in spec["shape"]]
         kind = np.dtype(spec["dtype"])
-        drawn = generator.random(shape) if kind.kind == "f" else generator.integers(0, 256, shape)
+        drawn = generator.random(shape) if kind.kind == "f" else generator.integers(0, below, shape)
         found[spec["name"]] = np.asarray(drawn).astype(kind)
     return found
 

@@ -103,6 +103,35 @@ def test_a_state_grows_over_trips_whose_number_is_an_input(same):
     same(GROWS, *samples)
 
 
+LAST = """graph (float[n, 5] x, float limit, float[5, 6] w) => (float[n, 6] y)
+<int64 most = {9223372036854775807}, bool yes = {1}, float half = {0.5},
+ int64[1] minus_one = {-1}, int64[1] end = {2147483647}, int64[1] axis = {0}> {
+    final, states = Loop (most, yes, x) <body = step
+        (int64 i, bool go, float[n, 5] s) => (bool again, float[n, 5] next, float[n, 5] state) {
+        next = Mul (s, half)
+        state = Identity (next)
+        size = Abs (next)
+        total = ReduceSum <keepdims = 0> (size)
+        again = Greater (total, limit)
+    }>
+    last = Slice (states, minus_one, end, axis)
+    flat = Squeeze (last, axis)
+    sums = MatMul (flat, w)
+    positive = Relu (sums)
+    chances = Softmax (positive)
+    y = Mul (chances, positive)
+}"""
+
+
+def test_the_last_of_as_many_trips_as_there_are(same):
+    """As TensorFlow's recurrent layers are exported: the bound reserved 8 GB for each column."""
+    samples = [
+        {"x": normal(n, 5), "limit": np.float32(e), "w": normal(5, 6)}
+        for n, e in [(3, 0.1), (7, 5)]
+    ]
+    same(LAST, *samples, dims={"n": tvm_fusion.DimRange(1, 9)})
+
+
 @pytest.mark.slow
 def test_scans_along_other_axes_and_backwards(same):
     text = """graph (float[3, T, 2] x, float[2, 4] h)

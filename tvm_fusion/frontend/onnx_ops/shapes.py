@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from ..dims import UNLIMITED
 from ..registry import Unsupported
 from ..shape_values.facts import as_expr
 from ..tensor_types import static
@@ -175,7 +176,13 @@ def slice_(node: Node) -> Any:
 
 
 def _bounded(node: Node, place: Any, extent: Any) -> Any:
-    """Return where in a tensor a bound of a slice is; None where its sign is not known."""
+    """Return where in a tensor a bound of a slice is; None where its sign is not known.
+
+    The largest integers mean the end: of an extent that is known at run time alone, TVM would
+    reserve memory for as many elements.
+    """
+    if isinstance(place, int) and place >= UNLIMITED:
+        return extent
     facts = node.facts
     is_from_end = facts.decide(as_expr(place) < 0)
     if is_from_end is None:
