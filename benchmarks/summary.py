@@ -136,9 +136,9 @@ def counted() -> Iterator[str]:
     times = [row["threads_2"] for row in files if "threads_2" in row]
     ratios = [one["ours_ms"] / one["onnxruntime_ms"] for one in times]
     link = "[Trained files](benchmarks/real_models/README.md) of PyPI packages"
+    mean = f"{statistics.geometric_mean(ratios):.2f}"
     yield f"* {link}: right with the ranges of their users {sum(map(is_right, files))} of"
-    yield f"  {len(files)}, on two threads {statistics.geometric_mean(ratios):.2f} times as long as"
-    yield "  ONNX Runtime."
+    yield f"  {len(files)}, on two threads {mean} times as long as ONNX Runtime."
     by_dtype = counts(_read("operators_torch/results/operators_torch.json")["operators"])
     torch = sum(by_dtype.values(), Counter[str]())
     of = f"{torch['right']} of {torch.total() - torch['no program']}, {torch['refused']} refused"
