@@ -21,7 +21,7 @@ import numpy as np
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "clients.json"
-#: Of numbers that are no coordinates of pixels.
+#: Largest difference of two numbers, over their size or 1.
 RTOL = 1e-3
 
 

@@ -91,7 +91,7 @@ def _along(
     item_bytes: int,
     bound: tuple[Axis, ...],
 ) -> ChunkLayout:
-    """Choose how chunks along some axes are read; ``bound`` are all axes of known extents."""
+    """Choose how chunks along some axes are read; ``bound`` are all axes of the product."""
     vector = tirx.Var("vector", "int64")
     extent = constant(product([a.extent for a in axes]))
     core, guard = unguarded(operand)
