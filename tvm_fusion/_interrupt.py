@@ -11,6 +11,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
@@ -53,10 +54,24 @@ def raising() -> Iterator[list[int]]:
         yield seen
         return
     signal.signal(signal.SIGINT, handle)
+    default, sys.unraisablehook = sys.unraisablehook, _again
     try:
         yield seen
     finally:
+        sys.unraisablehook = default
         signal.signal(signal.SIGINT, _end)
+
+
+def _again(ignored: sys.UnraisableHookArgs) -> None:
+    """Repeat an interrupt that came inside of a finalizer or a callback of a weak reference.
+
+    Python ignores what these raise, with a traceback, and the command would go on.
+    """
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        main = threading.main_thread().ident
+        threading.Timer(0.01, signal.pthread_kill, [main, signal.SIGINT]).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def leave(code: int) -> NoReturn:

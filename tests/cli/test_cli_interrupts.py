@@ -71,6 +71,32 @@ def test_an_interrupt_inside_a_pass_is_no_error_of_tvm(dense_file, tmp_path, mon
         tvm_fusion.compile(dense_file, dims={"batch": 1})
 
 
+IN_FINALIZER = """
+import os, signal, sys, time
+
+class Object:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+def run(options):
+    Object()
+    time.sleep(60)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.orig_argv = [sys.executable, "-m", "tvm_fusion.cli"]
+from tvm_fusion.cli import doctor, main
+doctor.run = run
+main(["doctor"])
+"""
+
+
+def test_an_interrupt_inside_a_finalizer_is_none_that_python_ignores():
+    done = subprocess.run([sys.executable, "-c", IN_FINALIZER], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", LINE)
+
+
 AT_EXIT = """
 import atexit, os, pathlib, signal, sys
 
