@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks import records
 from benchmarks.markdown import table
 
+from . import clients
 from .files import FILES, fetch
 
 HERE = Path(__file__).parent
@@ -83,7 +84,20 @@ def render(rows: Iterable[dict[str, Any]]) -> str:
     failed = [f"* {r['name']}: {r['failed']}" for r in rows if "failed" in r]
     failed += [f"* {r['name']}, {'sm_90a'}: {r['gpu_failed']}" for r in rows if "gpu_failed" in r]
     lines += ["", "What failed:", "", *failed] if failed else []
+    if clients.RECORD.exists():
+        lines += ["", *_clients(json.loads(clients.RECORD.read_text())["clients"])]
     return "\n".join(lines) + "\n"
+
+
+def _clients(rows: Iterable[dict[str, Any]]) -> list[str]:
+    lines = [
+        "Clients with this compiler in ONNX Runtime's place (`python -m "
+        "benchmarks.real_models.clients`), and the largest difference of a number in their "
+        f"results, over its size or 1; {clients.RTOL:.0e} is right:",
+        "",
+    ]
+    cells = [[row["client"], f"{row['difference']:.0e}"] for row in rows]
+    return lines + table(["client", "difference"], cells)
 
 
 def _row(row: dict[str, Any]) -> list[str]:
