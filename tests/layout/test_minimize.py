@@ -64,3 +64,34 @@ def test_dense_sums_are_local_minima(seed, monkeypatch):
         changed = [x if k != v else 1 - x for k, x in enumerate(values)]
         assert total(tables, changed) >= found
     assert found <= brute_force(sizes, tables) * 1.2
+
+
+def test_a_change_repeats_the_steps_that_it_reaches(monkeypatch):
+    """Of eight dense parts, only that of the changed variable is eliminated anew."""
+    monkeypatch.setattr(module, "LARGEST", 8)
+    steps = []
+    joined = module._Elimination._joined
+    monkeypatch.setattr(module._Elimination, "_joined", lambda *a: steps.append(a[1]) or joined(*a))
+    random = np.random.default_rng()
+    parts, width = 8, 6
+    tables = [
+        Table((part * width + a, part * width + b), random.integers(0, 9, (2, 2)).astype(float))
+        for part in range(parts)
+        for a, b in itertools.combinations(range(width), 2)
+    ]
+    runs = []
+    run = module._Elimination.run
+    monkeypatch.setattr(module._Elimination, "run", lambda *a: runs.append(a) or run(*a))
+    values, is_proved = minimize([2] * parts * width, tables)
+    assert not is_proved
+    assert len(runs) > parts
+    in_each = len(set(steps)) // parts
+    assert len(steps) <= len(set(steps)) + (len(runs) - 1) * in_each
+    for part in range(parts):  # what a run takes over is what it would compute
+        mine = range(part * width, (part + 1) * width)
+        one = [
+            Table(tuple(v - mine[0] for v in t.variables), t.costs)
+            for t in tables
+            if t.variables[0] in mine
+        ]
+        assert minimize([2] * width, one)[0] == [values[v] for v in mine]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tvm import ir, s_tir, sym, tirx
@@ -22,8 +24,13 @@ Body = Callable[[ir.Expr], tirx.Stmt]
 def index(value: ir.Expr | int) -> ir.Expr:
     """Express a number or an extent as an int64 expression, the type of every loop."""
     if isinstance(value, (int, tirx.IntImm)):
-        return tirx.IntImm("int64", int(value))
+        return _number(int(value))
     return value if str(value.ty.dtype) == "int64" else tirx.Cast("int64", value)
+
+
+@lru_cache(maxsize=4096)
+def _number(value: int) -> ir.Expr:
+    return tirx.IntImm("int64", value)
 
 
 def constant(value: ir.Expr | int) -> int | None:
@@ -38,6 +45,9 @@ def simplified(expr: ir.Expr) -> ir.Expr:
 
 def product(extents: Sequence[ir.Expr | int]) -> ir.Expr:
     """Multiply extents; constants fold."""
+    extents = list(extents)
+    if all(isinstance(extent, (int, tirx.IntImm)) for extent in extents):  # nearly always
+        return index(math.prod(map(int, extents)))
     total = index(1)
     for extent in extents:
         total = total * index(extent)
@@ -54,6 +64,9 @@ def add(counts: Iterable[ir.Expr | int]) -> ir.Expr:
 
 def ceildiv(extent: ir.Expr | int, step: int) -> ir.Expr:
     """Divide, rounding up."""
+    known = constant(extent)
+    if known is not None and isinstance(step, int):
+        return index(-(-known // step))
     return simplified(tirx.floordiv(index(extent) + (step - 1), index(step)))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from .._tvm.structural import structural_map
 from ..core.expressions import call_name, variables
 from ..core.loops import constant, find, index, substitute
 from ..program.stage import Axis
@@ -24,6 +25,8 @@ def offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
 
 def stride(position: ir.Expr, axis: ir.Var, axes: Sequence[ir.Var]) -> ir.Expr | None:
     """Give the stride along an axis; ``None`` where it is not the same everywhere."""
+    if axis not in variables(position):
+        return index(0)
     elements = find(position, ir.TensorLoad)
     if any(axis in variables(i) for element in elements for i in element.indices):
         return None
@@ -122,7 +125,7 @@ def conditions_of(load: ir.TensorLoad, expr: ir.Expr) -> list[ir.Expr]:
 
 def without_loads(expr: ir.Expr) -> ir.Expr:
     """Replace every load by a variable, to find other uses of an axis."""
-    return tvm_ffi.structural_map(
+    return structural_map(
         expr,
         (ir.TensorLoad, lambda load: tirx.Var("element", str(load.ty.dtype))),
         order="post",

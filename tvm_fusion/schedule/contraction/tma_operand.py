@@ -14,9 +14,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
+from ..._tvm.structural import structural_map
 from ...core.expressions import int64
 from ...core.loops import constant, index, product, simplified, substitute
 from ...program.stage import Axis
@@ -157,7 +157,7 @@ def _of_part(operand: ir.Expr, split: ColumnSplit, part: int) -> ir.Expr:
     analyzer = sym.Analyzer()
     analyzer.bind(split.position.var, ir.Range.from_min_extent(index(0), index(split.width)))
     chosen = resolved(substitute(operand, {split.part.var: index(part)}), analyzer)
-    return tvm_ffi.structural_map(chosen, (ir.TensorLoad, lambda x: _simplified(x, analyzer)))
+    return structural_map(chosen, (ir.TensorLoad, lambda x: _simplified(x, analyzer)))
 
 
 def _simplified(node: ir.TensorLoad, analyzer: sym.Analyzer) -> ir.Expr:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from ..._tvm.structural import structural_map
 from ...core.expressions import call_name, loads, variables
 from ...core.loops import find
 from ..address import same
@@ -70,7 +70,7 @@ def _conditional(
             choices.append(call)
             return tirx.Var(_CHOSEN, str(call.ty.dtype))
 
-        visible = tvm_ffi.structural_map(expr, (ir.Call, hide), order="pre")
+        visible = structural_map(expr, (ir.Call, hide), order="pre")
         for x in find(visible, ir.TensorLoad):
             if not any(v.name == _CHOSEN for i in x.indices for v in variables(i)):
                 yield x, condition

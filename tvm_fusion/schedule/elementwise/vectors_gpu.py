@@ -149,9 +149,9 @@ def vectors(space: IterationSpace, is_small: bool = False) -> VectorConfig | Non
 def _lies_along(config: VectorConfig, place: ir.Expr) -> bool:
     """Whether the elements of every vector are contiguous in memory."""
     axes = config.space.axes if config.is_flat else config.space.axes[-1:]
-    step, analyzer = index(1), sym.Analyzer()
+    step, analyzer, place = index(1), sym.Analyzer(), contiguous(place)
     for axis in reversed(axes):
-        found = stride(contiguous(place), axis.var, config.space.variables)
+        found = stride(place, axis.var, config.space.variables)
         if found is None or not analyzer.can_prove_equal(found, step):
             return False
         step = step * index(axis.extent)
@@ -160,20 +160,29 @@ def _lies_along(config: VectorConfig, place: ir.Expr) -> bool:
 
 def _reads(config: VectorConfig) -> list[GuardedLoad]:
     """List the different loads of whole vectors."""
+    known: dict[ir.Expr, bool] = {}  # a part of a concatenation has the conditions of those before
+
+    def is_shared(condition: ir.Expr) -> bool:
+        if condition not in known:
+            known[condition] = _is_shared(config, condition, is_shared)
+        return known[condition]
+
     return [
         read
         for read in guarded_loads(config.space)
         if _lies_along(config, offset(read.element.source, read.element.indices))
-        and (read.condition is None or (not config.is_flat and _is_shared(config, read.condition)))
+        and (read.condition is None or (not config.is_flat and is_shared(read.condition)))
     ]
 
 
-def _is_shared(config: VectorConfig, condition: ir.Expr) -> bool:
+def _is_shared(
+    config: VectorConfig, condition: ir.Expr, of_part: Callable[[ir.Expr], bool]
+) -> bool:
     """Whether a condition holds in all lanes of a vector or in none."""
     if isinstance(condition, tirx.And | tirx.Or):
-        return _is_shared(config, condition.a) and _is_shared(config, condition.b)
+        return of_part(condition.a) and of_part(condition.b)
     if isinstance(condition, tirx.Not):
-        return _is_shared(config, condition.a)
+        return of_part(condition.a)
     lane, vector = tirx.Var("lane", "int64"), tirx.Var("vector", "int64")
     analyzer = sym.Analyzer()
     analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(config.width)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
+from ..._tvm.structural import structural_map
 from ...core.expressions import call_name, choice, variables
 from ...core.loops import constant, index
 from ..address import is_aligned, offset
@@ -65,7 +65,7 @@ class ElementLoads:
 
     def read(self, expr: ir.Expr) -> ir.Expr:
         """Replace loads by variables; choices that indices decide vanish."""
-        return tvm_ffi.structural_map(
+        return structural_map(
             resolved(expr, self._analyzer), (ir.TensorLoad, self._variable), order="post"
         )
 
@@ -158,4 +158,4 @@ def resolved(expr: ir.Expr, analyzer: sym.Analyzer) -> ir.Expr:
         return decide(node) if call_name(node) == "if_then_else" else node
 
     kinds = [(ir.Call, call), (tirx.Select, decide)]
-    return tvm_ffi.structural_map(expr, kinds, order="post")
+    return structural_map(expr, kinds, order="post")
