@@ -56,9 +56,9 @@ def judge(case: Case, run: Run) -> dict[str, Any]:
     -------
     dict
         ``outcome``, ``right``, ``wrong`` or ``as peer``, where the framework's own result is wrong
-        as well wherever this one is; ``wrong``, a sentence for each magnitude at which it
-        is; ``noted``, where float32 itself overflows; ``peer``, the magnitudes of the wrong ones at
-        which the framework's own result is wrong, too.
+        as well wherever this one is, and not clearly nearer; ``wrong``, a sentence for each
+        magnitude at which it is; ``noted``, where float32 itself overflows; ``peer``, the
+        magnitudes of the wrong ones at which the framework's own result is no better.
     """
     wrong: dict[str, str] = {}
     noted, peers = [], []
@@ -67,10 +67,13 @@ def judge(case: Case, run: Run) -> dict[str, Any]:
             exact, single = case.wide(inputs, "float64"), case.wide(inputs, "float32")
         except Exception:  # guard: the operator takes no such values, whatever its framework raises
             continue
-        text, note = bounds.difference(run(inputs), exact, single)
+        found = run(inputs)
+        if len(found) == len(exact):  # of equal elements each framework names another
+            exact = [bounds.among_equals(*r, inputs[0]) for r in zip(found, exact, strict=True)]
+        text, note = bounds.difference(found, exact, single)
         if text:
             wrong[label] = text
-            if case.peer is not None and bounds.difference(case.peer(inputs), exact, single)[0]:
+            if case.peer is not None and _is_no_worse(found, case.peer(inputs), exact, single):
                 peers.append(label)
         if note:
             noted.append(label)
@@ -78,3 +81,11 @@ def judge(case: Case, run: Run) -> dict[str, Any]:
     if wrong and len(peers) == len(wrong):
         outcome = "as peer"
     return {"outcome": outcome, "wrong": wrong, "noted": noted, "peer": peers}
+
+
+def _is_no_worse(
+    found: Sequence[Any], peer: Sequence[Any], exact: Sequence[Any], single: Sequence[Any]
+) -> bool:
+    """Tell whether the framework's own results are wrong, too, and not clearly less."""
+    is_wrong = bool(bounds.difference(peer, exact, single)[0])
+    return is_wrong and len(found) == len(peer) and not bounds.is_worse(found, peer, exact)

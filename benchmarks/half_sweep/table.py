@@ -20,8 +20,9 @@ its smallest one; the first tensor alone, and all of them. The reference is the 
 (onnx's reference, eager PyTorch) of the same half numbers. *Right*: no further off than two units
 in the last place of the half type and 16 times what float32 makes of the same numbers is. What
 overflows in float32, and not in float64, is told and does not count: bfloat16 has float32's range.
-*As peer*: wherever a sample is wrong, eager PyTorch's own result in the half type is, too; these
-are functions that PyTorch composes in Python of operators that each round.
+*As peer*: wherever a sample is wrong, eager PyTorch's own result in the half type is, too, and this
+one is off by no more than four times as much: functions that PyTorch composes in Python of
+operators that each round, and squares of bfloat16 beyond float32.
 """
 
 

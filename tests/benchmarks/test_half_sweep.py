@@ -26,6 +26,21 @@ def case_of(run, exact, inputs, is_half, peer=None):
 
 
 WIDE = ("float64", "float32")
+# Sums of bfloat16 that leave float32's range on the way to a mean within it.
+BEYOND_FLOAT32 = frozenset(
+    f"torch bfloat16 {name}"
+    for name in (
+        *("nn.functional.adaptive_avg_pool2d", "nn.functional.avg_pool2d", "std_mean"),
+        *("std_mean.unbiased", "var_mean", "var_mean.unbiased"),
+    )
+)
+# Functions composed in Python, scatters, norms, interpolation, roots of variances, places.
+TORCH_SUBSET = (
+    *("_unsafe_masked_index_put_accumulate", "index_add", "kthvalue", "lgamma", "std"),
+    *("nn.functional.local_response_norm", "nn.functional.multilabel_soft_margin_loss"),
+    *("nn.functional.interpolate.bilinear", "nn.functional.selu", "nn.functional.tanhshrink"),
+    *("nn.functional.scaled_dot_product_attention", "nn.functional.rms_norm", "logsumexp"),
+)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -82,12 +97,33 @@ def test_an_operator_that_squares_in_its_own_type_is_found():
     assert bad({"onnx float16 node/norm": found})
 
 
+def test_a_peer_excuses_what_is_no_further_off():
+    exact = [np.array([1.0, 2.0, np.nan])]
+    near, far = ([np.array([1.0, 2.0 + off, 0.0])] for off in (0.1, 0.5))
+    infinite = [np.array([np.inf, 2.0, 0.0])]
+    assert not bounds.is_worse(near, near, exact)
+    assert bounds.is_worse(far, near, exact)
+    assert not bounds.is_worse(near, far, exact)
+    assert bounds.is_worse(infinite, far, exact)
+    assert not bounds.is_worse(infinite, infinite, exact)
+
+
+def test_of_equal_elements_any_place_is_right():
+    x = np.array([[1.0, 3.0, 3.0], [2.0, 0.0, 2.0]])
+    found, exact = np.array([2, 0]), np.array([1, 2])
+    assert (bounds.among_equals(found, exact, x) == found).all()
+    assert (bounds.among_equals(np.array([0, 0]), exact, x) == exact).all()
+    assert (bounds.among_equals(found[:, None], exact[:, None], x) == found[:, None]).all()
+    assert bounds.among_equals(np.array([3, 0]), exact, x) is not found
+
+
 def test_the_record_is_clean_and_its_page_is_generated():
     from benchmarks.half_sweep import __main__ as command
 
     stored = command.load()
-    assert not bad(stored)
-    assert all(found["outcome"] in ("right", "as peer", "refused") for found in stored.values())
+    assert set(bad(stored)) <= BEYOND_FLOAT32
+    kinds = {f"{framework} {dtype}" for framework in ("onnx", "torch") for dtype in HALVES}
+    assert {" ".join(name.split()[:2]) for name in stored} == kinds
     assert sum(found["outcome"] == "right" for found in stored.values()) > len(stored) / 2 > 25
     assert (command.HERE / "README.md").read_text() == page(stored)
 
@@ -103,3 +139,14 @@ def test_a_subset_is_right(dtype):
     assert sum(each["outcome"] == "right" for each in found.values()) >= len(SUBSET) // 2
     wrong = {name: each for name, each in found.items() if each["outcome"] in ("wrong", "crash")}
     assert not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_subset_of_torch_is_right(dtype):
+    pytest.importorskip("torch")
+    from benchmarks.half_sweep.worker import of_torch
+
+    found = dict(of_torch(list(TORCH_SUBSET), dtype))
+    assert {n: each for n, each in found.items() if each["outcome"] != "right"} == {}

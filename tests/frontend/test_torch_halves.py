@@ -45,6 +45,26 @@ class Composed(nn.Module):
         )
 
 
+class ComposedInPython(nn.Module):
+    """Functions that torch writes in Python, and additions to one place."""
+
+    def forward(self, x, index):
+        """Apply each."""
+        functional, y = nn.functional, x.roll(1, 0)
+        return (
+            functional.local_response_norm(x[None], 3),
+            functional.tanhshrink(x),
+            functional.multilabel_soft_margin_loss(x, y),
+            functional.triplet_margin_with_distance_loss(x, y, x.roll(2, 0)),
+            functional.normalize(x, 3.0),
+            x.index_add(0, index, x.abs()),
+            x.index_put((index,), x.abs(), accumulate=True),
+            torch.std(x, 1),
+            torch.std_mean(x, 0)[0],
+            functional.selu(x),
+        )
+
+
 class AddMM(nn.Module):
     """A product added to a tensor, each with its factor."""
 
@@ -97,17 +117,20 @@ def test_rounds_once(dtype, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", NUMPY)
-def test_composed_operators_keep_the_range_of_float32(dtype, tmp_path):
+@pytest.mark.parametrize("composed", [Composed, ComposedInPython])
+def test_composed_operators_keep_the_range_of_float32(dtype, composed, tmp_path):
     torch.manual_seed(int(np.random.default_rng().integers(2**31)))
-    module, x = Composed(), torch.randn(6, 40).to(dtype)
-    program = torch.export.export(module, (x,))
+    module, x = composed(), torch.randn(6, 40).to(dtype)
+    extra = (torch.zeros(6, dtype=torch.int64),) if composed is ComposedInPython else ()
+    program = torch.export.export(module, (x, *extra))
     executable = tvm_fusion.load(tvm_fusion.compile(program, "cpu").export(tmp_path / "composed"))
     info = ml_dtypes.finfo(NUMPY[dtype])
     for size in (300.0, 1.0, 1e-4):
         drawn = (torch.randn(6, 40) * size).to(dtype)
         given = drawn.float().numpy().astype(NUMPY[dtype])
-        found = executable.run({"x": given}).values()
-        exact, single = module(drawn.double()), module(drawn.float())
+        arrays = {"x": given} | dict(zip(("index",), (e.numpy() for e in extra), strict=False))
+        found = executable.run(arrays).values()
+        exact, single = module(drawn.double(), *extra), module(drawn.float(), *extra)
         for place, (got, want, one) in enumerate(zip(found, exact, single, strict=True)):
             got, want = got.astype("float64"), want.numpy()
             # Two units in the last place, and what float32 loses by cancellation.

@@ -15,8 +15,6 @@ from .onnx_types import ValueType
 from .tensor_types import HALF
 
 _ELEMENTS = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
-# Attention multiplies matrices of half types, which kernels are made for.
-_KEPT = frozenset({"Attention", "FlexAttention", "LinearAttention"})
 
 
 def between_casts(
@@ -38,7 +36,7 @@ def between_casts(
         return model
     new: list[onnx.NodeProto] = []
     for node in model.graph.node:
-        is_function = (node.domain, node.op_type) in names and node.op_type not in _KEPT
+        is_function = (node.domain, node.op_type) in names
         if not is_function or not any(name in halves for name in node.input):
             new.append(node)
             continue

@@ -16,6 +16,7 @@ from .quiet import quiet_importer
 from .torch_assertions import without_assertions
 from .torch_attention import DECOMPOSITIONS
 from .torch_half_decompositions import in_float32
+from .torch_half_functions import between_casts
 from .torch_ops import reason_of, unsupported
 
 # Torch would unroll these over time.
@@ -45,7 +46,7 @@ def decompose(program: torch.export.ExportedProgram, source: str) -> torch.expor
     UserError
         Where torch fails to decompose it.
     """
-    program = _core(program, source)
+    program = _core(between_casts(program), source)
     tried: set[Any] = set()
     for _ in range(_ROUNDS):
         table = {
@@ -116,7 +117,20 @@ def _table() -> Any:
         table.pop(getattr(torch.ops.aten, name).input)
     for target, decomposition in in_float32(table).items():
         table[target] = decomposition
+    # The root of a variance that vanishes, or overflows, though its root would not.
+    table.pop(torch.ops.aten.std.correction)
+    table[torch.ops.aten.std_mean.correction] = _std_mean
     return table
+
+
+def _std_mean(
+    x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Any, Any]:
+    """Decompose ``aten.std_mean``; arguments are torch's."""
+    return (
+        torch.ops.aten.std.correction(x, dim, correction=correction, keepdim=keepdim),
+        torch.ops.aten.mean.dim(x, dim, keepdim),
+    )
 
 
 def _attention(

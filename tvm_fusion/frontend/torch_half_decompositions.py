@@ -25,26 +25,34 @@ _NAMES = """
     logsumexp margin_ranking_loss mish mse_loss multi_margin_loss multilabel_margin_loss
     multilabel_margin_loss_forward mvlgamma nanmean nll_loss nll_loss2d nll_loss2d_forward
     nll_loss_forward nll_loss_nd norm norm_except_dim pairwise_distance pdist poisson_nll_loss
-    quantile nanquantile renorm rms_norm selu sinc smooth_l1_loss soft_margin_loss softplus
-    special_entr special_log_ndtr special_logsumexp special_ndtr special_xlog1py special_xlogy std
-    std_mean trapezoid trapz triplet_margin_loss upsample_bicubic2d upsample_bilinear2d
+    quantile nanquantile renorm rms_norm sinc smooth_l1_loss soft_margin_loss softplus
+    special_entr special_log_ndtr special_logsumexp special_ndtr special_xlog1py special_xlogy
+    trapezoid trapz triplet_margin_loss upsample_bicubic2d upsample_bilinear2d
     upsample_linear1d upsample_trilinear3d _upsample_bicubic2d_aa _upsample_bilinear2d_aa
     _upsample_lanczos2d_aa var var_mean xlogy
 """
 COMPOSED = frozenset(_NAMES.split())
+# Linear in their tensor, and composed of differences: of bfloat16 those may leave float32's range.
+_DIFFERENCES = frozenset(f"upsample_{kind}" for kind in ("linear1d", "bilinear2d", "trilinear3d"))
+_SMALLER = 0.25
 
 
 def in_float32(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Return the decompositions of a table that are to be replaced, each between casts."""
     return {
-        target: _between_casts(table[target])
+        target: _between_casts(table[target], _factor(target))
         for target in table
         if isinstance(target, torch._ops.OpOverload)
         and target._schema.name.rpartition("::")[2] in COMPOSED
     }
 
 
-def _between_casts(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+def _factor(target: torch._ops.OpOverload) -> float:
+    """Return a power of two by which bfloat16 is to be multiplied in float32."""
+    return _SMALLER if target._schema.name.rpartition("::")[2] in _DIFFERENCES else 1.0
+
+
+def _between_casts(decomposition: Callable[..., Any], factor: float) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         dtypes = {x.dtype for x in tensors if x.is_floating_point() or x.is_complex()}
@@ -56,6 +64,9 @@ def _between_casts(decomposition: Callable[..., Any]) -> Callable[..., Any]:
         wide_args, wide_kwargs = pytree.tree_map(
             lambda x: _cast(x, dtype, torch.float32), (args, kwargs)
         )
+        if factor != 1 and dtype == torch.bfloat16:
+            smaller, *rest = wide_args
+            return (decomposition(smaller * factor, *rest, **wide_kwargs) / factor).to(dtype)
         results = decomposition(*wide_args, **wide_kwargs)
         return pytree.tree_map(lambda x: _cast(x, torch.float32, asked or dtype), results)
 

@@ -151,6 +151,62 @@ def test_no_kernel_computes_in_a_half_type(spec, dtype):
     assert not half_arithmetic(kernels)
 
 
+def layers(dtype):
+    """Build attention and the normalizations of opset 23, with gains and biases of the type."""
+    shapes = {"x": [2, 4, 6, 8], "k": [2, 4, 10, 8], "v": [2, 4, 10, 8], "mask": [6, 10]}
+    shapes |= {"row": [8], "channels": [4], "scores": [12, 8]}
+    nodes = [
+        helper.make_node("Attention", ["x", "k", "v", "mask"], ["attention"], softcap=2.0),
+        helper.make_node("RMSNormalization", ["x", "row"], ["rms"]),
+        helper.make_node("LayerNormalization", ["x", "row", "row"], ["layer"]),
+        helper.make_node(
+            "GroupNormalization", ["x", "channels", "channels"], ["group"], num_groups=2
+        ),
+        helper.make_node("InstanceNormalization", ["x", "channels", "channels"], ["instance"]),
+        helper.make_node("SoftmaxCrossEntropyLoss", ["scores", "labels"], ["loss"]),
+        helper.make_node("LogSoftmax", ["x"], ["log_softmax"]),
+    ]
+    given = [helper.make_tensor_value_info(n, ELEMENTS[dtype], s) for n, s in shapes.items()]
+    given.append(helper.make_tensor_value_info("labels", TensorProto.INT64, [12]))
+    outputs = [n.output[0] for n in nodes]
+    made = [helper.make_tensor_value_info(n, ELEMENTS[dtype], None) for n in outputs]
+    graph = helper.make_graph(nodes, "layers", given, made)
+    opsets = [helper.make_opsetid("", 23)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=11)
+
+
+@pytest.mark.parametrize("spec", ["cpu:x86-64-v3", "cuda:sm_90a", "rocm:gfx942"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_no_layer_sums_in_a_half_type(spec, dtype):
+    mod = import_model(layers(dtype), FusionConfig()).mod
+    with parse(spec).tvm_target(), PassContext():
+        kernels = transform.Legalize()(mod)
+    assert not half_arithmetic(kernels)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_scores_of_attention_keep_the_range_of_float32(dtype, run):
+    rng = np.random.default_rng()
+    size = 3e3  # scores are beyond float16, the result is not
+    q, k = ((rng.standard_normal((1, 2, 5, 8)) * size).astype(HALVES[dtype]) for _ in range(2))
+    v = rng.standard_normal((1, 2, 5, 8)).astype(HALVES[dtype])
+    given = [
+        helper.make_tensor_value_info(n, ELEMENTS[dtype], list(x.shape))
+        for n, x in (("q", q), ("k", k), ("v", v))
+    ]
+    made = helper.make_tensor_value_info("y", ELEMENTS[dtype], None)
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
+    graph = helper.make_graph([node], "g", given, [made])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    got = run(import_model(model, FusionConfig()).mod, q, k, v).astype("f8")
+    scores = q.astype("f8") @ k.astype("f8").swapaxes(-1, -2) / np.sqrt(8)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    want = weights / weights.sum(-1, keepdims=True) @ v.astype("f8")
+    # Scores of float32 are known to some of their units, of which weights are exponentials.
+    error = float(ml_dtypes.finfo(HALVES[dtype]).eps) + 8 * 2.0**-23 * np.abs(scores).max()
+    assert (np.abs(got - want) <= error * np.abs(v.astype("f8")).max()).all()
+
+
 def test_the_check_of_kernels_finds_sums_of_halves():
     mod = import_model(added(), FusionConfig()).mod
     with parse("cuda:sm_90a").tvm_target(), PassContext():

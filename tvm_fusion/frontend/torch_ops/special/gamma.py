@@ -48,7 +48,9 @@ def log_gamma(x: Any, table: Any) -> Any:
     far = far + horner(inverse * inverse, series) * inverse
     value = choose(size < const(9, x), near, far)
     sine, _ = sine_of_pi(x)
-    reflected = const(math.log(math.pi), x) - tirx.log(tirx.abs(x * sine)) - value
+    # The product of both vanishes before either.
+    both = tirx.log(size) + tirx.log(tirx.abs(sine))
+    reflected = const(math.log(math.pi), x) - both - value
     value = choose(x < const(0, x), reflected, value)
     infinite = const(math.inf, x)
     is_pole = tirx.all(x <= const(0, x), tirx.floor(x) == x)
