@@ -67,6 +67,9 @@ TORCH = {
     ),
     "scatter": Indexed(lambda a, u, i: a.scatter(0, i, u), ((5, 3), (2, 3), (2, 3)), 5),
     "scatter value": Indexed(lambda a, i: a.scatter(1, i, 2.0), ((5, 3), (5, 2)), 3),
+    "scatter_add of rows": Indexed(
+        lambda a, u, i: a.scatter_add(0, i[:, None].expand(4, 3), u), ((5, 3), (4, 3), (4,)), 5
+    ),
     "scatter_add": Indexed(lambda a, u, i: a.scatter_add(1, i, u), ((5, 3), (5, 2), (5, 2)), 3),
     **{
         f"scatter_reduce {kind}": Indexed(

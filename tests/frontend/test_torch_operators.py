@@ -174,6 +174,24 @@ def test_writes_that_add(run):
     check(run, functions, torch.randn(8, 9), torch.tensor([0, 2, 0, 1]))
 
 
+def test_an_expanded_index_writes_slices(run):
+    def along(axis, how, **options):
+        def function(x, i):
+            index = i[None, :, None].expand(2, 5, 3).movedim(1, axis)
+            return x.movedim(1, axis).scatter_reduce(axis, index, 2 * index.float(), how, **options)
+
+        return function
+
+    def replaced(x, i):  # of one another's index only in part: not slices
+        return x.scatter(1, i[None, :, None].expand(2, 5, 2), 2 * x[:, :5])
+
+    modes = ("sum", "amax", "mean", "prod")
+    functions = [along(axis, how) for axis in (0, 1, -1) for how in modes]
+    functions += [along(1, "amax", include_self=False), replaced]
+    functions += [lambda x, i: x.scatter(1, i[None, :, None].expand(2, 5, 3), 7.0)]
+    check(run, functions, torch.randn(2, 6, 3), torch.tensor([0, 2, 0, 4, 1]))
+
+
 def test_layer_norm_statistics(run):
     def norm(number):
         weight = torch.linspace(1, 2, 5)

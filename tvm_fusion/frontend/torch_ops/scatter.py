@@ -47,12 +47,34 @@ def scatter(call: Call) -> Any:
         data, index, source = (call.emit(op.reshape(x, [1])) for x in (data, index, source))
         axis = 0
     includes = call.get("include_self", True)
-    written = _reduced(call, (data, index, source), axis, asked, includes)
+    written = _reduced(call, (data, index, source), axis, asked, includes, _has_rows(call))
     return op.reshape(written, call.shape())
 
 
+def _has_rows(call: Call) -> bool:
+    """Whether an index was expanded along all axes but that of ``dim``: whole slices are written.
+
+    Graph networks expand an index of nodes so. Slices need no index of each element, and kernels
+    for them are vectors.
+    """
+    index, extents = call.meta("index"), [*call.meta("self").shape]
+    if index.ndim < 2 or not all(isinstance(d, int) for d in (*index.shape, *extents)):
+        return False
+    axis = call["dim"] % index.ndim
+    others = [a for a in range(index.ndim) if a != axis]
+    return math.prod(extents[a] for a in others) > 1 and all(
+        index.shape[a] == extents[a] and (index.shape[a] == 1 or index.stride(a) == 0)
+        for a in others
+    )
+
+
 def _reduced(
-    call: Call, tensors: tuple[Any, Any, Any], axis: int, asked: str, includes_self: bool
+    call: Call,
+    tensors: tuple[Any, Any, Any],
+    axis: int,
+    asked: str,
+    includes_self: bool,
+    has_rows: bool = False,
 ) -> Any:
     """Scatter by a reduction; without what stood at its places where that is not included."""
     data, index, source = tensors
@@ -68,6 +90,8 @@ def _reduced(
     kind = dtype_of(data)
 
     def scattered(x: Any, y: Any, how: str) -> Any:
+        if has_rows:
+            return _by_rows(call, (x, index, y), axis, how)
         return emit(op.scatter_elements(x, index, y, axis, how))
 
     if not includes_self:
@@ -84,6 +108,22 @@ def _reduced(
         divide = op.divide if is_float(kind) else op.floor_divide
         written = emit(divide(written, count))
     return call.cast(written, dtype)
+
+
+def _by_rows(call: Call, tensors: tuple[Any, Any, Any], axis: int, how: str) -> Any:
+    """Scatter slices along an axis by the first element of each slice of an index."""
+    data, index, source = tensors
+    emit, shape = call.emit, static(call.meta("index").shape)
+    rank = len(shape)
+    axis %= rank
+    others = [a for a in range(rank) if a != axis]
+    first = emit(op.strided_slice(index, others, [0] * (rank - 1), [1] * (rank - 1)))
+    first = emit(from_start(first, static(call.meta("self").shape)[axis]))
+    places = emit(op.reshape(first, [shape[axis], 1]))
+    front = [axis, *others]
+    moved, rows = (emit(op.permute_dims(x, front)) for x in (data, source))
+    written = emit(op.scatter_nd(moved, places, rows, how))
+    return emit(op.permute_dims(written, sorted(range(rank), key=lambda place: front[place])))
 
 
 def _neutral(reduction: str, dtype: str) -> float:
