@@ -154,6 +154,14 @@ class Several(nn.Module):
         return tuple(m(x) for m, x in zip(self.all, inputs, strict=True))
 
 
+def test_the_program_stays_as_it_is(tmp_path):
+    half = torch.ones(4, 8, dtype=torch.float16)
+    program = torch.export.export(ComposedInPython(), (half, torch.tensor([0, 2, 0, 1])))
+    before = program.graph_module.code
+    tvm_fusion.compile(program)
+    assert program.graph_module.code == before
+
+
 @pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a"])
 def test_running_sums_are_one_kernel(target):
     program = torch.export.export(CumSum(), (torch.randn(64, 96, dtype=torch.float16),))

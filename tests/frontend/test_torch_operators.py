@@ -192,6 +192,15 @@ def test_an_expanded_index_writes_slices(run):
     check(run, functions, torch.randn(2, 6, 3), torch.tensor([0, 2, 0, 4, 1]))
 
 
+def test_an_index_that_was_expanded_at_export_alone(run):
+    module = Functions(lambda x, i, y: x.scatter_add(0, i.movedim(0, 1).movedim(0, 1), y))
+    x, y, nodes = torch.randn(5, 3), torch.randn(3, 3), torch.tensor([[0], [2], [0]])
+    mod = import_model(torch.export.export(module, (x, nodes.expand(3, 3), y))).mod
+    index = torch.tensor([[0, 1, 4], [2, 2, 0], [0, 3, 1]])
+    (expected,) = module(x, index, y)
+    np.testing.assert_allclose(run(mod, x.numpy(), index.numpy(), y.numpy()), expected, 1e-6)
+
+
 def test_layer_norm_statistics(run):
     def norm(number):
         weight = torch.linspace(1, 2, 5)

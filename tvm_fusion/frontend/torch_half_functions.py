@@ -6,6 +6,7 @@ they come from: see :mod:`.half_intermediates`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
@@ -28,35 +29,52 @@ def between_casts(program: torch.export.ExportedProgram) -> torch.export.Exporte
     Parameters
     ----------
     program : torch.export.ExportedProgram
-        As exported; changed in place, branches included. Its types are those of the half type until
-        it is traced again, as decomposing does.
+        As exported.
 
     Returns
     -------
     torch.export.ExportedProgram
-        The program.
+        The program, or another one with casts in it, branches included. Its types are those of the
+        half type until it is traced again, as decomposing does.
     """
+    if not any(True for _ in _calls(program)):
+        return program
+    program = program.run_decompositions({})  # which copies: the user's stays as it is
+    for graph, nodes, dtype in list(_calls(program)):
+        _widen(graph, nodes, dtype)
+    for module in program.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            module.recompile()
+    return program
+
+
+def _calls(
+    program: torch.export.ExportedProgram,
+) -> Iterator[tuple[fx.Graph, list[fx.Node], torch.dtype]]:
+    """Yield the nodes of each call whose floating point tensors are all of one half type."""
     for module in program.graph_module.modules():
         if isinstance(module, fx.GraphModule):
             nodes = [n for n in module.graph.nodes if n.op == "call_function"]
             for call, group in groupby(nodes, lambda node: node.meta.get("torch_fn")):
                 if call is not None and call[1] in COMPOSED:
-                    _widen(module.graph, list(group))
-            module.recompile()
-    return program
+                    members = list(group)
+                    dtypes = {_dtype(node) for node in (*_given(members), *members)}
+                    dtypes = {d for d in dtypes if d and (d.is_floating_point or d.is_complex)}
+                    if len(members) > 1 and len(dtypes) == 1 and dtypes.issubset(_HALVES):
+                        yield module.graph, members, dtypes.pop()
 
 
-def _widen(graph: fx.Graph, nodes: list[fx.Node]) -> None:
-    """Let nodes compute in float32, if all their floating point tensors are of one half type."""
+def _given(nodes: list[fx.Node]) -> dict[fx.Node, None]:
+    """Return what nodes read that is none of them, in order."""
     inside = set(nodes)
-    given = dict.fromkeys(x for n in nodes for x in n.all_input_nodes if x not in inside)
-    dtypes = {_dtype(node) for node in (*given, *nodes)}
-    dtypes = {d for d in dtypes if d is not None and (d.is_floating_point or d.is_complex)}
-    if len(nodes) < 2 or len(dtypes) != 1 or not dtypes.issubset(_HALVES):
-        return
-    (dtype,) = dtypes
+    return dict.fromkeys(x for n in nodes for x in n.all_input_nodes if x not in inside)
+
+
+def _widen(graph: fx.Graph, nodes: list[fx.Node], dtype: torch.dtype) -> None:
+    """Let nodes compute in float32 what they compute in a half type."""
+    inside = set(nodes)
     with graph.inserting_before(nodes[0]):
-        wide = {x: _cast(graph, x, torch.float32) for x in given if _dtype(x) == dtype}
+        wide = {x: _cast(graph, x, torch.float32) for x in _given(nodes) if _dtype(x) == dtype}
     for node in nodes:
         readers = [user for user in node.users if user not in inside]
         node.args, node.kwargs = fx.node.map_aggregate(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import fx
 from tvm import relax
 
 from ..registry import Unsupported
@@ -55,8 +56,10 @@ def _has_rows(call: Call) -> bool:
     """Whether an index was expanded along all axes but that of ``dim``: whole slices are written.
 
     Graph networks expand an index of nodes so. Slices need no index of each element, and kernels
-    for them are vectors.
+    for them are vectors. An input may have other strides than the example's at export.
     """
+    if _is_expanded_input(call.raw("index")):
+        return False
     index, extents = call.meta("index"), [*call.meta("self").shape]
     if index.ndim < 2 or not all(isinstance(d, int) for d in (*index.shape, *extents)):
         return False
@@ -66,6 +69,15 @@ def _has_rows(call: Call) -> bool:
         index.shape[a] == extents[a] and (index.shape[a] == 1 or index.stride(a) == 0)
         for a in others
     )
+
+
+def _is_expanded_input(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        return False
+    if not any(d > 1 and step == 0 for d, step in zip(value.shape, value.stride(), strict=True)):
+        return False
+    return node.op == "placeholder" or any(map(_is_expanded_input, node.all_input_nodes))
 
 
 def _reduced(
