@@ -49,7 +49,7 @@ def reason_of(error: Exception) -> str:
     text = (
         marked[-1].removeprefix("Error message:").strip()
         if marked
-        else (lines or ["no message"])[0]
+        else (lines or ["a check failed, which says no more"])[0]
     )
     return f"{type(error).__name__}: {named(text)}"
 

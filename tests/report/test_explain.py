@@ -105,6 +105,32 @@ def test_why_stock_was_not_given_the_file(monkeypatch):
     assert "no such operator" in decision.sentence
 
 
+def test_stock_that_cannot_be_compiled(monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise AssertionError
+
+    monkeypatch.setattr("tvm_fusion.report.explain.counts.count_stock", refuse)
+    found = tvm_fusion.explain(planted.model())
+    assert found.stock is None
+    decision = found.fallbacks[-1]
+    assert decision.code == "stock_failed"
+    assert "AssertionError: a check failed" in decision.sentence
+
+
+def test_scatters_are_opaque_in_one_sentence():
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 18]>
+        graph (float[5] x, int64[3] i, float[3] u) => (float[5] y) {
+            a = Abs (x)
+            s = ScatterElements (a, i, u)
+            y = Neg (s)
+        }"""
+    )
+    sentences = [e.sentence for e in tvm_fusion.explain(model, stock=False).refused]
+    assert sentences
+    assert all(s.endswith(".") and ".." not in s for s in sentences)
+
+
 def test_stock_is_not_counted_where_a_loop_ends_at_run_time():
     model = parser.parse_model(
         """<ir_version: 9, opset_import: ["" : 18]>

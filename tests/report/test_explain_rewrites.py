@@ -6,7 +6,7 @@ import json
 import pytest
 from relax_modules import main_module
 from rich.console import Console
-from tvm import relax
+from tvm import relax, tirx
 
 import tvm_fusion
 from tvm_fusion import FusionConfig
@@ -42,6 +42,21 @@ def test_changes(explanation):
     assert first.function == "main"
     assert first.variable != second.variable
     assert first.gain.flops == 64 * 128
+
+
+def test_extents_are_numbers():
+    n = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 6), "float32"))
+
+    def result(emit, *_):
+        flat = emit(relax.op.reshape(x, (n, 2, 3)))
+        return emit(relax.op.reshape(flat, (2 * n, 3)))
+
+    dims = {"n": tvm_fusion.DimRange(1, 8)}
+    config = FusionConfig(dims=dims)
+    found = tvm_fusion.explain(main_module([x], result), "cpu", config, stock=False, rewrites=True)
+    (change,) = found.rewriting.changes
+    assert change.before == "reshape(reshape(a, (n, 2, 3)), (n * 2, 3))"
 
 
 def test_statistics(explanation):

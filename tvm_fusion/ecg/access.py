@@ -131,7 +131,7 @@ class _Reader:
         value = scope.resolve(stmt.value)
         place = Place(scope, [scope.resolve(index) for index in stmt.indices], value)
         if any(has_load(index) for index in place.indices):
-            raise Unreadable(f"writes {target.name} at an index that depends on data (a scatter)")
+            raise Unreadable("writes at an index that depends on data (a scatter)")
         known = self.written.get(target)
         accesses = known or Accesses(
             tuple(ir.Var(f"d{k}", extent.ty) for k, extent in enumerate(shape))

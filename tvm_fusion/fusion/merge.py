@@ -189,4 +189,4 @@ def _class(block: Block) -> str:
 def _opaque(block: Block) -> Refusal:
     op = next(op for op in block.members if op.type is MappingType.OPAQUE)
     name = op.name if op.record is None and op.gvar is None else op.title
-    return Refusal("opaque", f"{name} is opaque: {op.classification.reason}.")
+    return Refusal("opaque", f"{name} is opaque: {op.classification.reason.rstrip('.')}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from string import ascii_lowercase
@@ -14,6 +15,9 @@ from ..ecg.record import describe
 from .head import Head, Heads, is_tensor
 from .pattern import Apply, Number, Pattern, Tensor
 from .terms import Numbering, Term, subterms
+
+#: Integers as TVMScript writes them.
+_SCRIPT = re.compile(r"T\.u?int\d+\((-?\d+)\)")
 
 
 def differences(
@@ -216,5 +220,7 @@ def _plain(arg: object) -> str:
     if isinstance(arg, relax.Tuple):
         return ""  # of tensors, which are operands
     if isinstance(arg, relax.ShapeExpr):
-        return f"({', '.join(str(v) for v in arg.values)})"
-    return str(arg.value) if isinstance(arg, tirx.IntImm | tirx.FloatImm) else str(arg)
+        return f"({', '.join(map(_plain, arg.values))})"
+    if isinstance(arg, tirx.IntImm | tirx.FloatImm):
+        return str(arg.value)
+    return _SCRIPT.sub(r"\1", str(arg))

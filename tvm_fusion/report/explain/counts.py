@@ -28,14 +28,20 @@ def count_scheduled(planned: PlannedModel, scheduled: Any) -> Counts:
 def count_stock_tvm(model: Any, planned: PlannedModel) -> tuple[Counts | None, str]:
     """Count stock TVM from its own importer if that takes the same model, else from our import.
 
-    None where a loop of the model would count as one trip.
+    None where its passes refuse the model, or a loop of the model would count as one trip.
     """
     target, mod = planned.spec.tvm_target(), planned.imported.mod
     origin = "this package's importer"
     theirs = _stock_import(model, planned)
     if theirs is not None:
         mod, origin = theirs, "TVM's importer"
-    counted = count_stock(mod, target, function=planned.main, dims=_extents(planned))
+    try:
+        counted = count_stock(mod, target, function=planned.main, dims=_extents(planned))
+    # guard: recorded; one schedule rule's assertion ends stock TVM's whole pipeline
+    except Exception as error:
+        sentence = f"Stock TVM cannot compile the model ({reason_of(error)}); it is not counted."
+        record(Decision("stock TVM", "", "fallback", "stock_failed", sentence))
+        return None, ""
     if any(ONE_TRIP in caveat for caveat in counted.caveats):
         sentence = "Stock TVM's kernels are not counted: its passes hide how long the loops are."
         record(Decision("stock TVM", "", "fallback", "stock_loop_not_counted", sentence))
