@@ -7,6 +7,7 @@ from tvm import relax, tirx
 from tvm_fusion import transform
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.work import (
+    assumed_flops,
     at,
     bytes_of,
     flops,
@@ -76,6 +77,18 @@ def test_sizes():
     assert bytes_of((3,), "bool") == 3
     assert bytes_of((), "float64") == 8
     assert at(bytes_of((N, 5), "float32"), {"n": 2}) == 40
+
+
+def test_an_extent_that_the_assumed_dimension_makes_negative_counts_as_one():
+    frames = (N - 512) // 160 + 1
+    assert at(frames) == 1
+    assert at(bytes_of((N, frames, frames), "float32")) == 128 * 4
+    assert at(frames, {"n": 0}) == -3  # no assumption
+    conv = kernel(
+        lambda x, w: NN.conv1d(x, w, strides=160), (1, 1, N), (5, 1, 512), dtypes=("float32",) * 2
+    )
+    assert assumed_flops(conv) == 2 * 5 * 512
+    assert not is_cheap(conv)
     # Larger than an int32.
     assert bytes_of((2**20, 2**20), "float32") == 2**42
 

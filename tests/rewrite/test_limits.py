@@ -20,6 +20,7 @@ from tvm_fusion.rewrite.egraph import EGraph
 from tvm_fusion.rewrite.head import Heads
 from tvm_fusion.rewrite.law import FLAGS
 from tvm_fusion.rewrite.laws import allowed
+from tvm_fusion.rewrite.node_costs import NodeCosts
 from tvm_fusion.rewrite.saturate import Limits, saturate
 from tvm_fusion.rewrite.search import SearchEquivalents, Searcher
 from tvm_fusion.rewrite.terms import subterms
@@ -201,3 +202,16 @@ def test_refusals_are_counted_with_their_reasons():
     assert (use.fired, use.chosen, use.gain_us) == (0, 0, 0.0)
     assert use.tried == sum(use.refused.values()) > 0
     assert all("may be negative" in sentence for sentence in use.refused)
+
+
+def test_windows_wider_than_the_assumed_dimension_weigh_more_than_nothing():
+    """Negative weights in a cycle of the graph would let costs fall without end."""
+    n = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((1, (n - 512) // 160 + 1, 64), "float32"))
+    w = relax.Var("w", relax.TensorType((64, 16), "float32"))
+    heads = Heads()
+    graph = EGraph(heads)
+    roots = graph.add_terms(whole(module([x, w], [op.matmul(x * x + x, w)])).terms(heads))
+    saturate(graph, LAWS, replace(FREE, nodes=100), {})
+    costs = NodeCosts(graph, [graph.find(root) for root in roots])
+    assert (costs.weights >= 0).all()

@@ -12,8 +12,7 @@ from .classify import Classification, classify
 from .closed_form import closed_form
 from .mapping import MappingType, most_complex
 from .record import OpRecord, record_of
-from .work import at, bytes_of
-from .work import flops as count_flops
+from .work import assumed_flops, at, bytes_of
 
 
 @dataclass(eq=False)
@@ -206,7 +205,7 @@ class Edge:
 
 @lru_cache(maxsize=4096)
 def _flops(func: tirx.PrimFunc) -> int:
-    return at(count_flops(func))
+    return assumed_flops(func)
 
 
 def flatten(value: Value | tuple) -> list[Value]:

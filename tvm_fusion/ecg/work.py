@@ -58,6 +58,10 @@ def bytes_of(shape: Sequence[Any], dtype: str) -> Count:
 def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUMED_DIM) -> int:
     """Evaluate a count that may be symbolic.
 
+    ``default`` may be too small for what is computed from it: of 128 samples, a window of 512 has
+    less than no place. A symbolic factor that comes out negative counts as 1, as negative work
+    would make repetition pay, without end.
+
     Parameters
     ----------
     count : int or ir.Expr
@@ -74,13 +78,25 @@ def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUM
     """
     if not isinstance(count, ir.Expr) or isinstance(count, tirx.IntImm):
         return int(count)
+    if isinstance(count, tirx.Mul):  # by factors: two negative ones would go unnoticed
+        return at(count.a, dims, default) * at(count.b, dims, default)
     values = dims or {}
-    numeric = structural_map(
-        count,
-        (ir.Var, lambda v: tirx.IntImm(str(v.ty.dtype), values.get(v.name, default))),
-        order="post",
-    )
-    return int(sym.Analyzer().simplify(numeric))
+    is_assumed = False
+
+    def value(var: ir.Var) -> tirx.IntImm:
+        nonlocal is_assumed
+        is_assumed |= var.name not in values
+        return tirx.IntImm(str(var.ty.dtype), values.get(var.name, default))
+
+    numeric = structural_map(count, (ir.Var, value), order="post")
+    result = int(sym.Analyzer().simplify(numeric))
+    return 1 if result < 0 and is_assumed else result
+
+
+def assumed_flops(func: tirx.PrimFunc) -> int:
+    """Evaluate :func:`flops` with every symbolic dimension at :data:`ASSUMED_DIM`."""
+    # Each store on its own: a negative factor is not seen any more in a sum.
+    return sum(at(_times(s.iterations, s.operations)) for s in _survey(func).stores)
 
 
 def is_cheap(func: tirx.PrimFunc) -> bool:
@@ -94,8 +110,8 @@ def is_cheap(func: tirx.PrimFunc) -> bool:
         return False
     if any(store.is_expensive for store in survey.stores):
         return False
-    results = _sum(survey.writes.get(hash(buffer), 0) for buffer in _buffers(func))
-    return at(flops(func)) <= CHEAP_OPERATIONS * max(at(results), 1)
+    results = sum(at(survey.writes.get(hash(buffer), 0)) for buffer in _buffers(func))
+    return assumed_flops(func) <= CHEAP_OPERATIONS * max(results, 1)
 
 
 @dataclass(frozen=True)
@@ -206,13 +222,6 @@ def _times(a: Count, b: Count) -> Count:
     if isinstance(b, int) and b in (0, 1):
         return a if b else 0
     return _as_int64(a) * _as_int64(b)
-
-
-def _sum(counts: Iterator[Count]) -> Count:
-    total: Count = 0
-    for count in counts:
-        total = total + count
-    return total
 
 
 def _find(node: Any, *kinds: type) -> list[Any]:
