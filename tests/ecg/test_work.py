@@ -77,6 +77,8 @@ def test_sizes():
     assert bytes_of((3,), "bool") == 3
     assert bytes_of((), "float64") == 8
     assert at(bytes_of((N, 5), "float32"), {"n": 2}) == 40
+    # Larger than an int32.
+    assert bytes_of((2**20, 2**20), "float32") == 2**42
 
 
 def test_an_extent_that_the_assumed_dimension_makes_negative_counts_as_one():
@@ -89,8 +91,6 @@ def test_an_extent_that_the_assumed_dimension_makes_negative_counts_as_one():
     )
     assert assumed_flops(conv) == 2 * 5 * 512
     assert not is_cheap(conv)
-    # Larger than an int32.
-    assert bytes_of((2**20, 2**20), "float32") == 2**42
 
 
 @pytest.mark.parametrize(
