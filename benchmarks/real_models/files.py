@@ -110,7 +110,9 @@ FILES: tuple[File, ...] = (
     _in(_WAKE, "wake word embedding", "embedding_model.onnx", {"unk__314": "1..16"}),
     _in(_WAKE, "mel spectrogram", "melspectrogram.onnx",
         {"batch_size": "1..4", "samples": "1280..32000"}),
-    File("pitch, SwiftF0", "swift-f0", "0.3.0", "swift_f0/model.onnx", {"samples": "1024..64000"}),
+    # Hertz: numbers below 1, as they are drawn, leave no pitch to be found.
+    File("pitch, SwiftF0", "swift-f0", "0.3.0", "swift_f0/model.onnx", {"samples": "1024..64000"},
+         {"fmin": 50, "fmax": 2000}),
     File("hot words, ResNet-50", "efficientword-net", "1.0.5",
          "eff_word_net/models/resnet_50_arc/slim_93%_accuracy_72.7390%.onnx"),
 )  # fmt: skip

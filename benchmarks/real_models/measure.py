@@ -130,14 +130,23 @@ def draw(
 
 
 def difference(found: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest difference over the largest value, or ``_SMALL``; infinite for shapes."""
+    """Return the largest difference over the largest value, or ``_SMALL``; infinite for shapes.
+
+    NaN is equal to NaN, and infinitely far from anything else; nothing but NaN shows nothing.
+    """
     if found.shape != expected.shape:
         return float("inf")
-    if not expected.size:
+    wide, own = expected.astype("float64"), found.astype("float64")
+    is_nan = np.isnan(wide)
+    if (is_nan != np.isnan(own)).any():
+        return float("inf")
+    if not wide.size:
         return 0.0
-    wide = expected.astype("float64")
+    if is_nan.all():
+        return float("inf")
+    wide, own = wide[~is_nan], own[~is_nan]
     scale = max(float(np.abs(wide).max()), _SMALL)
-    return float(np.abs(found.astype("float64") - wide).max() / scale)
+    return float(np.abs(own - wide).max() / scale)
 
 
 def _run(folder: Path, *options: str) -> str:

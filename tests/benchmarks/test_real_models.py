@@ -69,6 +69,19 @@ def test_results_of_clients_are_compared(found, expected):
     assert clients.difference(found, [1.0, ["a", 200.0]]) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [([np.nan, 1.0], 0.0), ([np.nan, 2.0], 1.0), ([0.0, 1.0], np.inf), ([np.nan] * 2, np.inf)],
+)
+def test_nan_is_equal_to_nan_only(found, wanted):
+    assert measure.difference(np.array(found), np.array([np.nan, 1.0])) == wanted
+
+
+def test_nothing_but_nan_is_not_right():
+    nothing = np.full(3, np.nan)
+    assert not measure.is_right({"error": measure.difference(nothing, nothing)})
+
+
 def test_bytes_may_be_as_far_off_as_onnxruntime_is_from_itself():
     assert measure.is_right({"error": 2e-3, "own_error": 8e-4})
     assert not measure.is_right({"error": 2e-3, "own_error": 2e-4})
