@@ -28,7 +28,7 @@ def index(value: ir.Expr | int) -> ir.Expr:
     return value if str(value.ty.dtype) == "int64" else tirx.Cast("int64", value)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)  # the small ones: thousands that stay pin the heap around them
 def _number(value: int) -> ir.Expr:
     return tirx.IntImm("int64", value)
 
