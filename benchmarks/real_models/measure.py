@@ -29,7 +29,7 @@ WITHIN = 4
 #: Outputs below it are compared absolutely: ONNX Runtime's sigmoid is right to 1e-7, not to digits,
 #: and a detector that finds nothing gives no larger value.
 _SMALL = 1e-3
-_LARGE = 256  # the upper extent of the second and third size: a run takes seconds
+_LARGE = 256  # the upper extent of the second and third size, or four times the least: seconds
 
 
 def measure(file: File, path: Path, threads: tuple[int, ...], gpu: bool) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def sizes(dims: dict[str, DimRange], tied: Any = None) -> list[dict[str, int]]:
     for share in (0.0, 0.4, 1.0):
         extents = {}
         for number, (name, r) in enumerate(dims.items()):
-            high = min(r.high, max(r.low, _LARGE * (1 + number % 2)))
+            high = min(r.high, max(4 * r.low, _LARGE * (1 + number % 2)))
             steps = int(share * (high - r.low) / r.step + 0.5 * (0 < share < 1))
             extents[name] = r.low + steps * r.step
         for name, other in (tied or {}).items():
