@@ -54,24 +54,35 @@ def raising() -> Iterator[list[int]]:
         yield seen
         return
     signal.signal(signal.SIGINT, handle)
-    default, sys.unraisablehook = sys.unraisablehook, _again
     try:
-        yield seen
+        with _ignored_ones_repeated():
+            yield seen
     finally:
-        sys.unraisablehook = default
         signal.signal(signal.SIGINT, _end)
 
 
-def _again(ignored: sys.UnraisableHookArgs) -> None:
-    """Repeat an interrupt that came inside of a finalizer or a callback of a weak reference.
+@contextmanager
+def _ignored_ones_repeated() -> Iterator[None]:
+    """Repeat interrupts that come inside of a finalizer or a callback of a weak reference.
 
     Python ignores what these raise, with a traceback, and the command would go on.
     """
-    if issubclass(ignored.exc_type, KeyboardInterrupt):
+    default, timers = sys.unraisablehook, []
+
+    def repeat(ignored: sys.UnraisableHookArgs) -> None:
+        if not issubclass(ignored.exc_type, KeyboardInterrupt):
+            return default(ignored)
         main = threading.main_thread().ident
-        threading.Timer(0.01, signal.pthread_kill, [main, signal.SIGINT]).start()
-    else:
-        sys.__unraisablehook__(ignored)
+        timers.append(threading.Timer(0.01, signal.pthread_kill, [main, signal.SIGINT]))
+        timers[-1].start()
+
+    sys.unraisablehook = repeat
+    try:
+        yield
+    finally:
+        sys.unraisablehook = default
+        for timer in timers:  # the command has ended: its interrupts are told
+            timer.cancel()
 
 
 def leave(code: int) -> NoReturn:

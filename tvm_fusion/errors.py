@@ -46,11 +46,8 @@ def reason_of(error: Exception) -> str:
     """Keep the sentence of an error of TVM, which prints whole functions before or after it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     marked = [line for line in lines if line.startswith("Error message:")]
-    text = (
-        marked[-1].removeprefix("Error message:").strip()
-        if marked
-        else (lines or ["a check failed, which says no more"])[0]
-    )
+    silent = "a check failed" if isinstance(error, AssertionError) else "no message"
+    text = marked[-1].removeprefix("Error message:").strip() if marked else (lines or [silent])[0]
     return f"{type(error).__name__}: {named(text)}"
 
 

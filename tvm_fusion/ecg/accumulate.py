@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from ..core.decisions import Decision, record
 from ..core.untouched import has_blocks, is_scheduled
+from ..frontend.half_intermediates import adds_or_multiplies
 from .expand import Expansion, is_call_tir, stand_in
 from .narrow import HALF, WIDE, narrow
 
@@ -77,18 +78,14 @@ WIDENED_ON_CPU = frozenset(
 )
 
 
-#: Of them, what adds or multiplies; the others move elements.
-SCATTERS = frozenset({"relax.scatter_elements", "relax.scatter_nd"})
-
-
 def accumulates_in_half(call: relax.Call) -> bool:
     """Tell whether stock would compute a call's intermediate results in a half type."""
     types = {str(ty.dtype.dtype) for ty in _tensors(call.ty)}
     name, target = str(call.op.name), Target.current(allow_none=True)
     if name.startswith("relax.image.resize") and str(call.attrs.method) == "nearest_neighbor":
         return False  # it copies elements
-    if name in SCATTERS:
-        return bool(types & set(HALF)) and str(call.attrs.reduction) in ("add", "mul", "mean")
+    if name.startswith("relax.scatter_"):
+        return bool(types & set(HALF)) and adds_or_multiplies(call)
     if target is not None and target.kind.name == "llvm" and "bfloat16" in types:
         return name in WIDENED or name in FUNCTIONS or name in WIDENED_ON_CPU
     if not types & set(HALF):

@@ -97,7 +97,7 @@ class _Walk:
         operands = [a for a in expr.args if isinstance(a, relax.Expr)]
         rounded = [a for a in operands if self._is_rounded(a)]
         name = op_name(expr)
-        if name in _EXACT and not _accumulates(expr):
+        if name in _EXACT and not adds_or_multiplies(expr):
             return bool(rounded)
         # Of what the operator returns, it reads what it returns. A product of matrices reads half
         # types where a converter says so by a cast.
@@ -149,8 +149,8 @@ class _Walk:
         )
 
 
-def _accumulates(call: relax.Call) -> bool:
-    """Tell whether a scatter adds or multiplies what it writes."""
+def adds_or_multiplies(call: relax.Call) -> bool:
+    """Tell whether an operator is a scatter that adds or multiplies what it writes."""
     return str(getattr(call.attrs, "reduction", "update")) in ("add", "mul", "mean")
 
 

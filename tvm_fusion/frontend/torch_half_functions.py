@@ -37,7 +37,7 @@ def between_casts(program: torch.export.ExportedProgram) -> torch.export.Exporte
         The program, or another one with casts in it, branches included. Its types are those of the
         half type until it is traced again, as decomposing does.
     """
-    if not any(True for _ in _calls(program)):
+    if next(_calls(program), None) is None:
         return program
     program = program.run_decompositions({})  # which copies: the user's stays as it is
     for graph, nodes, dtype in list(_calls(program)):

@@ -142,15 +142,6 @@ def half_arithmetic(mod):
     return found
 
 
-@pytest.mark.parametrize("spec", ["cpu:x86-64-v3", "cuda:sm_90a", "rocm:gfx942"])
-@pytest.mark.parametrize("dtype", HALVES)
-def test_no_kernel_computes_in_a_half_type(spec, dtype):
-    mod = import_model(model_of(dtype), FusionConfig()).mod
-    with parse(spec).tvm_target(), PassContext():
-        kernels = transform.Legalize()(mod)
-    assert not half_arithmetic(kernels)
-
-
 def layers(dtype):
     """Build attention and the normalizations of opset 23, with gains and biases of the type."""
     shapes = {"x": [2, 4, 6, 8], "k": [2, 4, 10, 8], "v": [2, 4, 10, 8], "mask": [6, 10]}
@@ -177,8 +168,9 @@ def layers(dtype):
 
 @pytest.mark.parametrize("spec", ["cpu:x86-64-v3", "cuda:sm_90a", "rocm:gfx942"])
 @pytest.mark.parametrize("dtype", HALVES)
-def test_no_layer_sums_in_a_half_type(spec, dtype):
-    mod = import_model(layers(dtype), FusionConfig()).mod
+@pytest.mark.parametrize("model", [model_of, layers])
+def test_no_kernel_computes_in_a_half_type(spec, dtype, model):
+    mod = import_model(model(dtype), FusionConfig()).mod
     with parse(spec).tvm_target(), PassContext():
         kernels = transform.Legalize()(mod)
     assert not half_arithmetic(kernels)

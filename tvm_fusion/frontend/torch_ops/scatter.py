@@ -72,6 +72,7 @@ def _has_rows(call: Call) -> bool:
 
 
 def _is_expanded_input(node: fx.Node) -> bool:
+    """Whether elements of a value are one in memory because those of an input are."""
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         return False
@@ -132,10 +133,18 @@ def _by_rows(call: Call, tensors: tuple[Any, Any, Any], axis: int, how: str) -> 
     first = emit(op.strided_slice(index, others, [0] * (rank - 1), [1] * (rank - 1)))
     first = emit(from_start(first, static(call.meta("self").shape)[axis]))
     places = emit(op.reshape(first, [shape[axis], 1]))
-    front = [axis, *others]
-    moved, rows = (emit(op.permute_dims(x, front)) for x in (data, source))
-    written = emit(op.scatter_nd(moved, places, rows, how))
-    return emit(op.permute_dims(written, sorted(range(rank), key=lambda place: front[place])))
+    rows = emit(op.permute_dims(source, [axis, *others]))
+    return emit(_write_slices(call, (data, places, rows), axis, how))
+
+
+def _write_slices(call: Call, tensors: tuple[Any, Any, Any], axis: int, how: str) -> Any:
+    """Scatter slices along an axis, which is the source's first, at places ``[count, 1]``."""
+    data, places, source = tensors
+    rank = len(data.ty.shape)
+    front = [axis, *(a for a in range(rank) if a != axis)]
+    moved = call.emit(op.permute_dims(data, front))
+    written = call.emit(op.scatter_nd(moved, places, source, how))
+    return op.permute_dims(written, sorted(range(rank), key=lambda place: front[place]))
 
 
 def _neutral(reduction: str, dtype: str) -> float:
@@ -227,15 +236,13 @@ def index_add(call: Call) -> Any:
         source = call.emit(op.permute_dims(source, front))
     if "alpha" in call and call["alpha"] != 1:
         source = call.emit(op.multiply(source, call.as_tensor(call["alpha"], dtype)))
-    moved = call.emit(op.permute_dims(data, front))
     is_bool = dtype == "bool"
     if is_bool:
-        moved, source = call.cast(moved, "int8"), call.cast(source, "int8")
+        data, source = call.cast(data, "int8"), call.cast(source, "int8")
     reduction = ("max" if is_bool else "add") if name.startswith("index_add") else "update"
-    written = call.emit(op.scatter_nd(moved, position, source, reduction))
-    back = sorted(range(rank), key=lambda place: front[place])
-    moved_back = op.permute_dims(call.cast(written, dtype), back)
-    return moved_back if fake.shape else op.reshape(moved_back, [])
+    written = call.emit(_write_slices(call, (data, position, source), axis, reduction))
+    written = call.cast(written, dtype)
+    return written if fake.shape else op.reshape(written, [])
 
 
 @register("masked_scatter")
