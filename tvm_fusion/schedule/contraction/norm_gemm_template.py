@@ -25,9 +25,10 @@ from .gemm_view import GemmView, gemm_view
 from .norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
 from .operands import SumOfProducts, analyse
 from .packed_weights_cpu import packable
-from .template import constants_of, refuse_unpacked_split, unpacked_split
+from .template import constants_of
 from .template_cpu import scattered
 from .tuning_cpu import blockings, with_blocking
+from .unpacked_split import refuse_unpacked_split, unpacked_split
 
 FAR = 6  # operations that take as long as an element of B from a far cache
 

@@ -21,16 +21,10 @@ from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..estimate import too_many_parameters
 from ..inline import inlined, inlined_size
-from .gemm_problem_cpu import MAX_VECTORS
-from .gemm_view import gemm_view
-from .operands import SumOfProducts
-from .packed_weights_cpu import packable
-from .ragged_rows import ragged_rows
 
 # How much longer a sum takes that computes an operand's producers for every term, or reads an
 # operand across its columns although its producer could have written it in the right order.
 RECOMPUTE_FACTOR = 8
-WIDEST = 16  # elements of a vector
 
 
 class Contraction(Template):
@@ -102,34 +96,6 @@ def _expanded(graph: Graph, producer: Operator, reader: Operator) -> list[Operat
             break
         reader, producer = producer, before[0]
     return []
-
-
-def refuse_unpacked_split(group: Group, contraction: SumOfProducts) -> Refusal | None:
-    """Refuse a column split on a CPU unless B is a constant, of which tiles load whole vectors."""
-    split = contraction.column_split
-    if split is None:
-        return None
-    ragged = ragged_rows(contraction)
-    contraction = contraction if ragged is None else ragged[0]
-    view = gemm_view(contraction)
-    if (
-        view is not None
-        and split.width % WIDEST == 0
-        and split.count <= MAX_VECTORS
-        and view.n_axes[-2:] == (split.part, split.position)
-        and packable(contraction, view, constants_of(group)) is not None
-    ):
-        return None
-    return unpacked_split(contraction)
-
-
-def unpacked_split(contraction: SumOfProducts) -> Refusal:
-    """Say that a column split cannot be packed."""
-    return Refusal(
-        "epilogue_elsewhere",
-        f"The epilogue of {contraction.stage.title} reads several columns of its result, which "
-        "takes a constant weight of a width that can be packed by whole vectors.",
-    )
 
 
 def constants_of(group: Group) -> frozenset[ir.Var]:

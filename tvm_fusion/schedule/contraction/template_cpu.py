@@ -30,16 +30,9 @@ from .gemm_config_cpu import CpuGemmConfig, configs
 from .operands import SumOfProducts, analyse, reuses_operands
 from .prim_func import MaterializedOperand
 from .ragged_rows import ragged_rows
-from .template import (
-    RECOMPUTE_FACTOR,
-    Contraction,
-    constants_of,
-    has_convolution,
-    has_prologue,
-    refuse_unpacked_split,
-    unpacked_split,
-)
+from .template import RECOMPUTE_FACTOR, Contraction, constants_of, has_convolution, has_prologue
 from .tuning_cpu import blockings, with_blocking
+from .unpacked_split import refuse_unpacked_split, unpacked_split
 
 PROLOGUE = 2  # operations on an operand's element, of which a vector meets a few vectors of sums
 TILE = 256  # accumulators of one tile, roughly
