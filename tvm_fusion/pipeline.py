@@ -40,8 +40,8 @@ from .lower.parallel_trips import ParallelTrips
 from .lower.reduction_results import PrivateReductionResults
 from .lower.stack import RegistersOnStack
 from .lower.zero_extents import DivideByNoZeroExtent
-from .schedule.half_math import HalfMath
-from .schedule.ptx_math import PtxMath
+from .schedule.math.half_math import HalfMath
+from .schedule.math.ptx_math import PtxMath
 
 STAGES: tuple[tuple[str, Callable[..., Pass]], ...] = (
     ("rewrite", transform.Rewrite),

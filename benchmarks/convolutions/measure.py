@@ -27,8 +27,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.convolution.template import CpuConvolution
-from tvm_fusion.schedule.cpu import schedule_cpu
-from tvm_fusion.schedule.register_tile import VectorUnit
+from tvm_fusion.schedule.cpu.register_tile import VectorUnit
+from tvm_fusion.schedule.cpu.schedule import schedule_cpu
 
 from .layers import NETWORKS, Layer
 from .peak import peak

@@ -13,7 +13,7 @@ from tvm_fusion.core.expressions import load
 from tvm_fusion.core.loops import block, index, local, loop, sequence
 from tvm_fusion.core.untouched import SCHEDULED
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.register_tile import VectorUnit, each
+from tvm_fusion.schedule.cpu.register_tile import VectorUnit, each
 
 STEPS, UNROLLED = 1 << 12, 8  # a branch for each 28 of Zen 5 costs 7 %
 

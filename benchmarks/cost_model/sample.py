@@ -24,7 +24,7 @@ from tvm_fusion.measure.alternatives import timed
 from tvm_fusion.measure.isolate import Failed, isolated
 from tvm_fusion.measure.timing import Effort
 from tvm_fusion.pipeline import stages
-from tvm_fusion.schedule.emit import group_of
+from tvm_fusion.schedule.stage.emit import group_of
 from tvm_fusion.tuning.tasks import alone, calls_of, title_of
 
 EFFORT = Effort(seconds=0.02, fewest=3, most=12, hopeless=float("inf"), timeout=120.0)

@@ -13,7 +13,7 @@ from tvm_fusion.core.expressions import load
 from tvm_fusion.core.loops import block, index, local, loop
 from tvm_fusion.core.untouched import SCHEDULED
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.register_tile import VectorUnit, in_vectors
+from tvm_fusion.schedule.cpu.register_tile import VectorUnit, in_vectors
 
 SUMS = 12  # independent vectors of sums: more than the latency of two units asks for
 STEPS = 1 << 20

@@ -25,7 +25,7 @@ from tvm_fusion.deploy.toolchain import rocm
 from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.errors import UserError
 from tvm_fusion.pipeline import stages
-from tvm_fusion.schedule.launches import launches
+from tvm_fusion.schedule.stage.launches import launches
 
 HERE = Path(__file__).parent
 TARGET = "cuda:sm_75,sm_80,sm_86,sm_90a"

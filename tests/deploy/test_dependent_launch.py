@@ -16,7 +16,7 @@ from tvm_fusion.deploy.dependent_launch import (
 from tvm_fusion.deploy.lower import LowerToVM
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.launches import launches
+from tvm_fusion.schedule.stage.launches import launches
 
 
 @T.prim_func(private=True, s_tir=True)

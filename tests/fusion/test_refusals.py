@@ -32,7 +32,7 @@ from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.convolution import groups
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.elementwise.template import Elementwise
-from tvm_fusion.schedule.inline import inlined_size
+from tvm_fusion.schedule.index.inline import inlined_size
 from tvm_fusion.schedule.rows.template import Rows
 from tvm_fusion.schedule.scan.template import PrefixSum
 from tvm_fusion.schedule.single.template import Single

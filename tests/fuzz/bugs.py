@@ -116,7 +116,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "the last elements are left out where they fill no vector",
-        "schedule/vector_loops.py",
+        "schedule/cpu/vector_loops.py",
         "    while start < size:",
         "    while start < size and width > 1:",
         seeds=(7,),

@@ -10,8 +10,8 @@ from tvm_fusion.core.templates import registered
 from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import is_layout_map
 from tvm_fusion.program.stage import Unstructured
-from tvm_fusion.schedule.guard import schedule_function
 from tvm_fusion.schedule.single.rules import rules
+from tvm_fusion.schedule.stage.guard import schedule_function
 
 
 class BlockedConvolution(Template):

@@ -16,8 +16,8 @@ from tvm_fusion.core.template import TEMPLATE, Claim, Refusal
 from tvm_fusion.core.templates import template
 from tvm_fusion.core.tuned import Tuned
 from tvm_fusion.fusion.fuse import FuseOperators
-from tvm_fusion.schedule.emit import group_of, is_group
 from tvm_fusion.schedule.kernels import ScheduleKernels
+from tvm_fusion.schedule.stage.emit import group_of, is_group
 
 op = relax.op
 

@@ -16,7 +16,7 @@ from toy_kernels import (
 from tvm_fusion import transform
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.templates import registered
-from tvm_fusion.schedule.emit import emit_groups, group_of, is_group
+from tvm_fusion.schedule.stage.emit import emit_groups, group_of, is_group
 
 
 def test_a_broken_claim_is_recorded_and_planned_again():

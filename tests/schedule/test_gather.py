@@ -11,8 +11,8 @@ from tvm_fusion.core.numpy_types import numpy_dtype
 from tvm_fusion.core.weight_names import WeightNames, tracking
 from tvm_fusion.program.stage import Axis
 from tvm_fusion.schedule.contraction.prim_func import nest
-from tvm_fusion.schedule.gather import gather
-from tvm_fusion.schedule.pack import Packer
+from tvm_fusion.schedule.stage.gather import gather
+from tvm_fusion.schedule.stage.pack import Packer
 
 load = tirx.BufferLoad
 

@@ -11,7 +11,7 @@ from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.untouched import is_scheduled
 from tvm_fusion.device import parse
 from tvm_fusion.schedule import kernels
-from tvm_fusion.schedule.guard import Rule, schedule_function
+from tvm_fusion.schedule.stage.guard import Rule, schedule_function
 
 
 @T.prim_func(s_tir=True)

@@ -32,8 +32,8 @@ from tvm_fusion.core.template import Emission
 from tvm_fusion.core.templates import registered
 from tvm_fusion.core.untouched import is_scheduled
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.emit import is_group
-from tvm_fusion.schedule.install import install
+from tvm_fusion.schedule.stage.emit import is_group
+from tvm_fusion.schedule.stage.install import install
 
 
 @I.ir_module

@@ -6,7 +6,7 @@ from tvm import ir, tirx
 
 from tvm_fusion._tvm.buffer import declare
 from tvm_fusion.core.loops import constant
-from tvm_fusion.schedule.address import _plain_step, known_step, offset, stride
+from tvm_fusion.schedule.index.address import _plain_step, known_step, offset, stride
 
 NUMBERS = [tirx.IntImm("int64", number) for number in (1, 3, 7, 16)]
 

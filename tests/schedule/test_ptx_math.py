@@ -12,7 +12,7 @@ from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.ptx_math import PtxMath
+from tvm_fusion.schedule.math.ptx_math import PtxMath
 
 CUDA, AMPERE = parse("cuda:sm_90a"), parse("cuda:sm_80")
 

@@ -4,8 +4,8 @@ from group_kernels import CPU, CUDA, group, tensor
 from tvm import relax
 
 from tvm_fusion.schedule.elementwise.template import Elementwise
+from tvm_fusion.schedule.index.strides import BRANCH, GATHER, SCATTER
 from tvm_fusion.schedule.rows.template import Rows
-from tvm_fusion.schedule.strides import BRANCH, GATHER, SCATTER
 
 op = relax.op
 SIZE = 6 * 40 * 32

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.loops import block, loop
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.vector_functions import ZERO, decay, unit_decay
+from tvm_fusion.schedule.math.vector_functions import ZERO, decay, unit_decay
 
 pytestmark = pytest.mark.slow_beyond(4)
 

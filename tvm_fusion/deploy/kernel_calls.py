@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import ir, relax, tirx
 
-from ..schedule.launches import launches
+from ..schedule.stage.launches import launches
 
 CALL_TIR = ir.Op.get("relax.call_tir")
 _IN_PLACE = ir.Op.get("relax.call_tir_inplace")

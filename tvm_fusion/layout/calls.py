@@ -13,7 +13,7 @@ from ..ecg.graph import Value
 from ..program.group import Group
 from ..program.images import convolved_rank
 from ..program.layouts import is_image
-from ..schedule.emit import group_of, is_group
+from ..schedule.stage.emit import group_of, is_group
 
 
 @dataclass(eq=False)

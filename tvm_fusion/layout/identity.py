@@ -15,8 +15,8 @@ from ..ecg.mapping import MappingType
 from ..program.group import Group
 from ..program.program import Program
 from ..program.stage import Unstructured
-from ..schedule.address import offset
-from ..schedule.inline import inlined, inlined_size
+from ..schedule.index.address import offset
+from ..schedule.index.inline import inlined, inlined_size
 
 _MOVES = (MappingType.ONE_TO_ONE, MappingType.REORGANIZE, MappingType.SHUFFLE)
 

@@ -12,12 +12,11 @@ from ..core.current_target import current_target
 from ..core.template import Ban
 from ..core.tuned import Lookup, untuned
 from ..core.untouched import has_blocks, is_scheduled
-from .emit import emit_groups
-from .guard import schedule_function
-from .inline_groups import inline_groups
-from .install import install
-from .primitives import merge_primitives
 from .single.rules import rules
+from .stage.emit import emit_groups
+from .stage.guard import schedule_function
+from .stage.inline_groups import inline_groups, merge_primitives
+from .stage.install import install
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleKernels")

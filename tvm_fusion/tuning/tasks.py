@@ -26,7 +26,7 @@ from ..fusion.claims import remembering
 from ..fusion.record_key import Key
 from ..fusion.tuning_records import text
 from ..pipeline import stages
-from ..schedule.emit import group_of, is_group
+from ..schedule.stage.emit import group_of, is_group
 
 MAIN = "main"
 

@@ -17,7 +17,7 @@ from tvm_fusion.schedule.attention.constants import read_group
 from tvm_fusion.schedule.attention.flash_mma_model import configs
 from tvm_fusion.schedule.attention.flash_problem import flash_problem
 from tvm_fusion.schedule.attention.flash_tiles import KeyTiles
-from tvm_fusion.schedule.emit import emit_groups, group_of
+from tvm_fusion.schedule.stage.emit import emit_groups, group_of
 
 pytestmark = pytest.mark.slow_beyond(3)
 

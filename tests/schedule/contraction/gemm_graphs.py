@@ -6,8 +6,8 @@ from group_kernels import CUDA, arrays, close, group, run, tensor
 from tvm import relax
 
 from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.gather import gather
-from tvm_fusion.schedule.inline import inlined
+from tvm_fusion.schedule.index.inline import inlined
+from tvm_fusion.schedule.stage.gather import gather
 
 op = relax.op
 

@@ -22,7 +22,7 @@ from tvm_fusion.schedule.contraction.back_to_back_gpu import back_to_back_gpu
 from tvm_fusion.schedule.contraction.back_to_back_roles import Roles
 from tvm_fusion.schedule.contraction.back_to_back_template import BackToBackGemm
 from tvm_fusion.schedule.gpu import mbarrier, wgmma
-from tvm_fusion.schedule.inline import inlined
+from tvm_fusion.schedule.index.inline import inlined
 
 pytestmark = pytest.mark.slow_beyond(4)
 

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.schedule.contraction.operands import analyse
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.inline import inlined
+from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op
 n = tirx.Var("n", "int64")

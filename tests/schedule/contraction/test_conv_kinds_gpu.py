@@ -15,7 +15,7 @@ from tvm_fusion.schedule.contraction.tile_gemm_choice import best_tile
 from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_problem
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma_configs import best_wgmma_tile
-from tvm_fusion.schedule.gather import gather
+from tvm_fusion.schedule.stage.gather import gather
 
 pytestmark = pytest.mark.slow_beyond(4)
 

@@ -15,7 +15,7 @@ from tvm_fusion.schedule.contraction.dual_gemm import dual_gemm
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_configs
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
-from tvm_fusion.schedule.inline import inlined
+from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op
 TEMPLATE = GpuContraction()

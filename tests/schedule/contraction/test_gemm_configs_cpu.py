@@ -19,7 +19,7 @@ from tvm_fusion.schedule.contraction.gemm_config_cpu import blockings, configs, 
 from tvm_fusion.schedule.contraction.gemm_cpu import gemm_cpu
 from tvm_fusion.schedule.contraction.gemm_problem_cpu import GemmProblem, Machine
 from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.register_tile import VectorUnit
+from tvm_fusion.schedule.cpu.register_tile import VectorUnit
 
 pytestmark = pytest.mark.slow_beyond(2)
 

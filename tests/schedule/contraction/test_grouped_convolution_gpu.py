@@ -18,7 +18,7 @@ from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_problem
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma_configs import best_wgmma_tile
-from tvm_fusion.schedule.inline import inlined
+from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op
 TEMPLATE = GpuContraction()

@@ -19,7 +19,7 @@ from tvm_fusion.schedule.contraction.partial_im2col import partial_im2col
 from tvm_fusion.schedule.contraction.template import constants_of
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
-from tvm_fusion.schedule.inline import inlined
+from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op
 TEMPLATE, TARGET = GpuContraction(), CUDA.tvm_target()

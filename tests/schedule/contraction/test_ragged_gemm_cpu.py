@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm_fusion.core.template import Claim
 from tvm_fusion.schedule.contraction.ragged_rows_cpu import RaggedTasks
 from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
-from tvm_fusion.schedule.gather import gather
+from tvm_fusion.schedule.stage.gather import gather
 
 pytestmark = pytest.mark.slow_beyond(2)
 

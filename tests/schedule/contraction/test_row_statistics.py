@@ -12,7 +12,7 @@ from tvm_fusion.schedule.contraction.row_statistics import with_statistics
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_configs
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
-from tvm_fusion.schedule.inline import inlined
+from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op
 FEW = replace(CUDA.device, sm_count=2)  # so that a block computes several tiles

@@ -19,7 +19,7 @@ from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
 from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
-from tvm_fusion.schedule.inline import inlined
+from tvm_fusion.schedule.index.inline import inlined
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -11,8 +11,8 @@ from tvm_fusion.core.template import Claim
 from tvm_fusion.schedule.convolution.config import ConvConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.convolution.winograd_config import WinogradConfig
-from tvm_fusion.schedule.cpu import schedule_cpu
-from tvm_fusion.schedule.gather import gather
+from tvm_fusion.schedule.cpu.schedule import schedule_cpu
+from tvm_fusion.schedule.stage.gather import gather
 
 op = relax.op
 

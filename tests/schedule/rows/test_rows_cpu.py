@@ -11,9 +11,9 @@ from row_checks import build, check, cpu_target
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from tvm_fusion.schedule.register_tile import VectorUnit
+from tvm_fusion.schedule.cpu.register_tile import VectorUnit
+from tvm_fusion.schedule.math.vector_math import vector_math
 from tvm_fusion.schedule.rows.cpu import schedule_rows_cpu
-from tvm_fusion.schedule.vector_math import vector_math
 
 pytestmark = pytest.mark.slow_beyond(4)
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from ...core.loops import constant
 from ...device import Device
-from ..design_space import Kernels
 from ..gpu.launch import STATIC_SHARED_BYTES
+from ..index.design_space import Kernels
 from . import flash_mma_model
 from .config_gpu import MAX_LANES, MIN_LANES, SHARED_BYTES, THREADS, GpuConfig
 from .flash_decode import FlashDecodeConfig, flash_decode_config

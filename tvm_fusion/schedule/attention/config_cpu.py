@@ -21,8 +21,8 @@ from tvm import ir
 
 from ...core.loops import constant
 from ...device import Device
-from ..cpu import PARALLEL_TASKS
-from ..register_tile import VectorUnit
+from ..cpu.register_tile import VectorUnit
+from ..cpu.schedule import PARALLEL_TASKS
 from .pattern import Pattern
 
 LATENCY = 4  # cycles of a multiplication, of which two start at a time

@@ -33,7 +33,7 @@ from ...core.loops import (
     when,
 )
 from ...program.program import Program
-from ..register_tile import accumulate, clear, each
+from ..cpu.register_tile import accumulate, clear, each
 from .config_cpu import CpuConfig
 from .epilogue_cpu import Epilogue
 from .online_softmax import float_

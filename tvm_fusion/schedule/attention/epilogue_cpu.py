@@ -10,8 +10,8 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence, vectorized
 from ..contraction.fuse_epilogue import is_vector_code
-from ..vector_loops import over_vectors
-from ..vector_math import vector_math
+from ..cpu.vector_loops import over_vectors
+from ..math.vector_math import vector_math
 from .config_cpu import CpuConfig
 from .online_softmax import assign, float_
 from .pattern import FLOAT, Pattern

@@ -17,8 +17,8 @@ from tvm import ir, sym, tirx
 from ...core.expressions import int64, variables
 from ...core.loops import constant, find, index, substitute
 from ...program.stage import Axis
-from ..address import offset
 from ..gpu.tma import ALIGNMENT, MAX_RANK, PANEL, TensorMap
+from ..index.address import offset
 from .flash_problem import FlashProblem, Operand
 from .pattern import Pattern
 from .query_group import QueryGroup

@@ -42,7 +42,7 @@ from ...core.loops import (
 )
 from ...program.program import Program
 from ...program.stage import Axis
-from ..address import known_step
+from ..index.address import known_step
 from .config_gpu import GpuConfig
 from .kv_vectors import contiguous_loads, has_uniform_conditions, vector_width
 from .online_softmax import SoftmaxState, assign, float_, initialize

@@ -14,8 +14,8 @@ from tvm import ir, tirx
 
 from ...core.loops import coordinates, index, sequence, substitute, unrolled, vectorized, when
 from ...program.stage import Axis
-from ..address import conditions_of
 from ..gpu.cp_async import StageRing, commit, wait, warp_sync
+from ..index.address import conditions_of
 from .flash_decode import FlashDecodeConfig
 from .mma_config import MMA_KEYS
 

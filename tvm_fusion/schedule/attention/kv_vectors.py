@@ -9,8 +9,8 @@ from tvm import DataType, ir, sym, tirx
 from ...core.expressions import loads, variables
 from ...core.loops import constant, substitute
 from ...program.stage import Axis
-from ..address import conditions_of, is_aligned, offset, same, stride
 from ..gpu.launch import VECTOR_BYTES
+from ..index.address import conditions_of, is_aligned, offset, same, stride
 from .pattern import Pattern
 
 

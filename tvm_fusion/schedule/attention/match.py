@@ -14,7 +14,7 @@ from ...program.contractions import is_contraction
 from ...program.program import Program
 from ...program.stage import Axis, Stage
 from ..contraction.operands import SumOfProducts, analyse
-from ..inline import inlined, inlined_size
+from ..index.inline import inlined, inlined_size
 from .pattern import FLOAT, Pattern, widened
 from .score_axes import ScoreAxes, is_same, scores_elsewhere
 from .weights import Weights, read_weights

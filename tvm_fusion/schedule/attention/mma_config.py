@@ -8,9 +8,9 @@ from tvm import ir, tirx
 
 from ...core.expressions import call_name
 from ...device import Device
-from ..address import same
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
 from ..gpu.mma import mma_atom
+from ..index.address import same
 from .pattern import Pattern
 
 # Rows and keys of a warp at once, and elements of a key and of a value which the vectors of its

@@ -18,9 +18,9 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence, vectorized
-from ..transpose_cpu import adjacent, squares, transposed
-from ..vector_loops import over_vectors
-from ..vector_math import vector_math
+from ..cpu.transpose import adjacent, squares, transposed
+from ..cpu.vector_loops import over_vectors
+from ..math.vector_math import vector_math
 from .config_cpu import CpuConfig
 from .pattern import FLOAT
 from .vectors_cpu import resolved

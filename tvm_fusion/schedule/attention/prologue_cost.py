@@ -19,7 +19,7 @@ from ...core.loops import find
 from ...core.template import Refusal
 from ...device import Device
 from ...ecg.work import at
-from ..estimate import operations
+from ..index.estimate import operations
 from .flash_mma_config import FlashMmaConfig
 from .flash_problem import FlashProblem, Operand
 from .query_group import QueryGroup

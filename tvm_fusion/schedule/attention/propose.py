@@ -13,7 +13,7 @@ from ...ecg.work import at
 from ...program.bind import parts_of
 from ...program.contractions import is_contraction
 from ...program.stage import Stage, Unstructured
-from ..proposals import LIGHT, MOVES, in_order, leaves, own_producers, reached, reductions
+from ..index.proposals import LIGHT, MOVES, in_order, leaves, own_producers, reached, reductions
 
 MAX_BETWEEN = 48  # operators followed from one product on
 MAX_BEFORE = 64  # operators that feed one attention

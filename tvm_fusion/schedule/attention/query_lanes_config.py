@@ -16,8 +16,8 @@ from tvm import tirx
 
 from ...core.loops import constant
 from ...device import Device
-from ..design_space import Kernels
-from ..register_tile import VectorUnit
+from ..cpu.register_tile import VectorUnit
+from ..index.design_space import Kernels
 from . import config_cpu
 from .config_cpu import FIELDS, CpuConfig, block_of, cycles_of_step, heights
 from .pattern import Pattern

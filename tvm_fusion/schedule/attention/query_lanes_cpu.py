@@ -34,11 +34,10 @@ from ...core.loops import (
     vectorized,
 )
 from ...program.program import Program
-from ..maxima import plain_maximum
-from ..register_tile import accumulate, clear, each
-from ..transpose_cpu import adjacent, squares, transposed
-from ..vector_functions import unit_decay
-from ..vector_math import vector_math
+from ..cpu.register_tile import accumulate, clear, each
+from ..cpu.transpose import adjacent, squares, transposed
+from ..math.vector_functions import unit_decay
+from ..math.vector_math import plain_maximum, vector_math
 from .epilogue_cpu import Epilogue
 from .online_softmax import LOWEST, float_
 from .pack_kv_cpu import pack_panels, pack_rows

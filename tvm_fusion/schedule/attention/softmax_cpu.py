@@ -14,10 +14,9 @@ from tvm import ir, tirx
 from ..._tvm.buffer import scratch
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence, substitute, vectorized
-from ..maxima import plain_maximum
-from ..vector_functions import decay, unit_decay
-from ..vector_loops import over_vectors
-from ..vector_math import vector_math
+from ..cpu.vector_loops import over_vectors
+from ..math.vector_functions import decay, unit_decay
+from ..math.vector_math import plain_maximum, vector_math
 from .config_cpu import CpuConfig
 from .online_softmax import LOWEST, SoftmaxState, assign, float_, initialize
 from .pattern import FLOAT, Pattern

@@ -35,7 +35,7 @@ from ...core.loops import (
     unrolled,
     when,
 )
-from ..address import same
+from ..index.address import same
 from .flash_decode import FlashDecodeConfig
 from .online_softmax import LOWEST, Merge, assign, float_
 from .pattern import FLOAT

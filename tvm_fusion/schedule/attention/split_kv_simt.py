@@ -36,9 +36,9 @@ from ...core.loops import (
 )
 from ...program.program import Program
 from ...program.stage import Axis
-from ..address import conditions_of
 from ..gpu.launch import min_blocks_per_sm
 from ..gpu.warp import warp_all_reduce
+from ..index.address import conditions_of
 from .flash_decode import FlashDecodeConfig
 from .online_softmax import SoftmaxState, assign, float_, initialize
 from .pattern import FLOAT

@@ -16,10 +16,10 @@ from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
-from ..design_space import not_in_space
-from ..estimate import operations, points, too_many_parameters, traffic
 from ..gpu.mma import HALF_TYPES, mma_atom
-from ..inline import inlined
+from ..index.design_space import not_in_space
+from ..index.estimate import operations, points, too_many_parameters, traffic
+from ..index.inline import inlined
 from .attention_configs import KERNELS, configs
 from .attention_configs import Config as AnyConfig
 from .config_cpu import CpuConfig

@@ -37,7 +37,7 @@ from ...core.loops import (
     when,
 )
 from ...program.program import Program
-from ..address import same
+from ..index.address import same
 from .config import ColumnConfig
 from .reduction import ColumnReduction
 

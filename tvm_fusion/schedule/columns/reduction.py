@@ -16,9 +16,9 @@ from ...core.loops import constant, index, substitute
 from ...core.template import Refusal
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..address import conditional_loads, is_aligned, lies_along, offset, same
 from ..contraction.epilogue import Result, result_of
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..index.address import conditional_loads, is_aligned, lies_along, offset, same
 
 _LEAST = 2  # columns of a vector
 LEAST_TERMS = 32  # fewer are one thread's

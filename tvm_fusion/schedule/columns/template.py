@@ -13,9 +13,9 @@ from ...ecg.work import at
 from ...program.contractions import is_contraction
 from ...program.group import Group
 from ...program.stage import Stage, Unstructured
-from ..estimate import flops, too_many_parameters, traffic
 from ..gpu.launch import STATIC_SHARED_BYTES
-from ..inline import inlined, inlined_size
+from ..index.estimate import flops, too_many_parameters, traffic
+from ..index.inline import inlined, inlined_size
 from .config import column_blocks, column_config, narrowed, shared_bytes
 from .gpu import column_reduction_gpu
 from .reduction import LEAST_TERMS, ColumnReduction, column_reduction

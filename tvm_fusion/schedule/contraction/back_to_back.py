@@ -23,7 +23,7 @@ from ...program.contractions import operands_of
 from ...program.program import Program
 from ...program.stage import Axis, Stage
 from ..gpu.mma import HALF_TYPES
-from ..proposals import LIGHT, in_order, leaves, reached
+from ..index.proposals import LIGHT, in_order, leaves, reached
 from .dual_gemm import MAX_BEHIND, is_product
 from .norm_prologue import replace_operand
 from .operands import SumOfProducts, analyse

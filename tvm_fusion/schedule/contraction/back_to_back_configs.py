@@ -15,11 +15,11 @@ from tvm import ir
 from ...core.loops import constant, index
 from ...core.template import Refusal
 from ...device import Device
-from ..address import offset, stride
 from ..gpu import mbarrier
 from ..gpu.mma import HALF_TYPES, find_atom
 from ..gpu.tma import PANEL
 from ..gpu.wgmma import MOVED_REGISTERS, WARPS, K, M
+from ..index.address import offset, stride
 from .back_to_back import BackToBack
 from .back_to_back_config import BackToBackConfig
 from .direct_epilogue import COLUMNS

@@ -21,8 +21,8 @@ from ...core.expressions import load
 from ...core.loops import block, index, local, loop, sequence, when
 from ..gpu import mbarrier, tma, wgmma
 from ..gpu.launch import dependents_launch
+from ..gpu.mbarrier import RingPosition
 from ..gpu.mma import WARP
-from ..gpu.ring_position import RingPosition
 from ..gpu.shared_tiles import touch
 from ..gpu.tma import PANEL
 from .back_to_back_config import BackToBackConfig

@@ -15,9 +15,9 @@ from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...program.group import Group
 from ...program.stage import Unstructured
-from ..design_space import Kernels, not_in_space
-from ..estimate import too_many_parameters, traffic
-from ..inline import inlined, inlined_size
+from ..index.design_space import Kernels, not_in_space
+from ..index.estimate import too_many_parameters, traffic
+from ..index.inline import inlined, inlined_size
 from .back_to_back import BackToBack, back_to_back, back_to_back_proposals
 from .back_to_back_config import BackToBackConfig
 from .back_to_back_configs import back_to_back_configs

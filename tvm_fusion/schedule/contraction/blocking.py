@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from ..register_tile import VectorUnit
+from ..cpu.register_tile import VectorUnit
 from .gemm_problem_cpu import Blocking, GemmProblem, Machine
 
 LATENCY = 4  # cycles of a fused multiply-add

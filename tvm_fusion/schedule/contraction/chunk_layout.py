@@ -18,9 +18,9 @@ from tvm import ir, sym, tirx
 from ...core.expressions import loads, variables
 from ...core.loops import constant, index, product, substitute
 from ...program.stage import Axis
-from ..address import conditional_loads, known_step
 from ..gpu.cp_async import NARROW_BYTES
 from ..gpu.vector_loads import ElementLoads, VectorLoad, resolved
+from ..index.address import conditional_loads, known_step
 from .tile_gemm_config import TileGemmConfig, axis_values, is_plain, unguarded
 
 HALF_BYTES = 2

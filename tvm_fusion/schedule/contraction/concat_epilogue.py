@@ -17,7 +17,7 @@ from tvm import ir
 from ...core.expressions import loads
 from ...core.loops import constant
 from ...program.stage import Stage
-from ..address import conditional_loads
+from ..index.address import conditional_loads
 from .cut_axis import cut, cuts_of
 
 MOST_PARTS = 8

@@ -18,11 +18,11 @@ from tvm.target import Target
 from ...core.expressions import load, loads, variables
 from ...device import Device
 from ...program.program import Program
-from ..address import known_step
-from ..block_info import block_info
-from ..cpu import VectorRegisters, plain_nest, tile_contraction
+from ..cpu.block_info import block_info
+from ..cpu.schedule import VectorRegisters, plain_nest, tile_contraction
 from ..elementwise.cpu import ElementwiseCpuConfig
-from ..vector_math import vector_math
+from ..index.address import known_step
+from ..math.vector_math import vector_math
 from .fuse_epilogue import fuse_epilogue
 from .gemm_config_cpu import CpuGemmConfig, default
 from .gemm_cpu import gemm_cpu

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from ...core.expressions import call_name
 from ...core.loops import constant, find, index, substitute
 from ...program.stage import Axis, Stage
-from ..index_ranges import Ranges
+from ..index.index_ranges import Ranges
 
 
 def cuts_of(value: ir.Expr, axes: Sequence[Axis]) -> dict[ir.Var, list[int]]:

@@ -18,7 +18,7 @@ from ...core.expressions import load
 from ...core.loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
 from ...device import Device
 from ...program.stage import Axis
-from ..register_tile import Element, VectorUnit, with_prefetch
+from ..cpu.register_tile import Element, VectorUnit, with_prefetch
 from .gemm_view import GemmView
 from .operands import SumOfProducts
 

@@ -24,7 +24,7 @@ from ...ecg.graph import Graph, Operator
 from ...program.contractions import is_contraction, operands_of
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..proposals import LIGHT, in_order, reached, reductions
+from ..index.proposals import LIGHT, in_order, reached, reductions
 from .operands import SumOfProducts, analyse
 from .prim_func import replace_operand
 from .tile_gemm_choice import best_tile

@@ -13,7 +13,7 @@ from ...core.loops import constant, index, substitute
 from ...core.template import Refusal
 from ...program.reindex import reindex
 from ...program.stage import Stage
-from ..address import conditional_loads
+from ..index.address import conditional_loads
 
 _UNBOUNDED = 1 << 40  # larger bounds are none
 

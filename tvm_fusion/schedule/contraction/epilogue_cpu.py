@@ -10,9 +10,9 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import is_expensive, load, variables
 from ...core.loops import constant, index, loop, sequence, substitute, when
-from ..estimate import operations
-from ..register_tile import each, in_vectors
-from ..vector_math import vector_math
+from ..cpu.register_tile import each, in_vectors
+from ..index.estimate import operations
+from ..math.vector_math import vector_math
 from .fuse_epilogue import is_vector_code, store_results
 from .gemm_view import GemmView
 from .operand_b_cpu import Panel

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import chain
 
 from ...device import Device
-from ..design_space import Kernels, distinct
+from ..index.design_space import Kernels, distinct
 from .gemv_config import GemvConfig
 from .norm_scale_gpu import NormScale
 from .operands import SumOfProducts

@@ -23,7 +23,7 @@ from ...core.loops import (
     tasks,
     when,
 )
-from ..cpu import PARALLEL_WORK
+from ..cpu.schedule import PARALLEL_WORK
 from .gemm_config_cpu import CpuGemmConfig
 from .gemm_tile_cpu import GemmTile
 from .operand_a_cpu import OperandA, RowBlock

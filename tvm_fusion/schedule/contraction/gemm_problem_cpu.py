@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...device import Device
-from ..register_tile import VectorUnit
+from ..cpu.register_tile import VectorUnit
 
 MAX_VECTORS = 4
 CORES = 8  # if unknown

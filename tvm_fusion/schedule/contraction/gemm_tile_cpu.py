@@ -17,7 +17,7 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, over, sequence, simplified
-from ..register_tile import accumulate, each, in_vectors
+from ..cpu.register_tile import accumulate, each, in_vectors
 from .epilogue_cpu import CpuTileEpilogue
 from .gemm_config_cpu import CpuGemmConfig
 from .operand_a_cpu import OperandA, RowBlock

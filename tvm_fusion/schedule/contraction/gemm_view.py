@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from ...core.expressions import variables
 from ...core.loops import constant, index, product, substitute
 from ...program.stage import Axis
-from ..address import conditional_loads
+from ..index.address import conditional_loads
 from .column_split import ColumnSplit
 from .operands import SumOfProducts
 

@@ -11,8 +11,8 @@ from ...core.expressions import loads, variables
 from ...core.loops import ceildiv, constant, product
 from ...device import Device
 from ...ecg.work import at
-from ..address import conditional_loads
 from ..gpu.cp_async import BYTES as CP_ASYNC_BYTES
+from ..index.address import conditional_loads
 from .gemm_view import static_extent, view_of
 from .gemv_config import REGISTER_FILE, SHARED_BYTES, GemvConfig
 from .norm_scale_gpu import NormScale

@@ -30,7 +30,7 @@ from ...errors import reason_of
 from ...program.program import Program
 from ..gpu.dlight import check_gpu, rule
 from ..gpu.launch import PREFETCHED
-from ..launches import launches
+from ..stage.launches import launches
 from .concat_parts_gpu import ConcatParts
 from .dynamic_m_gpu import dispatch_on_m
 from .fuse_epilogue import CannotFuseEpilogue, fuse_epilogue

@@ -17,8 +17,8 @@ from functools import lru_cache, partial
 
 from ...device import Device
 from ...program.stage import Stage
-from ..estimate import points
 from ..gpu.mma import WARP
+from ..index.estimate import points
 from .tile_gemm_choice import (
     BLOCK_K_BYTES,
     SHORT_BLOCK_K_BYTES,

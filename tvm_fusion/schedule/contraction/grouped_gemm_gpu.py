@@ -31,8 +31,8 @@ from ...core.loops import (
 )
 from ...program.program import Program
 from ...program.stage import Stage
-from ..estimate import points
 from ..gpu.launch import min_blocks_per_sm
+from ..index.estimate import points
 from .tile_gemm_config import TileGemmConfig, is_plain
 from .tile_gemm_gpu import tile_block
 

@@ -21,9 +21,9 @@ from ...core.untouched import SCHEDULED
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...program.group import Group
-from ..cpu import VectorRegisters
+from ..cpu.schedule import VectorRegisters
 from ..elementwise.cpu import ElementwiseCpuConfig, maps_cpu
-from ..estimate import flops, points, traffic
+from ..index.estimate import flops, points, traffic
 from .gemm_config_cpu import default
 from .gemm_cpu import gemm_tasks, operand_b
 from .grouped_products import GroupedProducts, concat_proposals, products_of

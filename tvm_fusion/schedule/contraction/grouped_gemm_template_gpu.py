@@ -16,8 +16,8 @@ from ...core.template import Claim, Emission, Refusal, Template
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...program.group import Group
-from ..estimate import flops, traffic
 from ..gpu.launch import PREFETCHED
+from ..index.estimate import flops, traffic
 from .gemm_configs_gpu import GpuGemmProblem, clocks
 from .grouped_gemm_choice import grouped_tiles, has_few_sums
 from .grouped_gemm_gpu import GroupedGemmConfig, grouped_gemm_gpu

@@ -16,9 +16,9 @@ from ...program.group import Group
 from ...program.images import convolved_rank
 from ...program.program import Program
 from ...program.stage import Stage, Unstructured
-from ..estimate import too_many_parameters
-from ..inline import inlined, inlined_size
-from ..proposals import in_order, leaves, reductions
+from ..index.estimate import too_many_parameters
+from ..index.inline import inlined, inlined_size
+from ..index.proposals import in_order, leaves, reductions
 from .concat_epilogue import is_whole, parts_of, sums_of
 from .epilogue import elsewhere
 from .operands import SumOfProducts, analyse

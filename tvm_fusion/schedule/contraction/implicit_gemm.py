@@ -19,7 +19,7 @@ from ...core.expressions import load, loads, variables
 from ...core.loops import constant, index
 from ...program.program import Program
 from ...program.stage import Axis
-from ..address import known_step
+from ..index.address import known_step
 from .epilogue import Result
 from .operands import SumOfProducts, is_weight
 from .packing_function import packing_function

@@ -12,7 +12,7 @@ from ...core.expressions import load, loads
 from ...core.loops import constant, index
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..address import conditional_loads
+from ..index.address import conditional_loads
 from .column_split import ELSEWHERE, ColumnSplit, analyzer_of, of_part
 from .epilogue import Result, reads_of, reindexed
 

@@ -19,8 +19,8 @@ from tvm import DataType, ir, sym, tirx
 
 from ...core.loops import constant, index, product, simplified, substitute
 from ...program.stage import Axis
-from ..address import known_step, offset, stride
 from ..gpu.tma import ALIGNMENT, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
+from ..index.address import known_step, offset, stride
 from .gemm_view import GemmView
 from .tile_gemm_config import is_plain, unguarded
 from .tma_window import ImageDim, TmaTaps, TmaWindow

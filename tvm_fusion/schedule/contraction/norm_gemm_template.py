@@ -15,8 +15,8 @@ from ...ecg.graph import Graph, Operator
 from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Axis, Stage, Unstructured
-from ..estimate import flops, points, terms, too_many_parameters, traffic
-from ..inline import inlined, inlined_size
+from ..index.estimate import flops, points, terms, too_many_parameters, traffic
+from ..index.inline import inlined, inlined_size
 from ..rows.passes import lanes_are_rows
 from ..rows.row_program import row_program
 from .gemm_config_cpu import CpuGemmConfig, configs, default

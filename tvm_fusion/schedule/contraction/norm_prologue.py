@@ -21,7 +21,7 @@ from ...ecg.graph import Graph, Operator
 from ...program.contractions import dependents, has_windows, is_contraction, operands_of
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..proposals import LIGHT, in_order, reached, reductions
+from ..index.proposals import LIGHT, in_order, reached, reductions
 
 MAX_BEFORE = 48  # operators that are followed back from a GEMM
 LEVELS = 3  # dependent reductions, such as mean, variance and what guards them

@@ -19,7 +19,7 @@ from ...core.template import Refusal
 from ...program.contractions import is_contraction, operands_of
 from ...program.program import Program
 from ...program.stage import Stage
-from ..address import same
+from ..index.address import same
 from .dequantize import factors, widened
 from .norm_prologue import replace_operand
 from .operands import SumOfProducts, analyse

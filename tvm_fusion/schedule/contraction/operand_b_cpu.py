@@ -12,8 +12,8 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import load, loads
 from ...core.loops import constant, index, loop, over, sequence, substitute
-from ..address import known_step
-from ..register_tile import in_vectors
+from ..cpu.register_tile import in_vectors
+from ..index.address import known_step
 from .gemm_view import GemmView
 
 LINE = 16  # k of a cache line, which a transposing copy reads together

@@ -14,7 +14,7 @@ from ...core.template import Refusal
 from ...program.contractions import has_windows, operands_of
 from ...program.program import Program
 from ...program.stage import Stage
-from ..address import conditional_loads
+from ..index.address import conditional_loads
 from .column_split import ColumnSplit
 from .epilogue import Result, result_of
 from .match_column_split import with_column_split

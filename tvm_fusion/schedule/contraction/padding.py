@@ -19,7 +19,7 @@ from ..._tvm.buffer import declare
 from ...core.expressions import variables
 from ...core.loops import ceildiv, constant, index, substitute
 from ...program.stage import Axis, Stage
-from ..address import conditional_loads
+from ..index.address import conditional_loads
 from .operands import SumOfProducts
 from .prim_func import MaterializedOperand
 

@@ -14,7 +14,7 @@ from ...ecg.graph import Graph, Operator
 from ...program.contractions import dependents, is_contraction
 from ...program.program import Program
 from ...program.stage import Stage
-from ..proposals import LIGHT, in_order, own_producers, reached, reductions
+from ..index.proposals import LIGHT, in_order, own_producers, reached, reductions
 from .group_sums import group_width, with_group_sums
 from .operands import SumOfProducts, analyse
 from .row_values import MOST_TERMS, is_row_sum, with_row_values

@@ -16,7 +16,7 @@ from ..._tvm.buffer import declare
 from ...core.expressions import call_name, variables
 from ...core.loops import block, constant, find, index, loop, sequence, substitute
 from ...program.stage import Axis
-from ..vector_loops import by_vectors
+from ..cpu.vector_loops import by_vectors
 from .cut_axis import cut, cuts_of
 from .operands import SumOfProducts
 from .prim_func import MaterializedOperand

@@ -19,8 +19,8 @@ from ...program.group import Group
 from ...program.images import convolved_rank
 from ...program.program import Program
 from ...program.stage import Stage, Unstructured
-from ..estimate import too_many_parameters
-from ..inline import inlined, inlined_size
+from ..index.estimate import too_many_parameters
+from ..index.inline import inlined, inlined_size
 
 # How much longer a sum takes that computes an operand's producers for every term, or reads an
 # operand across its columns although its producer could have written it in the right order.

@@ -19,10 +19,10 @@ from ...program.group import Group
 from ...program.layouts import is_layout_map
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..address import lies_along
 from ..elementwise.cpu import ElementwiseCpuConfig
-from ..estimate import flops, operations, points, traffic
-from ..strides import SCATTER, strided_access_cost
+from ..index.address import lies_along
+from ..index.estimate import flops, operations, points, traffic
+from ..index.strides import SCATTER, strided_access_cost
 from .concat_epilogue import concat_epilogue
 from .cpu import CpuContractionConfig, contraction_cpu, is_strided
 from .epilogue import elsewhere

@@ -18,9 +18,9 @@ from ...ecg.work import at
 from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Stage
-from ..design_space import not_in_space
-from ..estimate import flops, operations, points, traffic
 from ..gpu.mma import HALF_TYPES, find_atom
+from ..index.design_space import not_in_space
+from ..index.estimate import flops, operations, points, traffic
 from .concat_epilogue import concat_epilogue
 from .concat_parts_choice import refuse_parts
 from .concat_parts_gpu import ConcatParts

@@ -11,8 +11,8 @@ from tvm import DataType, ir, sym, tirx
 from ...core.expressions import loads, variables
 from ...core.loops import constant, coordinates, index, substitute
 from ...program.stage import Axis
-from ..address import conditional_loads, is_aligned, offset, stride
 from ..gpu.vector_loads import resolved, vector_sizes
+from ..index.address import conditional_loads, is_aligned, offset, stride
 from .dequantize import has_integers
 
 PERIODS = ((1, 1), (2, 1), (1, 2))  # (k, n) after which packed weights repeat

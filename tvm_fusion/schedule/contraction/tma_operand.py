@@ -20,10 +20,10 @@ from ..._tvm.structural import structural_map
 from ...core.expressions import int64
 from ...core.loops import constant, index, product, simplified, substitute
 from ...program.stage import Axis
-from ..address import offset, stride
 from ..gpu.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
 from ..gpu.vector_loads import resolved
 from ..gpu.wgmma_operand import Operand
+from ..index.address import offset, stride
 from .column_split import ColumnSplit
 from .gemm_view import GemmView
 from .tile_gemm_config import TileGemmConfig, is_plain

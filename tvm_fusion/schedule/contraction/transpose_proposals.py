@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
 from ...program.images import convolved_rank
-from ..proposals import leaves, own_producers
+from ..index.proposals import leaves, own_producers
 
 _MAPS = (MappingType.ONE_TO_ONE, MappingType.SHUFFLE)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ...core.template import Claim, Config, Refusal
-from ..design_space import find, not_in_space, plain
+from ..index.design_space import find, not_in_space, plain
 from .gemm_config_cpu import CpuGemmConfig
 
 

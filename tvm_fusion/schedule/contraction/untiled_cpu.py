@@ -33,10 +33,10 @@ from ...core.loops import (
     tasks,
 )
 from ...program.program import Program
-from ..address import offset, stride
-from ..cpu import PARALLEL_WORK, VectorRegisters
+from ..cpu.schedule import PARALLEL_WORK, VectorRegisters
+from ..cpu.vector_loops import by_vectors, over_vectors
 from ..elementwise.cpu import ElementwiseCpuConfig, maps_cpu, outermost
-from ..vector_loops import by_vectors, over_vectors
+from ..index.address import offset, stride
 from .fuse_epilogue import store_results
 from .operands import SumOfProducts
 from .prim_func import MaterializedOperand, add_term, sum_terms, term

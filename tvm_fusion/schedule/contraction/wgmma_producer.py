@@ -17,7 +17,7 @@ from tvm import ir, tirx
 
 from ...core.loops import index, loop, sequence, when
 from ..gpu import mbarrier, tma
-from ..gpu.ring_position import RingPosition
+from ..gpu.mbarrier import RingPosition
 from .computed_operand import ComputedTile
 from .operand_layout import TilePosition
 from .tile_gemm_config import TilePlace

@@ -30,8 +30,8 @@ from ...core.expressions import load
 from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
 from ..gpu import mbarrier, wgmma
 from ..gpu.launch import dependents_launch
+from ..gpu.mbarrier import RingPosition
 from ..gpu.mma import WARP
-from ..gpu.ring_position import RingPosition
 from ..gpu.shared_tiles import touch
 from .direct_epilogue import DirectEpilogue
 from .staged_epilogue import StagedEpilogue

@@ -20,7 +20,7 @@ from tvm import ir, sym, tirx
 from ...core.expressions import load, variables
 from ...core.loops import constant, index, local, product, sequence, substitute
 from ...program.stage import Axis
-from ..address import offset
+from ..index.address import offset
 
 _MOST = 1 << 31
 _WORDS = (("int32", 31), ("int64", 63))  # and the bits that they have beside the sign

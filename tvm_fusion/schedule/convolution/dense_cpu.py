@@ -16,7 +16,7 @@ from tvm import ir, tirx
 from ...core.loops import block, ceildiv, constant, index, product, sequence
 from ...program.program import Program
 from ...program.stage import Axis
-from ..index_ranges import Ranges
+from ..index.index_ranges import Ranges
 from .config import ConvConfig
 from .dense_tile_cpu import DenseTile
 from .image_cpu import image_reader

@@ -24,8 +24,8 @@ from tvm.tirx import ForKind
 from ...core.expressions import load
 from ...core.loops import block, constant, coordinates, index, local, loop, sequence, unrolled
 from ..contraction.operands import Result
-from ..index_ranges import Ranges
-from ..register_tile import WIDEST, clear, each, with_prefetch
+from ..cpu.register_tile import WIDEST, clear, each, with_prefetch
+from ..index.index_ranges import Ranges
 from .config import ConvConfig
 from .epilogue_cpu import ConvEpilogue
 from .image_reader import ImageReader

@@ -11,9 +11,9 @@ from ...core.expressions import loads, variables
 from ...core.loops import constant
 from ...device import Device
 from ...program.stage import Axis
-from ..address import lies_along
 from ..contraction.gemm_problem_cpu import Machine
-from ..vector_math import makes_vectors, vector_math
+from ..index.address import lies_along
+from ..math.vector_math import makes_vectors, vector_math
 from .problem import ConvProblem
 
 GRAIN = 1 << 14  # multiplications of vectors that are worth a task

@@ -20,9 +20,9 @@ from ...core.expressions import load
 from ...core.loops import block, ceildiv, constant, index, local, loop, sequence, substitute
 from ...program.program import Program
 from ...program.stage import Axis
-from ..index_ranges import Ranges
-from ..register_tile import clear, in_vectors
-from ..vector_math import vector_math
+from ..cpu.register_tile import clear, in_vectors
+from ..index.index_ranges import Ranges
+from ..math.vector_math import vector_math
 from .depthwise_config import DepthwiseConfig
 from .depthwise_window import DepthwiseWindow
 from .epilogue_cpu import ConvEpilogue

@@ -14,8 +14,8 @@ from tvm import DataType, ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import block, index, local, sequence, substitute, unrolled, vectorized
-from ..address import same
 from ..gpu.launch import VECTOR_BYTES
+from ..index.address import same
 from .depthwise_view_gpu import DepthwiseView, vector_loads
 
 

@@ -13,7 +13,7 @@ from tvm import ir, tirx
 
 from ...core.loops import constant, index, loop, substitute
 from ...program.stage import Axis
-from ..index_ranges import Ranges
+from ..index.index_ranges import Ranges
 from .problem import ConvProblem
 
 

@@ -21,10 +21,10 @@ from ...core.expressions import is_expensive, load
 from ...core.loops import constant, coordinates, index, loop, sequence, substitute
 from ..contraction.fuse_epilogue import is_vector_code
 from ..contraction.operands import Result
-from ..estimate import operations
-from ..index_ranges import Ranges
-from ..register_tile import in_vectors
-from ..vector_math import vector_math
+from ..cpu.register_tile import in_vectors
+from ..index.estimate import operations
+from ..index.index_ranges import Ranges
+from ..math.vector_math import vector_math
 from .problem import ConvProblem
 from .result_layout import has_vectors, is_contiguous
 from .tile_sums import AtPixel, TileSums

@@ -20,7 +20,7 @@ from tvm import ir, tirx
 from ...core.expressions import variables
 from ...core.loops import constant, index, substitute
 from ...program.stage import Axis
-from ..index_ranges import Ranges
+from ..index.index_ranges import Ranges
 from .problem import ConvProblem, Groups, block_of
 
 MOST_WASTE = 8  # times the multiplications

@@ -9,8 +9,8 @@ from tvm import ir, tirx
 from ...core.expressions import call_name
 from ...core.loops import constant
 from ...program.stage import Axis, Stage
-from ..address import conditional_loads
 from ..contraction.padding import merge_sums
+from ..index.address import conditional_loads
 
 
 @dataclass(frozen=True)

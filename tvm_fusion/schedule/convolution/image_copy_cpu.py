@@ -12,9 +12,9 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import load
 from ...core.loops import constant, index, loop, sequence, substitute
-from ..index_ranges import Ranges
-from ..register_tile import in_vectors
-from ..vector_math import makes_vectors, vector_math
+from ..cpu.register_tile import in_vectors
+from ..index.index_ranges import Ranges
+from ..math.vector_math import makes_vectors, vector_math
 from .groups import Band
 from .image_reader import ImageReader, Place
 from .problem import ConvProblem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import ir
 
 from ...core.loops import substitute
-from ..index_ranges import Ranges
+from ..index.index_ranges import Ranges
 from .groups import Band
 from .image_copy_cpu import CopiedImage
 from .image_reader import ImageReader, Place

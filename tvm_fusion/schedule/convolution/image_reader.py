@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tvm import ir, tirx
 
-from ..index_ranges import Ranges
+from ..index.index_ranges import Ranges
 from .problem import ConvProblem
 
 Place = Mapping[ir.Var, ir.Expr]

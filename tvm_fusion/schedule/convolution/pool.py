@@ -16,9 +16,9 @@ from ...core.expressions import loads, variables
 from ...core.loops import constant, find, index, substitute
 from ...core.template import Refusal
 from ...program.stage import Axis, Stage
-from ..address import conditional_loads
 from ..contraction.epilogue import Result, result_of
-from ..index_ranges import Ranges
+from ..index.address import conditional_loads
+from ..index.index_ranges import Ranges
 
 
 @dataclass(frozen=True)

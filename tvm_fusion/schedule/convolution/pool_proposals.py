@@ -8,7 +8,7 @@ from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
 from ...program.contractions import is_contraction
 from ...program.images import convolved_rank
-from ..proposals import leaves, reductions
+from ..index.proposals import leaves, reductions
 
 MOST_BETWEEN = 4  # operators between the two
 

@@ -10,8 +10,8 @@ from tvm import DataType, ir
 
 from ...core.expressions import has_load, loads, variables
 from ...core.loops import constant
-from ..address import lies_along
 from ..contraction.gemm_problem_cpu import Machine
+from ..index.address import lies_along
 from .problem import ConvProblem
 
 SYMBOLIC = 4  # images, if symbolic

@@ -20,7 +20,7 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import index, prefetch, substitute
-from ..index_ranges import Ranges
+from ..index.index_ranges import Ranges
 from .config import ConvConfig
 from .image_reader import ImageReader
 from .prefetch import Prefetch, pixel_operands

@@ -8,8 +8,8 @@ from tvm import ir, tirx
 
 from ...core.expressions import call_name, loads, variables
 from ...core.loops import find, index
-from ..address import lies_along
 from ..contraction.operands import Result
+from ..index.address import lies_along
 from .problem import ConvProblem
 
 

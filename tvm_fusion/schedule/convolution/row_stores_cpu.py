@@ -18,11 +18,11 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import load
 from ...core.loops import block, constant, index, loop, sequence, substitute
-from ..address import known_step
 from ..contraction.operands import Result
-from ..index_ranges import Ranges
-from ..transpose_cpu import transposed
-from ..vector_loops import by_vectors
+from ..cpu.transpose import transposed
+from ..cpu.vector_loops import by_vectors
+from ..index.address import known_step
+from ..index.index_ranges import Ranges
 from .problem import ConvProblem
 from .result_layout import is_contiguous
 

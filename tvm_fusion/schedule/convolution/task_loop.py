@@ -13,8 +13,8 @@ from tvm import ir, tirx
 
 from ...core.loops import constant, coordinates, product, sequence, tasks
 from ...program.stage import Axis
-from ..cpu import PARALLEL_WORK
-from ..index_ranges import Ranges
+from ..cpu.schedule import PARALLEL_WORK
+from ..index.index_ranges import Ranges
 
 
 def task_loop(

@@ -22,11 +22,11 @@ from ...program.stage import Unstructured
 from ..contraction.gemm_problem_cpu import Machine
 from ..contraction.operands import Result
 from ..contraction.template import constants_of
-from ..design_space import find as find_config
-from ..design_space import not_in_space, plain
-from ..estimate import flops, operations, points, terms, too_many_parameters, traffic
-from ..inline import inlined, inlined_size
-from ..strides import SCATTER
+from ..index.design_space import find as find_config
+from ..index.design_space import not_in_space, plain
+from ..index.estimate import flops, operations, points, terms, too_many_parameters, traffic
+from ..index.inline import inlined, inlined_size
+from ..index.strides import SCATTER
 from .config import ConvConfig, configs, default
 from .dense_cpu import dense_cpu
 from .depthwise_config import DepthwiseConfig, depthwise_config, depthwise_configs

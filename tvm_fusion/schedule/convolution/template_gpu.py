@@ -14,10 +14,10 @@ from ...program.images import convolution_groups
 from ...program.stage import Unstructured
 from ..contraction.operands import analyse
 from ..contraction.template import constants_of
-from ..design_space import find as find_config
-from ..design_space import not_in_space, plain
-from ..estimate import flops, too_many_parameters, traffic
-from ..inline import inlined, inlined_size
+from ..index.design_space import find as find_config
+from ..index.design_space import not_in_space, plain
+from ..index.estimate import flops, too_many_parameters, traffic
+from ..index.inline import inlined, inlined_size
 from .depthwise_config_gpu import blocks, depthwise_gpu_configs, registers
 from .depthwise_gpu import depthwise_gpu
 from .depthwise_view_gpu import depthwise_view

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import coordinates, index, substitute
-from ..index_ranges import Ranges
+from ..index.index_ranges import Ranges
 from .pool import Pool
 from .problem import ConvProblem
 

@@ -32,8 +32,8 @@ from ...core.loops import (
 )
 from ...program.program import Program
 from ...program.stage import Axis
-from ..index_ranges import Ranges
-from ..register_tile import accumulate, clear, in_vectors
+from ..cpu.register_tile import accumulate, clear, in_vectors
+from ..index.index_ranges import Ranges
 from .problem import ConvProblem
 from .task_loop import fresh, task_loop
 from .winograd_config import WinogradConfig

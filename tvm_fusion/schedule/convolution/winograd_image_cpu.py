@@ -16,9 +16,9 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence, substitute
-from ..index_ranges import Ranges
-from ..register_tile import in_vectors
-from ..vector_math import makes_vectors, vector_math
+from ..cpu.register_tile import in_vectors
+from ..index.index_ranges import Ranges
+from ..math.vector_math import makes_vectors, vector_math
 from .problem import ConvProblem
 from .winograd_config import WinogradConfig
 from .winograd_transforms import WINDOW, transform_input

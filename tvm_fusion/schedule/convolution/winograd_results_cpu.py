@@ -14,8 +14,8 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence
-from ..index_ranges import Ranges
-from ..register_tile import in_vectors
+from ..cpu.register_tile import in_vectors
+from ..index.index_ranges import Ranges
 from .epilogue_cpu import ConvEpilogue
 from .problem import ConvProblem
 from .winograd_config import WinogradConfig

@@ -22,8 +22,8 @@ from ...device import Device
 from ...program.stage import Axis
 from ..contraction.dot_products import BYTES, WORD, Bf16Dot, DotProduct, VnniDot, uncast
 from ..contraction.int16_dot import Int16Dot, has_int16_dot
-from ..index_ranges import Ranges
-from ..register_tile import VectorUnit
+from ..cpu.register_tile import VectorUnit
+from ..index.index_ranges import Ranges
 from .image import converted
 from .image_reader import ImageReader
 from .problem import ConvProblem, Groups, Words

@@ -6,8 +6,8 @@ from tvm import ir, sym, tirx
 
 from ...core.loops import constant, find, index, product, substitute
 from ...program.stage import Axis
-from ..address import offset, stride
 from ..gpu.launch import VECTOR_BYTES
+from ..index.address import offset, stride
 from .guarded_loads import GuardedLoad, bytes_of
 from .iteration_space import IterationSpace
 

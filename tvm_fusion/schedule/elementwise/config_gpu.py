@@ -17,9 +17,9 @@ from ...core.expressions import variables
 from ...core.loops import constant, index
 from ...ecg.work import at
 from ...program.stage import Stage
-from ..address import offset, same, stride
-from ..estimate import operations
 from ..gpu.launch import STATIC_SHARED_BYTES
+from ..index.address import offset, same, stride
+from ..index.estimate import operations
 from .group_maps import iteration_spaces
 from .guarded_loads import bytes_of
 from .iteration_space import TILED_STRIDE, IterationSpace

@@ -32,10 +32,10 @@ from ...core.loops import (
 )
 from ...program.program import Program
 from ...program.stage import Stage
-from ..cpu import PARALLEL_TASKS, PARALLEL_WORK, VectorRegisters
-from ..design_space import Kernels
-from ..vector_loops import VECTORS, at_vector, by_vectors, vectors
-from ..vector_math import vector_math
+from ..cpu.schedule import PARALLEL_TASKS, PARALLEL_WORK, VectorRegisters
+from ..cpu.vector_loops import VECTORS, at_vector, by_vectors, vectors
+from ..index.design_space import Kernels
+from ..math.vector_math import vector_math
 from .group_maps import iteration_spaces, with_offsets
 from .iteration_space import IterationSpace, Store
 from .squares_cpu import Squares, squares_of, with_block_axes

@@ -13,7 +13,7 @@ from ...core.loops import constant, coordinates, index, product, substitute
 from ...program.domain import Domain
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..address import offset, stride, without_loads
+from ..index.address import offset, stride, without_loads
 from .iteration_space import IterationSpace, Store
 
 

@@ -10,8 +10,8 @@ from tvm import DataType, ir, tirx
 from ..._tvm.structural import structural_map
 from ...core.expressions import call_name, loads, variables
 from ...core.loops import find
-from ..address import same
 from ..gpu.launch import VECTOR_TYPES
+from ..index.address import same
 from .iteration_space import IterationSpace
 
 _CHOSEN = "chosen"  # placeholder of a conditional load

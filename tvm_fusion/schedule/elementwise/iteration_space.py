@@ -12,7 +12,7 @@ from tvm import ir, tirx
 from ...core.expressions import load, loads
 from ...core.loops import block, constant, index, local, product, sequence, substitute
 from ...program.stage import Axis
-from ..address import offset, same, stride
+from ..index.address import offset, same, stride
 
 TILED_STRIDE = 16  # elements: loads with a longer stride use a fraction of a cache line
 _NO_FILES: Mapping[ir.Var, ir.Var] = MappingProxyType({})

@@ -32,9 +32,9 @@ from ...core.loops import (
 from ...program.domain import Domain
 from ...program.lane_conditions import decide_for_lanes
 from ...program.stage import Axis
-from ..address import conditional_loads, offset, same, stride
-from ..transpose_cpu import adjacent, transposed
-from ..vector_loops import by_vectors
+from ..cpu.transpose import adjacent, transposed
+from ..cpu.vector_loops import by_vectors
+from ..index.address import conditional_loads, offset, same, stride
 from .iteration_space import IterationSpace, Store
 
 BITS = 32  # of an element that shuffles move

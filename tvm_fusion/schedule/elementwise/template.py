@@ -14,11 +14,11 @@ from ...program.group import Group
 from ...program.lane_conditions import decide_for_blocks
 from ...program.layouts import is_layout_map
 from ...program.stage import Stage, Unstructured
-from ..cpu import VectorRegisters
-from ..design_space import not_in_space
-from ..estimate import flops, points, too_many_parameters, traffic
-from ..inline import inlined, inlined_size
-from ..strides import strided_access_cost
+from ..cpu.schedule import VectorRegisters
+from ..index.design_space import not_in_space
+from ..index.estimate import flops, points, too_many_parameters, traffic
+from ..index.inline import inlined, inlined_size
+from ..index.strides import strided_access_cost
 from .config_gpu import elementwise_gpu_config
 from .cpu import KERNELS, ElementwiseCpuConfig, configs, elementwise_cpu
 from .gpu import THREADS, elementwise_gpu

@@ -6,8 +6,8 @@ from tvm import ir
 
 from ...core.loops import constant
 from ...program.stage import Axis
-from ..address import offset, stride
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
+from ..index.address import offset, stride
 from .alignment import WORD, aligned_width, have_same_alignment, overlap_of, shift_of, step_of
 from .guarded_loads import bytes_of, guarded_loads
 from .iteration_space import TILED_STRIDE, IterationSpace

@@ -33,7 +33,7 @@ from tvm import ir, tirx
 from ..._tvm.buffer import scratch
 from ...core.loops import ceildiv, constant, coordinates, index, product, substitute, when
 from ...program.stage import Axis
-from ..address import offset
+from ..index.address import offset
 from .alignment import WORD
 from .guarded_loads import GuardedLoad, bytes_of
 from .iteration_space import IterationSpace

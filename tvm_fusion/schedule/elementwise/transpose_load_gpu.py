@@ -26,7 +26,7 @@ from ...core.loops import (
     vectorized,
     when,
 )
-from ..address import offset
+from ..index.address import offset
 from .alignment import WORD, aligned_width
 from .guarded_loads import bytes_of
 from .transpose_config import THREADS, TransposeConfig, TransposeTile

@@ -24,7 +24,7 @@ from ...core.loops import (
     vectorized,
     when,
 )
-from ..address import offset
+from ..index.address import offset
 from .iteration_space import IterationSpace, Store
 
 Position = Callable[[ir.Expr], Mapping[ir.Var, ir.Expr]]  # of a lane, along each axis

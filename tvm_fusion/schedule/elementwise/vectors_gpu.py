@@ -30,8 +30,8 @@ from ...core.loops import (
     when,
 )
 from ...lower.flatten import contiguous
-from ..address import offset, stride
 from ..gpu.launch import VECTOR_BYTES
+from ..index.address import offset, stride
 from .guarded_loads import GuardedLoad, bytes_of, guarded_loads, has_vector_type
 from .iteration_space import IterationSpace
 from .vector_access import VectorAccess, VectorStores

@@ -12,8 +12,8 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from ...device import device_of
-from ..guard import Rule
-from ..launches import alternatives
+from ..stage.guard import Rule
+from ..stage.launches import alternatives
 from .launch import STATIC_SHARED_BYTES
 
 # TVM's analysis counts threads and memory once blocks are lowered and buffers are down to a tile.

@@ -9,7 +9,7 @@ from tvm import DataType, ir, sym, tirx
 from ..._tvm.structural import structural_map
 from ...core.expressions import call_name, choice, variables
 from ...core.loops import constant, index
-from ..address import is_aligned, offset
+from ..index.address import is_aligned, offset
 from .launch import VECTOR_BYTES, VECTOR_TYPES
 
 BYTES = frozenset({"int8", "uint8"})

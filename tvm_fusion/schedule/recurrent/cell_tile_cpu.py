@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ...core.loops import block, index, local, loop, sequence, substitute
-from ..register_tile import accumulate, clear, each, in_vectors
-from ..vector_math import makes_vectors, vector_math
+from ..cpu.register_tile import accumulate, clear, each, in_vectors
+from ..math.vector_math import makes_vectors, vector_math
 
 if TYPE_CHECKING:
     from .cpu import CpuRecurrence

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...core.loops import constant
 from ...device import Device
-from ..register_tile import VectorUnit
+from ..cpu.register_tile import VectorUnit
 from .problem import RecurrentProblem
 
 VECTORS = 4  # of accumulators of a row

@@ -33,7 +33,7 @@ from ...core.loops import (
     tasks,
     when,
 )
-from ..register_tile import in_vectors
+from ..cpu.register_tile import in_vectors
 from .cell_tile_cpu import CellTile
 from .config import CpuRecurrenceConfig
 from .problem import RecurrentProblem

@@ -20,8 +20,8 @@ from ...core.expressions import call_name, loads, map_loads, substitute, variabl
 from ...core.loops import constant, coordinates, find, index
 from ...program.domain import Domain
 from ...program.stage import Axis
-from ..address import offset
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..index.address import offset
 from .passes import vector_axes
 from .row_program import RowProgram, RowStage, stride
 from .split_form import sums_then_maps

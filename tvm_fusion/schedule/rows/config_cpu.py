@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ...device import Device
 from ...program.program import Program
-from ..cpu import PARALLEL_WORK, VectorRegisters
-from ..design_space import Kernels
+from ..cpu.schedule import PARALLEL_WORK, VectorRegisters
+from ..index.design_space import Kernels
 from .emit import static_volume
 
 VECTORS = 4  # registers of a vector of a row

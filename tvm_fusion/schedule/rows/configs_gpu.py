@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...device import Device
-from ..design_space import Kernels
+from ..index.design_space import Kernels
 from .config_gpu import WARP_SIZE, RowConfig, blocks_per_sm, longest_loop
 from .default_config import default_config
 from .emit import static_volume

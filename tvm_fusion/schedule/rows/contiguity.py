@@ -10,7 +10,7 @@ from ...core.expressions import call_name, variables
 from ...core.loops import constant, find
 from ...ecg.work import at
 from ...program.stage import Stage
-from ..address import offset
+from ..index.address import offset
 from .config_gpu import longest_loop
 from .passes import equal_axes, vector_axes
 from .row_program import RowProgram, stride

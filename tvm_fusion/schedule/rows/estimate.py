@@ -11,8 +11,8 @@ from ...device import Device
 from ...ecg.work import at
 from ...program.contractions import is_contraction
 from ...program.program import Program
-from ..estimate import terms
-from ..strides import strided_access_cost
+from ..index.estimate import terms
+from ..index.strides import strided_access_cost
 from .contiguity import has_branches
 from .gpu import RowEstimate
 

@@ -13,7 +13,7 @@ from tvm import ir, tirx
 
 from ...core.expressions import loads
 from ...core.loops import find
-from ..maxima import plain_maximum
+from ..math.vector_math import plain_maximum
 from .combiner import Combiner
 from .row_program import RowProgram, RowStage
 from .softmax import decaying, sums_decaying

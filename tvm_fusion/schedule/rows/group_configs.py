@@ -13,8 +13,8 @@ from ..._tvm.buffer import declare
 from ...core.loops import index
 from ...device import Device
 from ...program.program import Program
-from ..design_space import distinct
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
+from ..index.design_space import distinct
 from .channel_groups import ChannelGroups, channel_groups
 from .group_normalize import normalize_kernel
 from .group_statistics import statistics_kernel

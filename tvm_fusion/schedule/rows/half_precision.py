@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ...core.expressions import call_name, loads
-from ..half_math import HALF_TYPES
+from ..math.half_math import HALF_TYPES
 from .one_pass_variance import with_one_pass_variance
 from .row_program import RowProgram, RowStage
 

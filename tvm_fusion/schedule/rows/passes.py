@@ -10,7 +10,7 @@ from tvm import ir, sym, tirx
 
 from ...core.expressions import call_name, variables
 from ...program.stage import Axis
-from ..address import offset
+from ..index.address import offset
 from .emit import static_volume
 from .row_program import RowProgram, RowStage, stride
 

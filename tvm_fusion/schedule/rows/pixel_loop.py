@@ -27,7 +27,7 @@ from ...core.loops import (
     vectorized,
     when,
 )
-from ..address import same
+from ..index.address import same
 from .channel_groups import ChannelGroups
 from .invariants import Invariants
 

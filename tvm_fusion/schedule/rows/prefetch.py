@@ -16,7 +16,7 @@ from tvm import DataType, ir, tirx
 
 from ...core.expressions import substitute, variables
 from ...core.loops import find, prefetch
-from ..address import offset
+from ..index.address import offset
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .passes import Pass, equal_loops
 from .row_program import RowProgram, RowStage, stride

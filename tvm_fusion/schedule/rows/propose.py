@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
-from ..proposals import LIGHT, in_order, own_producers, reached
+from ..index.proposals import LIGHT, in_order, own_producers, reached
 
 MAX_BETWEEN = 48  # operators followed from one reduction on
 MAX_SHARED = 3  # One-to-Many operators that others read as well

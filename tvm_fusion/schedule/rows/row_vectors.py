@@ -17,7 +17,7 @@ from tvm import ir, tirx
 from ...core.expressions import has_load
 from ...core.loops import index
 from ...program.stage import Axis
-from ..half_math import HALF_TYPES
+from ..math.half_math import HALF_TYPES
 from .emit import Pairs, bind, replace, static_volume, unflatten
 from .register_budget import items_per_thread
 from .row_program import RowStage

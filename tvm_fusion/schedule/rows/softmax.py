@@ -16,7 +16,7 @@ from ..._tvm.buffer import declare
 from ...core.expressions import call_name, substitute
 from ...core.loops import find
 from ...program.stage import Axis
-from ..maxima import is_maximum
+from ..math.vector_math import is_maximum
 from .passes import equal_axes
 from .row_program import RowProgram, RowStage
 

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 from ...device import Device
 from ...ecg.work import at
 from ...program.program import Program
-from ..design_space import distinct
+from ..index.design_space import distinct
 from .config_gpu import WARP_SIZE, RowConfig, longest_loop, row_config
 from .configs_gpu import LEAST_THREADS
 from .emit import static_volume

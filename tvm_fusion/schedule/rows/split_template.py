@@ -13,8 +13,8 @@ from ...program.group import Group
 from ...program.layouts import is_layout_map
 from ...program.program import Program
 from ...program.stage import Unstructured
-from ..design_space import not_in_space
-from ..estimate import flops, too_many_parameters, traffic
+from ..index.design_space import not_in_space
+from ..index.estimate import flops, too_many_parameters, traffic
 from .contiguity import has_branches, run_bytes
 from .estimate import count_rows
 from .group_configs import ChannelGroupsConfig, channel_groups_config, channel_groups_configs

@@ -23,9 +23,9 @@ from ...program.layouts import is_layout_map
 from ...program.program import Program
 from ...program.recomputed_scalars import with_recomputed_scalars
 from ...program.stage import Stage, Unstructured
-from ..address import known_step
-from ..design_space import Kernels, not_in_space
-from ..estimate import flops, too_many_parameters, traffic
+from ..index.address import known_step
+from ..index.design_space import Kernels, not_in_space
+from ..index.estimate import flops, too_many_parameters, traffic
 from .config_cpu import KERNELS as CPU_KERNELS
 from .config_cpu import CpuRowConfig
 from .config_cpu import configs as cpu_configs

@@ -14,7 +14,7 @@ from tvm import ir, sym, tirx
 
 from ...core.expressions import loads, substitute, variables
 from ...program.stage import Axis
-from ..address import offset
+from ..index.address import offset
 from .row_program import RowStage
 
 MIN_VECTORS = 2  # of a row

@@ -8,7 +8,7 @@ from tvm import ir, sym, tirx
 
 from ...core.loops import index, loop, product
 from ...program.stage import Axis
-from ..address import offset
+from ..index.address import offset
 from .emit import Pairs, bind, replace
 from .row_program import RowStage
 from .row_vectors import RowVectorLoad

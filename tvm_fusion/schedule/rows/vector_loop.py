@@ -17,7 +17,7 @@ from tvm import ir, tirx
 
 from ...core.loops import NEAR, index, loop, sequence, update_all, vectorized
 from ..gpu.keep_packed import keep_packed
-from ..half_math import HALF_TYPES
+from ..math.half_math import HALF_TYPES
 from .emit import Pairs, replace
 from .half_precision import without_round_trips
 from .row_program import RowStage

@@ -11,8 +11,8 @@ from tvm import DataType, ir, sym, tirx
 from ...core.expressions import call_name, loads, variables
 from ...core.loops import substitute
 from ...program.stage import Axis
-from ..address import offset
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
+from ..index.address import offset
 from .emit import static_volume
 from .passes import equal_axes, vector_axes
 from .row_program import RowProgram, RowStage

@@ -10,8 +10,8 @@ from tvm import ir, tirx
 from ..._tvm.buffer import scratch
 from ...core.expressions import substitute, variables
 from ...core.loops import Body, index, loop, product, sequence, store_all, update_in_turn
-from ..vector_functions import decay
-from ..vector_math import makes_vectors, vector_math
+from ..math.vector_functions import decay
+from ..math.vector_math import makes_vectors, vector_math
 from .combiner import Combiner
 from .emit import Pairs, bind, flatten, replace
 from .passes import Pass, private_buffers

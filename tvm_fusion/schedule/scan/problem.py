@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm import ir
 
-from ..half_math import HALF_TYPES
+from ..math.half_math import HALF_TYPES
 
 
 @dataclass(frozen=True)

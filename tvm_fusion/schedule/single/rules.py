@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.target import Target
 
-from ..guard import Check, Rule
+from ..stage.guard import Check, Rule
 
 
 def rules(target: Target) -> tuple[Sequence[Rule], Check]:
@@ -16,7 +16,7 @@ def rules(target: Target) -> tuple[Sequence[Rule], Check]:
         from ..gpu.dlight import check_gpu, gpu_rules
 
         return gpu_rules(), check_gpu
-    from ..cpu import schedule_cpu
+    from ..cpu.schedule import schedule_cpu
 
     return [Rule("cpu.generic", schedule_cpu)], _anything_runs
 

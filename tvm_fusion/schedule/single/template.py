@@ -13,7 +13,7 @@ from ...device import Device
 from ...ecg.work import at, bytes_of
 from ...program.group import Group
 from ...program.primitive import merged
-from ..guard import schedule_function
+from ..stage.guard import schedule_function
 from .rules import rules
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 
-from ..ecg.graph import Graph, Operator
-from ..ecg.mapping import MappingType
-from ..program.bind import parts_of
-from ..program.stage import Stage, Unstructured
+from ...ecg.graph import Graph, Operator
+from ...ecg.mapping import MappingType
+from ...program.bind import parts_of
+from ...program.stage import Stage, Unstructured
 
 MOVES = (MappingType.REORGANIZE, MappingType.SHUFFLE)
 LIGHT = (MappingType.ONE_TO_ONE, MappingType.ONE_TO_MANY, *MOVES)

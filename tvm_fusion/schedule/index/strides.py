@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from tvm import ir
 
-from ..core.expressions import call_name, loads, variables
-from ..core.loops import constant, find
-from ..program.stage import Axis, Stage
+from ...core.expressions import call_name, loads, variables
+from ...core.loops import constant, find
+from ...program.stage import Axis, Stage
 from .address import known_step
 from .estimate import points, terms
 

@@ -24,7 +24,7 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
-from ..device import Device, device_of
+from ...device import Device, device_of
 from .block_info import BlockInfo, block_info, inline_maps
 
 PARALLEL_WORK = 16384  # iterations below which waking a second thread costs more than it saves

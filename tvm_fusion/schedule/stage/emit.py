@@ -9,14 +9,14 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.target import Target
 
-from ..core.decisions import Decision, record
-from ..core.loops import find
-from ..core.template import TEMPLATE, Ban, Claim, Emission, Kernel, Refusal, Slot
-from ..core.templates import template
-from ..core.tuned import TUNED, Lookup, untuned
-from ..device import Device, device_of
-from ..ecg.graph import Graph
-from ..program.group import Group
+from ...core.decisions import Decision, record
+from ...core.loops import find
+from ...core.template import TEMPLATE, Ban, Claim, Emission, Kernel, Refusal, Slot
+from ...core.templates import template
+from ...core.tuned import TUNED, Lookup, untuned
+from ...device import Device, device_of
+from ...ecg.graph import Graph
+from ...program.group import Group
 
 
 def is_group(func: ir.BaseFunc) -> bool:

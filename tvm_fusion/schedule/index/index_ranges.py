@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ..core.expressions import call_name, load
-from ..core.loops import index
-from ..program.lane_conditions import decide_for_lanes
-from ..program.stage import Axis
+from ...core.expressions import call_name, load
+from ...core.loops import index
+from ...program.lane_conditions import decide_for_lanes
+from ...program.stage import Axis
 
 
 class Ranges:

@@ -8,8 +8,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ..core.template import Emission, Slot
-from ..core.untouched import SCHEDULED
+from ...core.template import Emission, Slot
+from ...core.untouched import SCHEDULED
 from .emit import is_group
 from .pack import Packer
 

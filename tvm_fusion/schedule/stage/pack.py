@@ -15,10 +15,10 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ..core.untouched import SCHEDULED
-from ..core.weight_names import Packing, tracked
-from ..device import parse
-from .cpu import schedule_cpu
+from ...core.untouched import SCHEDULED
+from ...core.weight_names import Packing, tracked
+from ...device import parse
+from ..cpu.schedule import schedule_cpu
 from .gather import gather
 
 

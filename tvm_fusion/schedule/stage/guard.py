@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ..core.decisions import Decision, record
-from ..core.untouched import SCHEDULED
-from ..errors import reason_of
+from ...core.decisions import Decision, record
+from ...core.untouched import SCHEDULED
+from ...errors import reason_of
 from .hoist_init import hoist_inits
 
 

@@ -20,8 +20,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from ..core.expressions import call_name
-from ..core.loops import NEAR, find
+from ...core.expressions import call_name
+from ...core.loops import NEAR, find
 from .half_functions import argument_of, call, widen
 
 HALF_TYPES = frozenset({"float16", "bfloat16"})

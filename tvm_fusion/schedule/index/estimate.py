@@ -8,14 +8,14 @@ from functools import lru_cache
 
 from tvm import DataType, ir
 
-from ..core.loops import find
-from ..core.shared_terms import shared_subexpressions
-from ..core.template import Refusal
-from ..ecg.operation_count import operations as count
-from ..ecg.work import at
-from ..program.group import Group
-from ..program.program import Program
-from ..program.stage import Stage
+from ...core.loops import find
+from ...core.shared_terms import shared_subexpressions
+from ...core.template import Refusal
+from ...ecg.operation_count import operations as count
+from ...ecg.work import at
+from ...program.group import Group
+from ...program.program import Program
+from ...program.stage import Stage
 
 MAX_PARAMETERS = 120  # of a kernel: CUDA passes 4 KB of arguments, strides and extents among them
 

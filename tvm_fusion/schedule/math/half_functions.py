@@ -16,7 +16,7 @@ from __future__ import annotations
 from tvm import ir
 from tvm.backend.cuda.op import cuda_func_call
 
-from ..core.expressions import call_name
+from ...core.expressions import call_name
 
 PREFIX = "tvm_fusion_half_"
 _SIGNATURE = f"__forceinline__ __device__ float {PREFIX}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from ..core.template import Claim, Config, Refusal
+from ...core.template import Claim, Config, Refusal
 
 Sizes = TypeVar("Sizes")
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from tvm import ir
 
-from ..core.loops import constant, find, index, substitute
-from ..core.template import Refusal
-from ..program.program import Program
-from ..program.stage import Stage
+from ...core.loops import constant, find, index, substitute
+from ...core.template import Refusal
+from ...program.program import Program
+from ...program.stage import Stage
 
 MAX_NODES = 2000  # of one output's expression: beyond, compiling takes longer than computing
 
