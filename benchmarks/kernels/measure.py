@@ -18,7 +18,7 @@ from tvm import relax
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import Device
 from tvm_fusion.program.group import Group
-from tvm_fusion.schedule.contraction.norm_gemm_template import NormGemm
+from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm
 
 from . import cases, machine
 

@@ -8,7 +8,7 @@ from tvm.relax import op
 
 from benchmarks.gpu_sweep import table
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.tuning.model_order import choose, estimated
 
 

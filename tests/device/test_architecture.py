@@ -19,7 +19,7 @@ from tvm_fusion.device.architecture import (
     runs_on,
     virtual_arch,
 )
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 
 PACKAGE = Path(tvm_fusion.__file__).parent
 # Names of GPU architectures, and LLVM's of instruction sets and CPUs.

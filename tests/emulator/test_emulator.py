@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 
 op = relax.op
 TARGET = CUDA.tvm_target()

@@ -9,10 +9,10 @@ from tvm import relax, tirx
 
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.columns.template import ColumnReductions
-from tvm_fusion.schedule.contraction.grouped_gemm_template import GroupedGemm
-from tvm_fusion.schedule.contraction.grouped_gemm_template_gpu import GpuGroupedGemm
-from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.cpu.grouped_gemm_template import GroupedGemm
+from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.gpu.grouped_gemm_template import GpuGroupedGemm
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.convolution.template_gpu import GpuDepthwise
 from tvm_fusion.schedule.rows.split_template import SplitRows

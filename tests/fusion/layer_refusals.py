@@ -5,7 +5,7 @@ from layer_graphs import layers
 from refusal_case import Case
 from tvm import relax, tirx
 
-from tvm_fusion.schedule.contraction.back_to_back_template import BackToBackGemm
+from tvm_fusion.schedule.contraction.back_to_back.template import BackToBackGemm
 
 op = relax.op
 MANY = 65536  # rows that pay

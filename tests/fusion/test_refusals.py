@@ -25,10 +25,10 @@ from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.refusals import RefusedByAll
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.contraction.grouped_gemm_template import GroupedGemm
-from tvm_fusion.schedule.contraction.norm_gemm_template import NormGemm
-from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.cpu.grouped_gemm_template import GroupedGemm
+from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm
+from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.convolution import groups
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.elementwise.template import Elementwise

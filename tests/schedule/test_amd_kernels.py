@@ -9,7 +9,7 @@ from tvm import relax, s_tir
 from tvm_fusion import transform
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 
 op = relax.op
 

@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.math.ptx_math import PtxMath
 
 CUDA, AMPERE = parse("cuda:sm_90a"), parse("cuda:sm_80")

@@ -14,10 +14,10 @@ from ..schedule.attention import attention_configs, flash_mma_model
 from ..schedule.attention.constants import read_group
 from ..schedule.attention.flash_problem import flash_problem
 from ..schedule.attention.pattern import Pattern
-from ..schedule.contraction import gemm_configs_gpu
-from ..schedule.contraction.gpu import GpuContractionConfig
-from ..schedule.contraction.tile_gemm_config import TileGemmConfig
-from ..schedule.contraction.tuning_gpu import designs
+from ..schedule.contraction.gpu import space as gemm_configs_gpu
+from ..schedule.contraction.gpu.emit import GpuContractionConfig
+from ..schedule.contraction.gpu.tuning import designs
+from ..schedule.contraction.tile.config import TileGemmConfig
 
 # What makes a tile, of GEMM and of attention; the rest are its variants.
 TILE = (

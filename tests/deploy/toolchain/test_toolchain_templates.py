@@ -14,7 +14,7 @@ from tvm import relax
 from tvm_fusion.deploy.toolchain import rocm, toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.elementwise.template import Elementwise
 from tvm_fusion.schedule.rows.template import Rows
 from tvm_fusion.schedule.single.template import Single

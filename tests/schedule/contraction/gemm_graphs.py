@@ -5,7 +5,7 @@ from emulator.launch import launch
 from group_kernels import CUDA, arrays, close, group, run, tensor
 from tvm import relax
 
-from tvm_fusion.schedule.contraction.operands import analyse
+from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
 from tvm_fusion.schedule.index.inline import inlined
 from tvm_fusion.schedule.stage.gather import gather
 

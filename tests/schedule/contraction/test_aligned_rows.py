@@ -9,13 +9,12 @@ from rounding import assert_products_close
 from tvm import relax
 
 from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.schedule.contraction import tile_choice
-from tvm_fusion.schedule.contraction.aligned_rows import aligned_rows
-from tvm_fusion.schedule.contraction.pad_rows_gpu import pad_rows
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config
-from tvm_fusion.schedule.contraction.wgmma_model import wgmma_clocks
+from tvm_fusion.schedule.contraction.copies.aligned_rows import aligned_rows, pad_rows
+from tvm_fusion.schedule.contraction.gpu import forms as tile_choice
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.wgmma.config import WgmmaConfig
+from tvm_fusion.schedule.contraction.wgmma.model import wgmma_clocks
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config
 
 op = relax.op
 TEMPLATE, TARGET = GpuContraction(), CUDA.tvm_target()

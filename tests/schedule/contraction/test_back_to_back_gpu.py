@@ -16,11 +16,10 @@ from tvm_fusion.core.loops import index, sequence, when
 from tvm_fusion.core.template import Claim
 from tvm_fusion.device import parse
 from tvm_fusion.report.planned import plan_model
-from tvm_fusion.schedule.contraction.back_to_back import back_to_back
-from tvm_fusion.schedule.contraction.back_to_back_configs import back_to_back_configs
-from tvm_fusion.schedule.contraction.back_to_back_gpu import back_to_back_gpu
-from tvm_fusion.schedule.contraction.back_to_back_roles import Roles
-from tvm_fusion.schedule.contraction.back_to_back_template import BackToBackGemm
+from tvm_fusion.schedule.contraction.back_to_back.problem import back_to_back
+from tvm_fusion.schedule.contraction.back_to_back.roles import Roles, back_to_back_gpu
+from tvm_fusion.schedule.contraction.back_to_back.space import back_to_back_configs
+from tvm_fusion.schedule.contraction.back_to_back.template import BackToBackGemm
 from tvm_fusion.schedule.gpu import mbarrier, wgmma
 from tvm_fusion.schedule.index.inline import inlined
 

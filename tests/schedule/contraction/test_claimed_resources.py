@@ -8,7 +8,7 @@ from split_products import gated
 from tvm import relax
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 
 AMPERE = parse("cuda:sm_80")
 TEMPLATE = GpuContraction()

@@ -7,8 +7,8 @@ from split_products import columns, rotated, rotated_reference, sigmoid
 from tvm import relax, tirx
 
 from tvm_fusion.core.template import Claim, Refusal
-from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
 from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op

@@ -9,13 +9,13 @@ from group_kernels import CUDA, close, group, run
 from quantised_products import inputs_of, int4, int8
 from tvm import tirx
 
-from tvm_fusion.schedule.contraction import wgmma_stages
-from tvm_fusion.schedule.contraction.computed_operand import ComputedTile
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_shape import REGISTER_FILE
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_configs
-from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
-from tvm_fusion.schedule.contraction.wgmma_producer import Producer
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.tile.shape import REGISTER_FILE
+from tvm_fusion.schedule.contraction.wgmma import stages as wgmma_stages
+from tvm_fusion.schedule.contraction.wgmma.computed_operand import ComputedTile
+from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.roles import Producer
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.gpu import wgmma
 
 pytestmark = pytest.mark.slow_beyond(3)

@@ -19,8 +19,8 @@ from tvm import relax, tirx
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.deploy.count import count
 from tvm_fusion.program.stage import Axis
-from tvm_fusion.schedule.contraction.cut_axis import cuts_of
-from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.problem.cut_axis import cuts_of
 
 op = relax.op
 n = tirx.Var("n", "int64")

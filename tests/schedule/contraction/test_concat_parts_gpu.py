@@ -10,10 +10,10 @@ from tvm import relax, tirx
 
 import tvm_fusion
 from tvm_fusion.core.template import Refusal
-from tvm_fusion.schedule.contraction.skinny_mma_config import SkinnyMmaConfig
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
-from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.skinny.mma_config import SkinnyMmaConfig
+from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
+from tvm_fusion.schedule.contraction.wgmma.config import WgmmaConfig
 
 op = relax.op
 TEMPLATE = GpuContraction()

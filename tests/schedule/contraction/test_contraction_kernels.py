@@ -11,9 +11,9 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.template import RECOMPUTE_FACTOR
-from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.problem.template import RECOMPUTE_FACTOR
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -10,11 +10,11 @@ from group_kernels import CUDA, SIZE, tensor
 from rounding import assert_sums_close
 from tvm import relax, tirx
 
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_gemm_choice import best_tile
-from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_problem
-from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
-from tvm_fusion.schedule.contraction.wgmma_configs import best_wgmma_tile
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.mma.default import best_tile
+from tvm_fusion.schedule.contraction.tile.problem import gemm_problem
+from tvm_fusion.schedule.contraction.wgmma.config import WgmmaWindowConfig
+from tvm_fusion.schedule.contraction.wgmma.space import best_wgmma_tile
 from tvm_fusion.schedule.stage.gather import gather
 
 pytestmark = pytest.mark.slow_beyond(4)

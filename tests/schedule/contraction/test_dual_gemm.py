@@ -11,10 +11,10 @@ from tvm import relax, tirx
 from tvm_fusion import FusionConfig
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.report.planned import plan_model
-from tvm_fusion.schedule.contraction.dual_gemm import dual_gemm
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_configs
-from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.wgmma.dual_gemm import dual_gemm
+from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs
 from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op

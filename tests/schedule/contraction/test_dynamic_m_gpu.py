@@ -25,10 +25,10 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.loops import find
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.dynamic_m_gpu import dispatch_on_m
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config
-from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.gpu.dynamic_m import dispatch_on_m
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config
 
 pytestmark = pytest.mark.slow_beyond(2)
 

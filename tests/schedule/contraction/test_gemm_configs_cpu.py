@@ -13,12 +13,11 @@ from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction import gemm_config_cpu
-from tvm_fusion.schedule.contraction.blocking import default_blocking
-from tvm_fusion.schedule.contraction.gemm_config_cpu import blockings, configs, default
-from tvm_fusion.schedule.contraction.gemm_cpu import gemm_cpu
-from tvm_fusion.schedule.contraction.gemm_problem_cpu import GemmProblem, Machine
-from tvm_fusion.schedule.contraction.operands import analyse
+from tvm_fusion.schedule.contraction.cpu import config as gemm_config_cpu
+from tvm_fusion.schedule.contraction.cpu.blocking import GemmProblem, Machine, default_blocking
+from tvm_fusion.schedule.contraction.cpu.config import blockings, configs, default
+from tvm_fusion.schedule.contraction.cpu.kernel import gemm_cpu
+from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
 from tvm_fusion.schedule.cpu.register_tile import VectorUnit
 
 pytestmark = pytest.mark.slow_beyond(2)

@@ -9,15 +9,15 @@ from group_kernels import CUDA, tensor
 from rounding import assert_sums_close
 from tvm import relax
 
-from tvm_fusion.schedule.contraction.gpu import GpuContractionConfig
-from tvm_fusion.schedule.contraction.grouped_convolution import grouped_gemms
-from tvm_fusion.schedule.contraction.implicit_gemm import with_stored_columns
-from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.contraction.template import constants_of
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_problem
-from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
-from tvm_fusion.schedule.contraction.wgmma_configs import best_wgmma_tile
+from tvm_fusion.schedule.contraction.copies.grouped_convolution import grouped_gemms
+from tvm_fusion.schedule.contraction.copies.implicit_gemm import with_stored_columns
+from tvm_fusion.schedule.contraction.gpu.emit import GpuContractionConfig
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
+from tvm_fusion.schedule.contraction.problem.template import constants_of
+from tvm_fusion.schedule.contraction.tile.problem import gemm_problem
+from tvm_fusion.schedule.contraction.wgmma.config import WgmmaWindowConfig
+from tvm_fusion.schedule.contraction.wgmma.space import best_wgmma_tile
 from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op

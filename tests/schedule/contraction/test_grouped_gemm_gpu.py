@@ -12,8 +12,8 @@ from tvm import ir, relax, tirx
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.contraction import grouped_gemm_choice
-from tvm_fusion.schedule.contraction.grouped_gemm_template_gpu import GpuGroupedGemm
+from tvm_fusion.schedule.contraction.gpu.grouped_gemm_template import GpuGroupedGemm
+from tvm_fusion.schedule.contraction.mma import grouped_choice as grouped_gemm_choice
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -10,9 +10,9 @@ from nvcc import machine_code, needs_nvcc
 from tvm import relax
 
 from tvm_fusion.core.template import Claim
-from tvm_fusion.schedule.contraction.result_vectors import ResultVectors, result_vectors
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_operand import OperandTile
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.tile.operand import OperandTile
+from tvm_fusion.schedule.contraction.tile.result_vectors import ResultVectors, result_vectors
 
 op = relax.op
 TEMPLATE = GpuContraction()

@@ -6,7 +6,7 @@ from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, shared_
 from tvm import relax
 
 from tvm_fusion.core.template import Refusal
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 
 op = relax.op
 TEMPLATE = GpuContraction()

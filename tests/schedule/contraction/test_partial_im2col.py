@@ -13,12 +13,13 @@ from tvm import relax
 
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
-from tvm_fusion.schedule.contraction import gemm_configs_gpu, tile_choice
-from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.contraction.partial_im2col import partial_im2col
-from tvm_fusion.schedule.contraction.template import constants_of
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
+from tvm_fusion.schedule.contraction.copies.partial_im2col import partial_im2col
+from tvm_fusion.schedule.contraction.gpu import forms as tile_choice
+from tvm_fusion.schedule.contraction.gpu import space as gemm_configs_gpu
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
+from tvm_fusion.schedule.contraction.problem.template import constants_of
+from tvm_fusion.schedule.contraction.wgmma.config import WgmmaWindowConfig
 from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op

@@ -12,14 +12,14 @@ from tvm import tirx
 
 from tvm_fusion.core.expressions import load
 from tvm_fusion.core.loops import index
-from tvm_fusion.schedule.contraction import tile_mma_mainloop
-from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
-from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
-from tvm_fusion.schedule.contraction.tile_mma_mainloop import TileMmaMainloop
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_configs
-from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
-from tvm_fusion.schedule.contraction.wgmma_roles import Roles
-from tvm_fusion.schedule.contraction.wgmma_stages import TileStages
+from tvm_fusion.schedule.contraction.mma import mainloop as tile_mma_mainloop
+from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
+from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.mma.mainloop import TileMmaMainloop
+from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.roles import Roles
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs
+from tvm_fusion.schedule.contraction.wgmma.stages import TileStages
 from tvm_fusion.schedule.gpu import mbarrier, wgmma
 
 TILE = {"block_m": 32, "block_n": 64, "block_k": 32, "stages": 3, "split_k": 1}

@@ -7,7 +7,7 @@ from tvm import DataType, ir, tirx
 
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.gpu.streaming import STREAMED, STREAMED_BYTES
 

@@ -8,8 +8,8 @@ from ragged_graphs import drawn, ends_of, expected, experts, gated
 from tvm import tirx
 
 from tvm_fusion.core.template import Claim
-from tvm_fusion.schedule.contraction.ragged_rows_cpu import RaggedTasks
-from tvm_fusion.schedule.contraction.template_cpu import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.ragged_rows import RaggedTasks
+from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
 from tvm_fusion.schedule.stage.gather import gather
 
 pytestmark = pytest.mark.slow_beyond(2)

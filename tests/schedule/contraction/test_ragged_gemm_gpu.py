@@ -12,15 +12,15 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction import wgmma_configs as wgmma_configs_module
-from tvm_fusion.schedule.contraction.ragged_rows import ragged_rows
-from tvm_fusion.schedule.contraction.ragged_tiles import RaggedTiles
-from tvm_fusion.schedule.contraction.result_vectors import result_vectors
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
-from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_configs
-from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
+from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.problem.ragged_rows import ragged_rows
+from tvm_fusion.schedule.contraction.tile.ragged_tiles import RaggedTiles
+from tvm_fusion.schedule.contraction.tile.result_vectors import result_vectors
+from tvm_fusion.schedule.contraction.wgmma import space as wgmma_configs_module
+from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -8,10 +8,10 @@ from group_kernels import CUDA, arrays, close, group, run, tensor
 from tvm import relax
 
 from tvm_fusion.core.template import Refusal
-from tvm_fusion.schedule.contraction.row_statistics import with_statistics
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_configs
-from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.problem.row_statistics import with_statistics
+from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs
 from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op

@@ -6,14 +6,11 @@ from group_kernels import CUDA, arrays, close, group, run, tensor
 from tvm import relax
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.gemm_configs_gpu import GpuGemmProblem, configs, default
-from tvm_fusion.schedule.contraction.gpu import GpuContractionConfig, contraction_gpu
-from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.contraction.skinny_mma_config import (
-    SkinnyMmaConfig,
-    skinny_gemm_config,
-)
-from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
+from tvm_fusion.schedule.contraction.gpu.emit import GpuContractionConfig, contraction_gpu
+from tvm_fusion.schedule.contraction.gpu.space import GpuGemmProblem, configs, default
+from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
+from tvm_fusion.schedule.contraction.skinny.mma_config import SkinnyMmaConfig, skinny_gemm_config
+from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
 
 ROW, PIPELINE, ROWS = (1, 300, 520, "float32"), (1, 1544, 264, "float16"), (3, 512, 264, "float16")
 

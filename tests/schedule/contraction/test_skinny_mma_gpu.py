@@ -19,7 +19,7 @@ from tvm import ir, relax
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 pytestmark = pytest.mark.slow_beyond(4)

@@ -10,15 +10,15 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.contraction.result_vectors import result_vectors
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
-from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
-from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
-from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_configs
-from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
+from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
+from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
+from tvm_fusion.schedule.contraction.tile.result_vectors import result_vectors
+from tvm_fusion.schedule.contraction.wgmma.config import WgmmaConfig
+from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.index.inline import inlined
 
 pytestmark = pytest.mark.slow_beyond(2)

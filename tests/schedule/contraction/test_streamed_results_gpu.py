@@ -10,13 +10,13 @@ from tvm import ir
 
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
-from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
-from tvm_fusion.schedule.contraction.tile_gemm_configs import tile_gemm_configs
-from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
-from tvm_fusion.schedule.contraction.tile_gemm_model import residency
-from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_sizes
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config
-from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
+from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.mma.model import residency
+from tvm_fusion.schedule.contraction.mma.space import tile_gemm_configs
+from tvm_fusion.schedule.contraction.tile.problem import gemm_sizes
+from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config
 from tvm_fusion.schedule.gpu.streaming import STORED
 
 SHAPE = (72, 40, 88)  # results of 72 x 88: float32 and float16, and a residual of float16

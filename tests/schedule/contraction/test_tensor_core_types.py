@@ -9,13 +9,13 @@ from group_kernels import CUDA, close, extents, group, run, tensor
 from tvm import relax
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.operands import analyse
-from tvm_fusion.schedule.contraction.result_vectors import store_size
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
-from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_configs
-from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
+from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
+from tvm_fusion.schedule.contraction.tile.result_vectors import store_size
+from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.index.inline import inlined
 
 pytestmark = pytest.mark.slow_beyond(2)

@@ -21,14 +21,14 @@ from nvcc import machine_code, needs_nvcc
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.split_k_workspace import split_k_kernels
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_gemm_choice import tile_gemm_config
-from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
-from tvm_fusion.schedule.contraction.tile_gemm_configs import tile_gemm_configs
-from tvm_fusion.schedule.contraction.tile_gemm_gpu import tile_gemm_gpu
-from tvm_fusion.schedule.contraction.tile_operand import OperandTile
-from tvm_fusion.schedule.contraction.tile_shape import TileShape
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
+from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.mma.space import tile_gemm_configs
+from tvm_fusion.schedule.contraction.mma.split_k_workspace import split_k_kernels
+from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
+from tvm_fusion.schedule.contraction.tile.operand import OperandTile
+from tvm_fusion.schedule.contraction.tile.shape import TileShape
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 pytestmark = pytest.mark.slow_beyond(2)

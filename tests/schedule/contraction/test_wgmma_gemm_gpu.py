@@ -10,11 +10,11 @@ from tvm import tirx
 
 from tvm_fusion.core.loops import index
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.result_vectors import result_vectors
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.wgmma_config import WgmmaConfig
-from tvm_fusion.schedule.contraction.wgmma_configs import wgmma_config, wgmma_configs
-from tvm_fusion.schedule.contraction.wgmma_gemm_gpu import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.tile.result_vectors import result_vectors
+from tvm_fusion.schedule.contraction.wgmma.config import WgmmaConfig
+from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config, wgmma_configs
 
 pytestmark = pytest.mark.slow_beyond(2)
 

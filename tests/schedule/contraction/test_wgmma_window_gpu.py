@@ -12,12 +12,12 @@ from nvcc import machine_code, needs_nvcc
 from rounding import assert_sums_close
 from tvm import relax
 
-from tvm_fusion.schedule.contraction.gemm_configs_gpu import KERNELS
-from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
-from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
-from tvm_fusion.schedule.contraction.tile_gemm_problem import gemm_problem
-from tvm_fusion.schedule.contraction.wgmma_config import WgmmaWindowConfig
-from tvm_fusion.schedule.contraction.wgmma_configs import best_wgmma_tile, wgmma_configs
+from tvm_fusion.schedule.contraction.gpu.space import KERNELS
+from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
+from tvm_fusion.schedule.contraction.tile.problem import gemm_problem
+from tvm_fusion.schedule.contraction.wgmma.config import WgmmaWindowConfig
+from tvm_fusion.schedule.contraction.wgmma.space import best_wgmma_tile, wgmma_configs
 
 pytestmark = pytest.mark.slow_beyond(2)
 

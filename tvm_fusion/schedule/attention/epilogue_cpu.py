@@ -9,7 +9,7 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import block, constant, index, local, loop, sequence, vectorized
-from ..contraction.fuse_epilogue import is_vector_code
+from ..contraction.problem.fuse_epilogue import is_vector_code
 from ..cpu.vector_loops import over_vectors
 from ..math.vector_math import vector_math
 from .config_cpu import CpuConfig

@@ -12,7 +12,7 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import coordinates, index, loop, sequence, unrolled, vectorized, when
-from ..contraction.fuse_epilogue import store_results
+from ..contraction.problem.fuse_epilogue import store_results
 from ..gpu.cp_async import warp_sync
 from ..gpu.launch import storage_sync
 from ..gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP

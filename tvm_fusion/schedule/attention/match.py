@@ -13,7 +13,7 @@ from ...core.template import Refusal
 from ...program.contractions import is_contraction
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..contraction.operands import SumOfProducts, analyse
+from ..contraction.problem.sum_of_products import SumOfProducts, analyse
 from ..index.inline import inlined, inlined_size
 from .pattern import FLOAT, Pattern, widened
 from .score_axes import ScoreAxes, is_same, scores_elsewhere

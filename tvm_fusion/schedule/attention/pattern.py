@@ -10,7 +10,7 @@ from tvm import ir, tirx
 
 from ...core.expressions import choice
 from ...program.stage import Axis
-from ..contraction.operands import SumOfProducts
+from ..contraction.problem.sum_of_products import SumOfProducts
 
 FLOAT = "float32"  # type of everything between operands and results
 _ARITHMETIC = (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tvm import ir, tirx
 
 from ...core.loops import loop, substitute
-from ..contraction.fuse_epilogue import store_results
+from ..contraction.problem.fuse_epilogue import store_results
 from .online_softmax import assign, float_
 from .pattern import FLOAT, Pattern
 

@@ -16,7 +16,7 @@ from ...core.loops import constant, index, substitute
 from ...core.template import Refusal
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..contraction.epilogue import Result, result_of
+from ..contraction.problem.results import Result, result_of
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ..index.address import conditional_loads, is_aligned, lies_along, offset, same
 

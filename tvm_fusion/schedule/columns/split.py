@@ -22,7 +22,7 @@ from ...device import Device
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Axis
-from ..contraction.epilogue import Result
+from ..contraction.problem.results import Result
 from .config import column_blocks, column_config, narrowed
 from .gpu import column_reduction_gpu
 from .reduction import ColumnReduction

@@ -15,9 +15,8 @@ from functools import lru_cache
 
 from ...core.loops import constant
 from ...device import Device
-from ..contraction.blocking import cycles_of
-from ..contraction.gemm_problem_cpu import Machine
-from ..contraction.int16_dot import Int16Dot
+from ..contraction.cpu.blocking import Machine, cycles_of
+from ..contraction.cpu.dot_products import Int16Dot
 from .prefetch import SYMBOLIC, Prefetch, far_streams
 from .problem import ConvProblem, Groups
 

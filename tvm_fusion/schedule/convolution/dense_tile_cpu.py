@@ -23,7 +23,7 @@ from tvm.tirx import ForKind
 
 from ...core.expressions import load
 from ...core.loops import block, constant, coordinates, index, local, loop, sequence, unrolled
-from ..contraction.operands import Result
+from ..contraction.problem.sum_of_products import Result
 from ..cpu.register_tile import WIDEST, clear, each, with_prefetch
 from ..index.index_ranges import Ranges
 from .config import ConvConfig

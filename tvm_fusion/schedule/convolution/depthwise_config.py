@@ -11,7 +11,7 @@ from ...core.expressions import loads, variables
 from ...core.loops import constant
 from ...device import Device
 from ...program.stage import Axis
-from ..contraction.gemm_problem_cpu import Machine
+from ..contraction.cpu.blocking import Machine
 from ..index.address import lies_along
 from ..math.vector_math import makes_vectors, vector_math
 from .problem import ConvProblem

@@ -13,10 +13,10 @@ from ...core.loops import constant, index, substitute
 from ...core.template import Refusal
 from ...program.program import Program
 from ...program.stage import Axis
-from ..contraction.operands import SumOfProducts, is_weight
-from ..contraction.packing_function import packing_function
-from ..contraction.padding import merge_sums
-from ..contraction.tile_gemm_config import is_plain, narrow_operand, unguarded
+from ..contraction.problem.packing_function import packing_function
+from ..contraction.problem.padding import merge_sums
+from ..contraction.problem.sum_of_products import SumOfProducts, is_weight
+from ..contraction.tile.config import is_plain, narrow_operand, unguarded
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ..index.address import conditional_loads, is_aligned, lies_along, offset, same
 

@@ -19,8 +19,8 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import is_expensive, load
 from ...core.loops import constant, coordinates, index, loop, sequence, substitute
-from ..contraction.fuse_epilogue import is_vector_code
-from ..contraction.operands import Result
+from ..contraction.problem.fuse_epilogue import is_vector_code
+from ..contraction.problem.sum_of_products import Result
 from ..cpu.register_tile import in_vectors
 from ..index.estimate import operations
 from ..index.index_ranges import Ranges

@@ -16,7 +16,7 @@ from ...core.expressions import loads, variables
 from ...core.loops import constant, find, index, substitute
 from ...core.template import Refusal
 from ...program.stage import Axis, Stage
-from ..contraction.epilogue import Result, result_of
+from ..contraction.problem.results import Result, result_of
 from ..index.address import conditional_loads
 from ..index.index_ranges import Ranges
 

@@ -10,7 +10,7 @@ from tvm import DataType, ir
 
 from ...core.expressions import has_load, loads, variables
 from ...core.loops import constant
-from ..contraction.gemm_problem_cpu import Machine
+from ..contraction.cpu.blocking import Machine
 from ..index.address import lies_along
 from .problem import ConvProblem
 

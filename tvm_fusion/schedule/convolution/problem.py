@@ -12,8 +12,8 @@ from ...core.loops import constant, find, index, substitute
 from ...core.template import Refusal
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..contraction.dot_products import DotProduct
-from ..contraction.operands import SumOfProducts, analyse, is_weight
+from ..contraction.cpu.dot_products import DotProduct
+from ..contraction.problem.sum_of_products import SumOfProducts, analyse, is_weight
 from ..index.address import conditional_loads
 from .image import Image, image_of
 from .pool import Pool, pool_of

@@ -8,7 +8,7 @@ from tvm import ir, tirx
 
 from ...core.expressions import call_name, loads, variables
 from ...core.loops import find, index
-from ..contraction.operands import Result
+from ..contraction.problem.sum_of_products import Result
 from ..index.address import lies_along
 from .problem import ConvProblem
 

@@ -18,7 +18,7 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.expressions import load
 from ...core.loops import block, constant, index, loop, sequence, substitute
-from ..contraction.operands import Result
+from ..contraction.problem.sum_of_products import Result
 from ..cpu.transpose import transposed
 from ..cpu.vector_loops import by_vectors
 from ..index.address import known_step

@@ -19,9 +19,9 @@ from ...ecg.work import at
 from ...program.group import Group
 from ...program.images import convolution_groups
 from ...program.stage import Unstructured
-from ..contraction.gemm_problem_cpu import Machine
-from ..contraction.operands import Result
-from ..contraction.template import constants_of
+from ..contraction.cpu.blocking import Machine
+from ..contraction.problem.sum_of_products import Result
+from ..contraction.problem.template import constants_of
 from ..index.design_space import find as find_config
 from ..index.design_space import not_in_space, plain
 from ..index.estimate import flops, operations, points, terms, too_many_parameters, traffic

@@ -12,8 +12,8 @@ from ...device import Device
 from ...program.group import Group
 from ...program.images import convolution_groups
 from ...program.stage import Unstructured
-from ..contraction.operands import analyse
-from ..contraction.template import constants_of
+from ..contraction.problem.sum_of_products import analyse
+from ..contraction.problem.template import constants_of
 from ..index.design_space import find as find_config
 from ..index.design_space import not_in_space, plain
 from ..index.estimate import flops, too_many_parameters, traffic

@@ -17,7 +17,7 @@ from ...core.loops import block, ceildiv, constant, index, substitute
 from ...core.untouched import SCHEDULED
 from ...program.program import Program
 from ...program.stage import Axis
-from ..contraction.packing_function import packing_function
+from ..contraction.problem.packing_function import packing_function
 from .groups import Band
 from .problem import ConvProblem
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...core.flags import APPROXIMATE
 from ...device import Device
-from ..contraction.gemm_problem_cpu import Machine
+from ..contraction.cpu.blocking import Machine
 from .config import ConvConfig
 from .problem import ConvProblem
 from .winograd_config import WinogradConfig, direct_cycles, winograd_default

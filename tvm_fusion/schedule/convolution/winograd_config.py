@@ -16,8 +16,7 @@ from functools import lru_cache
 
 from ...core.loops import constant
 from ...device import Device
-from ..contraction.blocking import cycles_of
-from ..contraction.gemm_problem_cpu import Machine
+from ..contraction.cpu.blocking import Machine, cycles_of
 from .config import FAR, L1_BYTES, STREAM, TASK, ConvConfig, ConvSizes, estimated_cycles
 from .problem import ConvProblem
 from .winograd_transforms import SIZES, WINDOW

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from ..._tvm.buffer import declare
 from ...core.loops import ceildiv, constant, coordinates, index, substitute
 from ...program.stage import Axis
-from ..contraction.packing_function import packing_function
+from ..contraction.problem.packing_function import packing_function
 from .problem import ConvProblem
 from .weight_cpu import KernelWeight
 from .winograd_transforms import WINDOW, weight_row

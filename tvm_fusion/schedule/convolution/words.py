@@ -20,8 +20,16 @@ from ...core.expressions import load
 from ...core.loops import ceildiv, constant, index
 from ...device import Device
 from ...program.stage import Axis
-from ..contraction.dot_products import BYTES, WORD, Bf16Dot, DotProduct, VnniDot, uncast
-from ..contraction.int16_dot import Int16Dot, has_int16_dot
+from ..contraction.cpu.dot_products import (
+    BYTES,
+    WORD,
+    Bf16Dot,
+    DotProduct,
+    Int16Dot,
+    VnniDot,
+    has_int16_dot,
+    uncast,
+)
 from ..cpu.register_tile import VectorUnit
 from ..index.index_ranges import Ranges
 from .image import converted

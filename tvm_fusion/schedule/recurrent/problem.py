@@ -15,7 +15,7 @@ from ...core.template import Slot
 from ...ecg.graph import Value
 from ...program.group import Group
 from ...program.stage import Axis
-from ..contraction.packing_function import packing_function
+from ..contraction.problem.packing_function import packing_function
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from tvm import ir, tirx
 
 from ...core.loops import block, coordinates, index, local, loop, sequence, tasks, vectorized, when
 from ...device import Device
-from ..contraction.gemm_problem_cpu import CORES
+from ..contraction.cpu.blocking import CORES
 from ..cpu.schedule import PARALLEL_WORK, VectorRegisters
 from .problem import SortProblem
 

@@ -1,0 +1,1 @@
+"""schedule/contraction/back_to_back."""

@@ -1,0 +1,305 @@
+"""Roles of two GEMMs back to back: a producer of weights and rows, consumers that multiply twice.
+
+warpgroup 0, one thread:   copy W1 and W2, which stay                         TMA, 128-byte swizzle
+  for tile = block, block + grid, ..:
+    wait(empty[stage]); copy 64 rows of X; they arrive at full[stage]
+the others, consumers, each with every consumers-th of these tiles:
+  for chunk of H's columns:
+    sums = X * W1[chunk]                                                      wgmma, both shared
+    load what the chunk's epilogue reads                                      global, in vectors
+    behind the last chunk: arrive(empty[stage])
+    fragments = epilogue(sums), rounded to H's type                           (hidden_fragments)
+    acc += fragments * W2[chunk]       runs beside the next chunk's sums      wgmma, A in registers
+  epilogue: results in vectors, from registers                                (direct_epilogue)
+"""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+
+from ....core.expressions import load
+from ....core.loops import block, index, kernel, local, loop, sequence, threads, when
+from ....program.program import Program
+from ...gpu import mbarrier, tma, wgmma
+from ...gpu.launch import PREFETCHED, dependency_wait, dependents_launch, min_blocks_per_sm
+from ...gpu.mbarrier import RingPosition
+from ...gpu.mma import WARP
+from ...gpu.shared_tiles import block_barrier, touch
+from ...gpu.tma import PANEL
+from ...gpu.warp import warp_uniform
+from ..tile.config import TilePlace
+from ..wgmma.direct_epilogue import DirectEpilogue
+from ..wgmma.tma_operand import TmaOperand
+from .config import BackToBackConfig
+from .hidden_fragments import HiddenFragments
+
+
+class Roles:
+    """What the threads of a block do.
+
+    Parameters
+    ----------
+    config : BackToBackConfig
+        The products.
+    maps : list of Var
+        Tensor maps of X, W1 and W2.
+    number, thread : Expr
+        Of the block and the thread.
+    shared : Var
+        Shared memory, bytes.
+
+    Attributes
+    ----------
+    buffers : list of Var
+        Registers.
+    """
+
+    def __init__(
+        self,
+        config: BackToBackConfig,
+        maps: list[ir.Var],
+        number: ir.Expr,
+        thread: ir.Expr,
+        shared: ir.Var,
+    ) -> None:
+        self._config, self._maps, self._number, self._thread = config, maps, number, thread
+        self._shared = shared
+        self._sums = local("sums", [config.chunk // 2], config.first.contraction.dtype)
+        self._acc = local("acc", [config.second.block_n // 2], config.second.contraction.dtype)
+        self._hidden = HiddenFragments(config)
+        self._ring = RingPosition(config.stages)
+        self.buffers = [self._sums, self._acc, self._ring.buffer, *self._hidden.buffers]
+
+    def initialize(self) -> tirx.Stmt:
+        """Initialize the barriers, and prefetch tensor maps; one thread does."""
+        stmts = [tma.prefetch(m) for m in self._maps]
+        stmts.append(mbarrier.init(self._weights(), 1))
+        for stage in range(self._config.stages):
+            stmts.append(mbarrier.init(self._full(index(stage)), 1))
+            stmts.append(mbarrier.init(self._empty(index(stage)), wgmma.WARPS))
+        return sequence([*stmts, mbarrier.fence_init()])
+
+    def produce(self) -> tirx.Stmt:
+        """Copy both weights, then tiles of rows: one thread of the warpgroup."""
+        config, ring = self._config, self._ring
+        (x, w1), w2 = config.first.operands, config.w2
+
+        def tile(step: ir.Expr) -> tirx.Stmt:
+            full = self._full(ring.stage)
+            copies = []
+            for k in range(config.k_tiles):
+                place = ring.stage * config.stage_bytes + config.weight_bytes + k * x.bytes
+                copies += self._copy(x, 0, place, full, self._tile(step) * wgmma.M, k * PANEL)
+            return sequence(
+                [
+                    mbarrier.wait(self._empty(ring.stage), 1 - ring.parity),
+                    mbarrier.expect_bytes(full, config.stage_bytes),
+                    *copies,
+                    *ring.advance(1),
+                ]
+            )
+
+        def chunk(c: ir.Expr) -> tirx.Stmt:
+            first, copies = c * config.chunk, []
+            for k in range(config.k_tiles):
+                place = self._w1(c, k)
+                copies += self._copy(w1, 1, place, self._weights(), first, k * PANEL)
+            for k in range(config.w2_tiles):
+                place, term = self._w2(c, k), first + k * w2.block_k
+                copies += self._copy(w2, 2, place, self._weights(), index(0), term)
+            return sequence(copies)
+
+        whole = [
+            mbarrier.expect_bytes(self._weights(), config.weight_bytes),
+            loop("chunk", config.chunks, chunk),
+            *ring.start(),
+            loop("turn", self._steps(index(0), 1), tile),
+        ]
+        give = wgmma.give_registers(wgmma.MOVED_REGISTERS[config.consumers][0])
+        return sequence([give, when(self._thread.equal(0), sequence(whole))])
+
+    def consume(self, group: ir.Expr) -> tirx.Stmt:
+        """Multiply twice, and store results: the warpgroups behind the first."""
+        config, ring, own = self._config, self._ring, tirx.Cast("int64", group)
+        skip = [when(own >= i, sequence(ring.advance(1))) for i in range(1, config.consumers)]
+        return sequence(
+            [
+                wgmma.take_registers(wgmma.MOVED_REGISTERS[config.consumers][1]),
+                *ring.start(),
+                *skip,
+                mbarrier.wait(self._weights(), index(0)),
+                loop(
+                    "turn",
+                    self._steps(own, config.consumers),
+                    lambda turn: self._rows(turn * config.consumers + own),
+                ),
+                dependents_launch(),
+            ]
+        )
+
+    def _rows(self, step: ir.Expr) -> tirx.Stmt:
+        """Compute a tile of rows."""
+        config, ring, acc = self._config, self._ring, self._acc
+        place = TilePlace((), self._tile(step), index(0), index(0))
+        epilogue = DirectEpilogue(config.second, place, acc, index(0))
+        lane = tirx.floormod(self._thread, index(wgmma.THREADS))
+        fragments, words = self._hidden.first, config.chunk // 4
+        count = config.second.block_n // 2
+
+        def chunk(c: ir.Expr) -> tirx.Stmt:
+            release = when(
+                tirx.floormod(self._thread, index(WARP)).equal(0),
+                mbarrier.arrive(self._empty(ring.stage)),
+            )
+            made = self._hidden.stmt(self._sums, place, lane, c)
+            return sequence(
+                [
+                    self._first_product(c),
+                    self._hidden.loads(place, lane, c),
+                    wgmma.wait_for(
+                        load(self._sums, [index(0)]), config.chunk // 2, 0, (fragments, words)
+                    ),
+                    when(c.equal(config.chunks - 1), release),
+                    made,
+                    self._second_product(c),
+                ]
+            )
+
+        zero = tirx.const(0, config.second.contraction.dtype)
+        clear = [loop("i", count, lambda i: tirx.BufferStore(acc, zero, [i]))]
+        rows = epilogue.row_values(lane)
+        stmts = [
+            touch(acc, count - 1),
+            touch(self._sums, config.chunk // 2 - 1),
+            mbarrier.wait(self._full(ring.stage), ring.parity),
+            *(clear if config.chunks > 1 else []),
+            loop("chunk", config.chunks, chunk),
+            *rows,
+            epilogue.prologue(lane),
+            wgmma.wait_for(load(acc, [index(0)]), count, 0, (fragments, words)),
+            *ring.advance(config.consumers),
+            epilogue.stmt(lane),
+        ]
+        return block("rows", sequence(stmts), epilogue.buffers)
+
+    def _first_product(self, c: ir.Expr) -> tirx.Stmt:
+        """Issue the sums of a chunk of the hidden columns."""
+        config = self._config
+        x, w1 = config.first.operands
+        types, sums = (config.first.a_dtype, config.first.b_dtype), load(self._sums, [index(0)])
+        stmts: list[tirx.Stmt] = []
+        products: list[tirx.Stmt] = []
+        rows = self._ring.stage * config.stage_bytes + config.weight_bytes
+        for k in range(config.k_tiles):
+            sides = []
+            places = (x, rows + k * x.bytes), (w1, self._w1(c, k))
+            for name, (operand, place) in zip(("of_x", "of_w1"), places, strict=True):
+                sides.append((operand.layout, tirx.Var(name, "uint64")))
+                stmts.append(tirx.Bind(sides[-1][1], operand.layout.descriptor(self._at(place))))
+            for k16 in range(-(-min(PANEL, config.first.k - k * PANEL) // wgmma.K)):
+                a, b = ((s, d + tirx.const(s.step(k16), "uint64")) for s, d in sides)
+                is_added = tirx.const(k + k16 > 0)
+                products.append(wgmma.multiply(types, config.chunk, sums, a, b, is_added))
+        return sequence([*stmts, wgmma.fence(), *products, wgmma.commit()])
+
+    def _second_product(self, c: ir.Expr) -> tirx.Stmt:
+        """Issue the product of a chunk's fragments."""
+        config, w2 = self._config, self._config.w2
+        return wgmma.multiply_fragments(
+            config.second.a_dtype,
+            config.second.block_n,
+            config.chunk,
+            load(self._acc, [index(0)]),
+            self._hidden.first,
+            (w2.layout, self._at(self._w2(c, 0))),
+            is_added=config.chunks > 1,
+            is_waited_for=False,
+        )
+
+    def _copy(
+        self,
+        operand: TmaOperand,
+        number: int,
+        place: ir.Expr,
+        bar: ir.TensorLoad,
+        first: ir.Expr,
+        k: ir.Expr | int,
+    ) -> list[tirx.Stmt]:
+        """Copy the boxes of a tile of an operand."""
+        return [
+            tma.load(self._at(place + at), self._maps[number], bar, where)
+            for at, _, where in operand.boxes({}, [first], index(k))
+        ]
+
+    def _steps(self, first: ir.Expr, every: int) -> ir.Expr:
+        """Count a block's tiles, or every so many of them from one on."""
+        grid = self._config.blocks
+        tiles = tirx.floordiv(self._config.tiles - self._number + (grid - 1), index(grid))
+        return tirx.floordiv(tiles - first + (every - 1), index(every))
+
+    def _tile(self, step: ir.Expr) -> ir.Expr:
+        return self._number + step * self._config.blocks
+
+    def _w1(self, c: ir.Expr, k: int) -> ir.Expr:
+        return c * self._config.w1_bytes + k * self._config.first.operands[1].bytes
+
+    def _w2(self, c: ir.Expr, k: int) -> ir.Expr:
+        each, behind = self._config.w2.bytes, self._config.chunks * self._config.w1_bytes
+        return c * (self._config.w2_tiles * each) + (behind + k * each)
+
+    def _weights(self) -> ir.TensorLoad:
+        return self._at(index(self._config.barrier_offset))
+
+    def _full(self, stage: ir.Expr) -> ir.TensorLoad:
+        return self._at(
+            index(stage) * mbarrier.BYTES + self._config.barrier_offset + mbarrier.BYTES
+        )
+
+    def _empty(self, stage: ir.Expr) -> ir.TensorLoad:
+        behind = (1 + self._config.stages) * mbarrier.BYTES
+        return self._at(index(stage) * mbarrier.BYTES + self._config.barrier_offset + behind)
+
+    def _at(self, place: ir.Expr) -> ir.TensorLoad:
+        return load(self._shared, [place])
+
+
+# Two GEMMs back to back on Hopper: the hidden rows between them stay in registers.
+#
+# block in grid of at most as many as run at once: W1, W2, stages[stage] of X; barriers weights,
+# full[stage], empty[stage] shared warpgroup 0, the producer: copies both weights, which stay, then
+# tiles of rows the others: multiply twice, and store results (back_to_back_roles)
+def back_to_back_gpu(program: Program, config: BackToBackConfig) -> tirx.PrimFunc:
+    """Make the kernel, which says that both weights may be asked for beforehand."""
+    x, w1 = config.first.operands
+    maps, encode = [], []
+    for name, operand in (("map_x", x), ("map_w1", w1), ("map_w2", config.w2)):
+        variable, stmts = operand.maps[0].encode(name)
+        maps.append(variable)
+        encode += stmts
+    grid = threads(
+        "blockIdx.x",
+        config.blocks,
+        lambda number: min_blocks_per_sm(_block(config, maps, number), 1),
+    )
+    func = kernel(program, grid, encode)
+    weights = [operand.maps[0].buffer for operand in (w1, config.w2)]
+    numbers = [n for n, p in enumerate(func.params) if any(p.same_as(w) for w in weights)]
+    return func.with_attr(PREFETCHED, numbers)
+
+
+def _block(config: BackToBackConfig, maps: list[ir.Var], number: ir.Expr) -> tirx.Stmt:
+    shared = tma.shared_tiles(config.shared_bytes, "uint8", "resident")
+
+    def of_thread(thread: ir.Expr) -> tirx.Stmt:
+        roles = Roles(config, maps, number, thread, shared)
+        group = tirx.Var("warpgroup", "int32")
+        stmts = [
+            when(thread.equal(0), roles.initialize()),
+            dependency_wait(),
+            block_barrier(),
+            tirx.Bind(group, warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))),
+            tirx.IfThenElse(group.equal(0), roles.produce(), roles.consume(group - 1)),
+        ]
+        return block("back_to_back", sequence(stmts), roles.buffers)
+
+    return block("grid", threads("threadIdx.x", config.threads, of_thread), [shared])

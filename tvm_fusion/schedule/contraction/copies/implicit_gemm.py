@@ -1,0 +1,206 @@
+"""Convolutions of channels-last images as implicit GEMMs.
+
+    C[pixel, k] = sum over (window, c) of image[pixel + window, c] * packed[k, window, c]
+
+Rows of A are not in memory: a chunk of 16 bytes is channels of one pixel, copied from the image
+where the window is inside of it. The constant weight is packed at compile time in the order of the
+sum, channels last, as ``[groups][k][window][c]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+
+from ...._tvm.buffer import declare
+from ....core.expressions import load, loads, variables
+from ....core.loops import constant, index
+from ....ecg.graph import Graph, Operator
+from ....ecg.mapping import MappingType
+from ....program.images import convolved_rank
+from ....program.program import Program
+from ....program.stage import Axis
+from ...index.address import known_step
+from ...index.proposals import leaves, own_producers
+from ..problem.packing_function import packing_function
+from ..problem.results import Result
+from ..problem.sum_of_products import SumOfProducts, is_weight
+from ..tile.config import is_plain, narrow_operand, unguarded
+from ..tile.result_vectors import WIDTHS
+
+
+@dataclass(frozen=True, eq=False)
+class ImplicitGemm:
+    """A convolution whose weight is packed in the order of its sum.
+
+    Attributes
+    ----------
+    contraction : SumOfProducts
+        Over the packed weight, with the channels as last axis of the sum.
+    source : Var
+        The weight.
+    packed : Var
+        What kernels read instead.
+    axes : tuple of Axis
+        Of the packed weight.
+    value : Expr
+        The weight over these axes.
+    """
+
+    contraction: SumOfProducts
+    source: ir.Var
+    packed: ir.Var
+    axes: tuple[Axis, ...]
+    value: ir.Expr
+
+    def program(self, program: Program) -> Program:
+        """Replace the weight among the inputs of a program."""
+        inputs = tuple(self.packed if x.same_as(self.source) else x for x in program.inputs)
+        return replace(program, inputs=inputs)
+
+    def packing(self, program: Program) -> dict[int, tirx.PrimFunc]:
+        """Make the function that packs, by the weight's position among the inputs of a program."""
+        position = next(n for n, x in enumerate(program.inputs) if x.same_as(self.source))
+        packs = packing_function(self.source, self.packed, self.axes, self.value)
+        return {position: packs}
+
+
+def implicit_gemm(contraction: SumOfProducts, constants: Collection[ir.Var]) -> ImplicitGemm | None:
+    """View a convolution as an implicit GEMM.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        Any product.
+    constants : collection of Var
+        Inputs that are known at compile time.
+
+    Returns
+    -------
+    ImplicitGemm or None
+        ``None`` without a window, without a constant weight, or where channels are not contiguous.
+    """
+    stage = contraction.stage
+    reduce = [a for a in stage.reduce if constant(a.extent) != 1]
+    if len(reduce) < 2 or any(constant(a.extent) is None for a in reduce):
+        return None
+    if contraction.column_split is not None or not isinstance(contraction.term(), tirx.Mul):
+        return None
+    weight, image = contraction.right, contraction.left
+    if not is_weight(weight, constants):
+        weight, image = image, weight
+    if not is_weight(weight, constants):
+        return None
+    core = narrow_operand(weight)
+    (source,) = {x.source for x in loads(core)}
+    others = [image, *(r.value for r in contraction.results)]
+    if any(x.source.same_as(source) for e in others for x in loads(e)):
+        return None
+    channels = _channels(image, reduce, variables(core))
+    if channels is None:
+        return None
+    order = [*(a for a in stage.reduce if a is not channels), channels]
+    used = variables(core)
+    axes = tuple(a for a in (*stage.axes, *order) if a.var in used)
+    if any(constant(a.extent) is None for a in axes):
+        return None
+    shape = [index(a.extent) for a in axes]
+    packed = declare(shape, str(core.ty.dtype), f"{source.name}_packed")
+    value: ir.Expr = load(packed, [a.var for a in axes])
+    if str(weight.ty.dtype) != str(core.ty.dtype):
+        value = tirx.Cast(str(weight.ty.dtype), value)
+    stage = replace(stage, reduce=tuple(order))
+    sides = (image, value) if weight is contraction.right else (value, image)
+    made = replace(contraction, stage=stage, left=sides[0], right=sides[1])
+    return ImplicitGemm(made, source, packed, axes, core)
+
+
+def with_stored_columns(contraction: SumOfProducts, constants: Collection[ir.Var]) -> SumOfProducts:
+    """Make the channels of a constant weight the last axis, where results are contiguous along it.
+
+    The last axis is one of N, whose vectors an epilogue stores. Convolutions have their axes in the
+    order of the graph, also where results are channels-last.
+    """
+    stage = contraction.stage
+    if contraction.column_split is not None:
+        return contraction
+    wide = [a for a in stage.axes if constant(a.extent) != 1]
+    for weight, other in (
+        (contraction.left, contraction.right),
+        (contraction.right, contraction.left),
+    ):
+        if not wide or not is_weight(weight, constants):
+            continue
+        own = variables(weight) - variables(other)
+        result = contraction.results[0]
+        stored = [a for a in wide if a.var in own and _is_stored(result, a, wide)]
+        if len(stored) == 1 and wide[-1].var not in variables(weight):
+            axes = (*(a for a in stage.axes if a is not stored[0]), stored[0])
+            return replace(contraction, stage=replace(stage, axes=axes))
+    return contraction
+
+
+def _is_stored(result: Result, axis: Axis, wide: Sequence[Axis]) -> bool:
+    """Whether a result is contiguous along an axis, at least in vectors of it.
+
+    As where phases of a transposed convolution are channels: ``k % K`` of K in memory.
+    """
+    if known_step(result.buffer, result.indices, axis.var, [a.var for a in wide]) == 1:
+        return True
+    last = result.indices[-1]
+    if not isinstance(last, tirx.FloorMod) or not axis.var.same_as(last.a):
+        return False
+    return (constant(last.b) or 1) % max(WIDTHS) == 0
+
+
+def _channels(image: ir.Expr, reduce: list[Axis], of_weight: set[ir.Var]) -> Axis | None:
+    """Find the axis of the sum along which an image is contiguous, and no pixel moves."""
+    core, _ = unguarded(narrow_operand(image))
+    if not is_plain(core):
+        return None
+    own = [a.var for a in reduce]
+    for axis in reduce:
+        last = variables(core.indices[-1])
+        if (
+            axis.var in last
+            and last <= of_weight
+            and known_step(core.source, core.indices, axis.var, own) == 1
+        ):
+            return axis
+    return None
+
+
+# Convolutions with the transposes around them, in graphs whose images are channels-last.
+#
+#     x[n, h, w, c] -> permute_dims -> conv2d -> bias, activation -> permute_dims -> y[n, h, w, k]
+#
+# Kernels that multiply channels-last images take all of it, but no pair: with one of the transposes
+# a convolution reads one layout and writes another.
+_MAPS = (MappingType.ONE_TO_ONE, MappingType.SHUFFLE)
+
+
+def transpose_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
+    """Name each convolution between two transposes, with those and the maps between them."""
+    for op in graph.operators:
+        if not convolved_rank(op):
+            continue
+        before = own_producers(graph, [op], (MappingType.SHUFFLE,), 1)
+        after = _up_to_transpose(graph, op) if before else []
+        if after:
+            yield *before, op, *after
+
+
+def _up_to_transpose(graph: Graph, op: Operator) -> list[Operator]:
+    """Follow an operator's only reader as far as a transpose; nothing where none comes."""
+    found: list[Operator] = []
+    while not leaves(op):
+        readers = graph.successors(op)
+        if len(readers) != 1 or readers[0].type not in _MAPS:
+            break
+        (op,) = readers
+        found.append(op)
+        if op.type is MappingType.SHUFFLE:
+            return found
+    return []

@@ -1,0 +1,243 @@
+"""Configurations of a GEMM on a CPU: the default by a model, and the design space around it.
+
+Each is plain data; the kernel (gemm_cpu) is made of any of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tvm import DataType, ir
+
+from ....core.loops import constant, product
+from ....device import Device
+from ....program.stage import Axis
+from ..problem.gemm_view import GemmView, gemm_view, interleave_parts
+from ..problem.norm_prologue import NormPrologue
+from ..problem.sum_of_products import SumOfProducts
+from .blocking import (
+    MAX_MR,
+    MAX_VECTORS,
+    MC,
+    SYMBOLIC,
+    Blocking,
+    GemmProblem,
+    Machine,
+    cycles_of,
+    default_blocking,
+)
+from .dot_products import DotProduct, dot_product
+from .packed_weights import packable
+from .ragged_rows import RaggedTasks, ragged_tasks
+
+PART_TILES = (1, 2, 4, 8)  # rows of a part of a block, in tiles
+PASSES = (1, 2, 4)  # over K, times the fewest
+SLOWER = 1.2  # cycles of a multiplication in a register tile, over the fewest
+
+
+@dataclass(frozen=True, eq=False)
+class CpuGemmConfig:
+    """Configuration of a GEMM on a CPU: decided by the claim, consumed by its emission.
+
+    Attributes
+    ----------
+    contraction : SumOfProducts
+        The contraction.
+    view : GemmView
+        The contraction as GEMMs: K in groups of the dot product, and a panel of B holds columns of
+        all parts of a column split.
+    sizes : Blocking
+        Sizes of tiles and blocks.
+    lanes : int
+        Of a vector of accumulators.
+    b_source : {"packed", "copied", "direct"}
+        How B is read: packed at compile time, copied by each task, or in place.
+    dot : DotProduct or None
+        The instruction that multiplies groups of k.
+    prologue : NormPrologue or None
+        The program of A's rows, which tasks normalize.
+    ragged : RaggedTasks or None
+        Groups of rows, each of which has a B.
+    """
+
+    contraction: SumOfProducts
+    view: GemmView
+    sizes: Blocking
+    lanes: int
+    b_source: Literal["packed", "copied", "direct"]
+    dot: DotProduct | None
+    prologue: NormPrologue | None
+    ragged: RaggedTasks | None
+
+
+def default(
+    contraction: SumOfProducts,
+    device: Device,
+    constants: Collection[ir.Var] = (),
+    prologue: NormPrologue | None = None,
+) -> CpuGemmConfig | None:
+    """Choose a configuration by the model; ``None`` where no panels of B are packed or read.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The contraction.
+    device : Device
+        A CPU.
+    constants : collection of Var
+        Inputs that are known at compile time.
+    prologue : NormPrologue, optional
+        The program of A's rows.
+    """
+    gemm = _gemm(contraction, device, constants, prologue)
+    return None if gemm is None else gemm.config(default_blocking(gemm.problem, gemm.machine))
+
+
+def configs(
+    contraction: SumOfProducts,
+    device: Device,
+    constants: Collection[ir.Var] = (),
+    prologue: NormPrologue | None = None,
+) -> Iterator[CpuGemmConfig]:
+    """Enumerate configurations that fit registers and caches, each once, the default first.
+
+    Parameters are those of :func:`default`.
+    """
+    gemm = _gemm(contraction, device, constants, prologue)
+    if gemm is None:
+        return
+    chosen = default_blocking(gemm.problem, gemm.machine)
+    yield gemm.config(chosen)
+    for sizes in dict.fromkeys(blockings(gemm.problem, gemm.machine)):
+        if sizes != chosen:
+            yield gemm.config(sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Gemm:
+    """What all configurations of a GEMM share."""
+
+    contraction: SumOfProducts
+    view: GemmView
+    machine: Machine
+    problem: GemmProblem
+    dot: DotProduct | None
+    prologue: NormPrologue | None
+    ragged: RaggedTasks | None
+
+    def config(self, sizes: Blocking) -> CpuGemmConfig:
+        """Make the configuration of a blocking."""
+        view, split = self.view, self.contraction.column_split
+        if split is not None:
+            view = interleave_parts(view, split, sizes.nr // split.count)
+        lanes = self.machine.unit.lanes
+        source = self._b_source(sizes)
+        given = self.contraction, view, sizes, lanes, source, self.dot, self.prologue, self.ragged
+        return CpuGemmConfig(*given)
+
+    def _b_source(self, sizes: Blocking) -> Literal["packed", "copied", "direct"]:
+        if not self.problem.copies:
+            return "packed"
+        m = self.problem.m
+        is_single_tile = m is not None and m <= sizes.mr and self.dot is None
+        outer = [constant(a.extent) for a in self.view.k_axes[:-1]]
+        panel = math.prod(d or 1 for d in outer) * sizes.kc * sizes.nr
+        fits = None not in outer and panel <= self.machine.panel
+        return "direct" if self.problem.n is not None and (is_single_tile or not fits) else "copied"
+
+
+def _gemm(
+    contraction: SumOfProducts,
+    device: Device,
+    constants: Collection[ir.Var],
+    prologue: NormPrologue | None,
+) -> _Gemm | None:
+    ragged = ragged_tasks(contraction)
+    contraction = contraction if ragged is None else ragged.contraction
+    view = gemm_view(contraction, allows_symbolic=True)
+    if view is None:
+        return None
+    is_packed = packable(contraction, view, constants) is not None
+    if not (view.m_axes or is_packed):
+        return None
+    machine = Machine.of(device, DataType(contraction.dtype).bits)
+    dot = dot_product(contraction, view, is_packed, device) if prologue is None else None
+    if dot is not None:
+        view = dot.groups(view)
+    split, lanes, panels = contraction.column_split, machine.unit.lanes, view
+    widths = tuple(range(1, MAX_VECTORS + 1))
+    if split is not None:
+        panels = interleave_parts(view, split, lanes)
+        fitting = (v for v in widths if split.width % (v * lanes) == 0)
+        widths = tuple(split.count * v for v in fitting if split.count * v <= MAX_VECTORS)
+        if not widths:
+            return None
+    problem = GemmProblem(
+        m=_extent(view.m_axes),
+        n=constant(panels.n_axes[-1].extent),
+        k=constant(view.k_axes[-1].extent),
+        batch=_extent((*view.batch, *panels.n_axes[:-1])),
+        whole_k=len(view.k_axes) > 1,
+        vectors=widths,
+        copies=not is_packed,
+        norm_k=None if prologue is None else prologue.k,
+    )
+    return _Gemm(contraction, view, machine, problem, dot, prologue, ragged)
+
+
+def _extent(axes: Collection[Axis]) -> int | None:
+    return constant(product([a.extent for a in axes]))
+
+
+def blockings(problem: GemmProblem, machine: Machine) -> Iterator[Blocking]:
+    """Enumerate sizes that fit the registers and caches: what a tuner may measure.
+
+    Parameters
+    ----------
+    problem : GemmProblem
+        The GEMM.
+    machine : Machine
+        The CPU.
+    """
+    unit, k = machine.unit, problem.k
+    rows, partial = problem.m or MC, machine.copied if problem.copies else machine.panel
+    fastest = min(
+        cycles_of(mr, vectors) / (mr * vectors)
+        for vectors in problem.vectors
+        for mr in range(1, min(MAX_MR, unit.rows(vectors), rows) + 1)
+    )
+    for vectors in problem.vectors:
+        nr = vectors * unit.lanes
+        most, columns = machine.panel // nr, math.ceil((problem.n or SYMBOLIC * nr) / nr)
+        depths = [most]
+        if k is not None:
+            fewest = 1 if problem.whole_k else max(1, math.ceil(k / most))
+            times = (1,) if problem.whole_k else PASSES
+            depths = list(dict.fromkeys(math.ceil(k / (fewest * n)) for n in times))
+        for mr in range(1, min(MAX_MR, unit.rows(vectors), rows) + 1):
+            if cycles_of(mr, vectors) > SLOWER * fastest * mr * vectors:
+                continue
+            tiles = math.ceil(rows / mr)
+            for kc, height in itertools.product(depths, PART_TILES):
+                mc = min(height, tiles) * mr
+                if height > tiles or mc * kc * 4 > machine.l2_bytes:
+                    continue
+                for parts, panels in itertools.product(_halves(tiles // height), _halves(columns)):
+                    if problem.norm_k is not None and parts > 1:
+                        continue
+                    in_passes = k is None or kc < k
+                    sums = mc * parts * panels * nr if in_passes else 0
+                    copied = kc * panels * nr if problem.copies else 0
+                    if sums <= partial and copied <= machine.copied:
+                        yield Blocking(mr, nr, mc * parts, mc, panels, kc)
+
+
+def _halves(count: int) -> Iterator[int]:
+    """Yield a number, half of it, and so on."""
+    while count:
+        yield count
+        count //= 2

@@ -1,0 +1,282 @@
+"""Dot-product instructions of CPUs: each lane adds several products of adjacent k.
+
+AVX512-VNNI multiplies four bytes of each lane of one vector by four of the other and adds them to
+an int32; AVX512-BF16 does so with two bfloat16 and a float32. To a register tile, such a group of k
+is one element of 32 bits, which is broadcast from A and packed or copied from B.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+
+from ...._tvm.bf16 import dot_bf16, with_dot_bf16
+from ....core.expressions import load
+from ....core.loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
+from ....device import Device
+from ....program.stage import Axis
+from ...cpu.register_tile import Element, VectorUnit, with_prefetch
+from ..problem.gemm_view import GemmView
+from ..problem.sum_of_products import SumOfProducts
+
+WORD = 32  # bits of a group of k, and of an accumulator
+BYTES = ("int8", "uint8")
+SIGNS = -0x7F7F7F80  # the sign bits of a word's bytes: 0x80808080
+
+
+@dataclass(frozen=True)
+class DotProduct(ABC):
+    """An instruction, for a GEMM.
+
+    Attributes
+    ----------
+    lanes : int
+        Of a vector of accumulators.
+    a_dtype, b_dtype : str
+        Types of the operands' elements.
+    axis : Axis
+        The axis of K that is split into groups.
+    a : PrimExpr
+        A, cast to the accumulators' type.
+    """
+
+    lanes: int
+    a_dtype: str
+    b_dtype: str
+    axis: Axis
+    a: ir.Expr
+
+    @property
+    def group(self) -> int:
+        """Number of k in a group."""
+        return WORD // tirx.const(0, self.a_dtype).ty.dtype.bits
+
+    @property
+    def offset(self) -> int:
+        """The compensation for every element of a row of A."""
+        return 0
+
+    @abstractmethod
+    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """Add a word of A times a vector of words of B to accumulators."""
+
+    def around(self, body: tirx.Stmt) -> tirx.Stmt:
+        """Wrap a kernel's body in the declarations that the instruction needs."""
+        return body
+
+    def groups(self, view: GemmView) -> GemmView:
+        """View K in groups; a group of A or of B is one word, padded with zeros."""
+        axis = Axis(tirx.Var("group", "int64"), ceildiv(self.axis.extent, self.group))
+        a = self.word(uncast(view.a), axis.var)
+        b = self.word(uncast(view.b), axis.var)
+        if self.offset:
+            b = tirx.bitwise_xor(b, tirx.const(SIGNS, "int32"))
+        return replace(view, k_axes=(*view.k_axes[:-1], axis), a=a, b=b)
+
+    def accumulate(
+        self,
+        sums: ir.Var,
+        extent: ir.Expr | int,
+        left: Element,
+        right: Element,
+        prefetched: Callable[[ir.Expr], ir.Expr | None] = lambda k: None,
+    ) -> tirx.Stmt:
+        """Add all groups below an extent to a tile, like :func:`register_tile.accumulate`."""
+        rows, columns = (int(d) for d in sums.ty.shape)
+
+        def add(i: ir.Expr, k: ir.Expr, start: int) -> tirx.Stmt:
+            where = [i, tirx.Ramp(index(start), index(1), self.lanes)]
+            value = self.add(load(sums, where), left(i, k), right(k, where[-1]))
+            return tirx.BufferStore(sums, value, where)
+
+        def row(i: ir.Expr, k: ir.Expr) -> tirx.Stmt:
+            return sequence([add(i, k, start) for start in range(0, columns, self.lanes)])
+
+        def step(k: ir.Expr) -> tirx.Stmt:
+            rows_ = unrolled("i", rows, lambda i: row(i, k))
+            return with_prefetch(prefetched(k), rows_)
+
+        return loop("k", extent, step)
+
+    def word(self, operand: ir.Expr, group: ir.Var) -> ir.Expr:
+        """Join a group of an operand, its first k in the lowest bits; zeros beyond the last."""
+        extent = index(self.axis.extent)
+
+        def join(count: int, inside: Callable[[ir.Expr], ir.Expr] | None = None) -> ir.Expr:
+            word: ir.Expr | None = None
+            for j in range(count):
+                term = group * self.group + j
+                part: ir.Expr = substitute(operand, {self.axis.var: term})
+                part = tirx.Cast("int32", tirx.reinterpret(f"uint{WORD // self.group}", part))
+                if j:
+                    part = tirx.shift_left(part, tirx.const(j * WORD // self.group, "int32"))
+                if inside is not None:
+                    part = tirx.if_then_else(inside(term), part, tirx.const(0, "int32"))
+                word = part if word is None else tirx.bitwise_or(word, part)
+            return tirx.const(0, "int32") if word is None else word
+
+        size = constant(extent)
+        whole = join(self.group)
+        if size is not None and size % self.group == 0:
+            return whole
+        if size is not None:
+            rest = join(size % self.group)
+        else:
+            rest = join(self.group, lambda term: term < extent)
+        full = tirx.floordiv(extent, index(self.group))
+        return tirx.if_then_else(group < full, whole, rest)
+
+
+class VnniDot(DotProduct):
+    """Bytes, added to int32: vpdpbusd.
+
+    It multiplies unsigned by signed bytes. Where A and B are both signed or both unsigned, B's sign
+    bits are flipped when it is packed or copied, which adds or subtracts 128. The accumulators of a
+    row start from the compensation: -128 or 128 times the sum of A's row. int32 wraps around, so
+    that this is exact.
+    """
+
+    @property
+    def offset(self) -> int:
+        """The compensation of flipped sign bits."""
+        if self.a_dtype != self.b_dtype:
+            return 0
+        return -128 if self.a_dtype == "int8" else 128
+
+    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """Call the instruction; the unsigned operand comes first."""
+        operands = [tirx.Broadcast(left, self.lanes), right]
+        if self.a_dtype == "int8":
+            operands.reverse()
+        count = self.lanes * self.group
+        unsigned, signed = (f"{dtype}x{count}" for dtype in ("uint8", "int8"))
+        return tirx.call_llvm_pure_intrin(
+            f"int32x{self.lanes}",
+            f"llvm.x86.avx512.vpdpbusd.{WORD * self.lanes}",
+            sums,
+            tirx.reinterpret(unsigned, operands[0]),
+            tirx.reinterpret(signed, operands[1]),
+        )
+
+
+class Bf16Dot(DotProduct):
+    """Pairs of bfloat16, added to float32: vdpbf16ps."""
+
+    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """Call the instruction."""
+        return dot_bf16(sums, tirx.Broadcast(left, self.lanes), right)
+
+    def around(self, body: tirx.Stmt) -> tirx.Stmt:
+        """Define what is called."""
+        return with_dot_bf16(body, self.lanes)
+
+
+class EmulatedBf16Dot(DotProduct):
+    """Pairs of bfloat16 without an instruction: each is the upper half of a float32."""
+
+    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """Multiply and add twice."""
+        for half in (self._low, self._high):
+            sums = sums + tirx.Broadcast(half(left), self.lanes) * half(right)
+        return sums
+
+    def _low(self, word: ir.Expr) -> ir.Expr:
+        return self._float(tirx.shift_left(word, _like(word, 16)))
+
+    def _high(self, word: ir.Expr) -> ir.Expr:
+        return self._float(tirx.bitwise_and(word, _like(word, -0x10000)))
+
+    def _float(self, word: ir.Expr) -> ir.Expr:
+        return tirx.reinterpret(str(word.ty.dtype).replace("int", "float"), word)
+
+
+def _like(word: ir.Expr, value: int) -> ir.Expr:
+    lanes = word.ty.dtype.lanes
+    number = tirx.const(value, "int32")
+    return number if lanes == 1 else tirx.Broadcast(number, lanes)
+
+
+def dot_product(
+    contraction: SumOfProducts, view: GemmView, is_packed: bool, device: Device
+) -> DotProduct | None:
+    """Choose a CPU's instruction for a product; ``None`` where it has none.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product.
+    view : GemmView
+        The product as GEMMs.
+    is_packed : bool
+        Whether B is a packed constant. Panels that a task copies cannot hold K of several axes;
+        and without an instruction for bfloat16 copying them as float32 is 5 to 12 % faster
+        (measured), while a packed constant of half the size pays.
+    device : Device
+        The CPU.
+    """
+    if len(view.k_axes) > 1 and not is_packed:
+        return None
+    a, b = (str(uncast(x).ty.dtype) for x in (view.a, view.b))
+    given = a, b, view.k_axes[-1], view.a
+    if contraction.dtype == "int32" and a in BYTES and b in BYTES:
+        bits = device.vnni_bits
+        found: DotProduct | None = None if bits is None else VnniDot(bits // WORD, *given)
+    elif contraction.dtype == "float32" and a == b == "bfloat16":
+        lanes = VectorUnit.of(device).lanes
+        found = EmulatedBf16Dot(lanes, *given) if is_packed else None
+        if device.dpbf16_bits is not None:
+            found = Bf16Dot(device.dpbf16_bits // WORD, *given)
+    else:
+        return None
+    k = constant(view.k_axes[-1].extent)
+    return None if found is None or (k is not None and k < found.group) else found
+
+
+def uncast(operand: ir.Expr) -> ir.Expr:
+    """Take lossless casts of bytes and of bfloat16 off an operand."""
+    core = operand
+    while isinstance(core, tirx.Cast) and str(core.ty.dtype) in ("int16", "int32", "float32"):
+        core = core.value
+    dtype, narrow = str(operand.ty.dtype), str(core.ty.dtype)
+    keeps = narrow in BYTES if dtype == "int32" else narrow == "bfloat16"
+    return core if keeps else operand
+
+
+# Dot products of pairs of int16 on x86: pmaddwd, for bytes where there is no VNNI.
+#
+#     pairs = pmaddwd(a, b)        a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1], of products of int16
+#     sums += pairs
+#
+# Of bytes both are exact. It takes as many instructions as float32 takes for the same products, and
+# a quarter of those of products of int32, which are two or three of Intel's each.
+#: LLVM's name by the width of vectors.
+INTRINSICS = {
+    128: "llvm.x86.sse2.pmadd.wd",
+    256: "llvm.x86.avx2.pmadd.wd",
+    512: "llvm.x86.avx512.pmaddw.d.512",
+}
+
+
+@dataclass(frozen=True)
+class Int16Dot(DotProduct):
+    """Pairs of int16, added to int32."""
+
+    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """Multiply and add pairs, and add them."""
+        pairs = f"int16x{self.lanes * self.group}"
+        products = tirx.call_llvm_pure_intrin(
+            f"int32x{self.lanes}",
+            INTRINSICS[self.lanes * WORD],
+            tirx.reinterpret(pairs, tirx.Broadcast(left, self.lanes)),
+            tirx.reinterpret(pairs, right),
+        )
+        return sums + products
+
+
+def has_int16_dot(device: Device, lanes: int) -> bool:
+    """Whether a CPU has the instruction for vectors of so many int32."""
+    bits = lanes * WORD
+    return bits in INTRINSICS and bits <= (device.int16_dot_bits or 0)

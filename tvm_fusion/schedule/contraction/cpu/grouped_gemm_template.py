@@ -1,0 +1,106 @@
+"""The template of grouped GEMM on CPUs: products of different operands in one launch.
+
+    tasks in parallel, those of one product after those of another, then those of other maps:
+      a task of that product's GEMM: its panels of B, its rows, its epilogue      (gemm_loops_cpu)
+
+For small products: waking the threads and waiting for the last one takes as long as they do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ....core.expressions import loads
+from ....core.loops import Body, add, block, choose, index, sequence, tasks
+from ....core.template import Claim, Emission, Refusal, Template
+from ....core.untouched import SCHEDULED
+from ....device import Device
+from ....ecg.graph import Graph, Operator
+from ....program.group import Group
+from ...cpu.schedule import VectorRegisters
+from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
+from ...index.estimate import flops, points, traffic
+from ..problem.grouped_products import GroupedProducts, concat_proposals, products_of
+from ..problem.template import constants_of
+from .config import default
+from .kernel import gemm_tasks, operand_b
+from .packed_weights import PackedB
+from .template import SMALL, TILE, scattered
+
+
+class GroupedGemm(Template):
+    """Small products that need nothing of each other, each with its own operands and epilogue."""
+
+    name = "grouped_gemm"
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim GEMMs whose results are maps of one of them each, or concatenations of such."""
+        if device.kind != "llvm":
+            return Refusal("not_mine", "This template is for CPUs.")
+        found = products_of(group)
+        if isinstance(found, Refusal):
+            return found
+        if any(flops(part) > SMALL for part in found.stages):
+            return Refusal("large_products", "The products take far longer than a launch.")
+        constants = constants_of(group)
+        gemms = [default(x, device, constants) for x in found.contractions]
+        whole = [gemm for gemm in gemms if gemm is not None and gemm.dot is None]
+        if len(whole) < len(gemms):
+            return Refusal("no_gemm", "Some of the products are no floating-point GEMMs.")
+        packed = [b.source for b in map(operand_b, whole) if isinstance(b, PackedB)]
+        if any(_readers(found, source) > 1 for source in packed):
+            return Refusal("shared_weight", "Two of the products would pack the same constant.")
+        maps = ElementwiseCpuConfig.of(found.others, VectorRegisters.of(device))
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, found.everything),
+            flops=flops(found.everything)
+            + sum(scattered(x, x.stage.axes[-1:]) for x in found.contractions),
+            parallelism=sum(math.ceil(points(x.stage) / TILE) for x in found.contractions),
+            details={"gemms": whole, "maps": maps},
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Make the kernel: one loop over the tasks of all products, and of maps beside them."""
+        group, program, maps = claim.group, claim.group.program, claim.details["maps"]
+        made = [gemm_tasks(gemm, target) for gemm in claim.details["gemms"]]
+        packed = {b.source: b for _, b in made if isinstance(b, PackedB)}
+        loops: list[tirx.Stmt] = [one for one, _ in made]
+        if maps.stages:
+            loops.append(maps_cpu(maps))
+        inputs = [packed[x].buffer if x in packed else x for x in program.inputs]
+        params = [*inputs, *program.scalars, *program.outputs]
+        func = tirx.PrimFunc(params, block("root", _one_after_another(loops)))
+        func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
+        packing = {n: packed[x].packing() for n, x in enumerate(program.inputs) if x in packed}
+        return Emission(Emission.one(func, group).kernels, (), packing)
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name concatenations with the small products that they alone read."""
+        return concat_proposals(graph, SMALL) if device.kind == "llvm" else ()
+
+
+def _readers(found: GroupedProducts, source: ir.Var) -> int:
+    """Count the products and maps that read a buffer."""
+    parts = (*found.stages, found.others)
+    values = [[v for s in part for v in s.values] for part in parts]
+    return sum(any(x.source.same_as(source) for v in part for x in loads(v)) for part in values)
+
+
+def _one_after_another(loops: list[tirx.Stmt]) -> tirx.For:
+    """Run the tasks of all loops in one."""
+
+    def piece(one: tirx.Stmt) -> tuple[ir.Expr, Body]:
+        if not isinstance(one, tirx.For):
+            return index(1), lambda task: one
+        return one.extent, lambda task: sequence([tirx.Bind(one.loop_var, task), one.body])
+
+    pieces = [piece(one) for one in loops]
+    is_parallel = any(getattr(one, "kind", None) == tirx.ForKind.PARALLEL for one in loops)
+    return tasks(add(count for count, _ in pieces), lambda task: choose(task, pieces), is_parallel)

@@ -1,0 +1,246 @@
+"""GEMM on a CPU, after Goto and van de Geijn: register tiles over packed panels of B.
+
+    tasks in parallel: (batch, chunk of panels, block of block_m rows); adjacent tasks share B
+      rows in groups that each have a B: those of the task's group            (ragged_rows_cpu)
+      norm prologue: rows of the block are normalized into a buffer           (operand_a_cpu)
+      for pass over K, of kc:
+        copy panels of B [panels][kc][nr], unless packed at compile time      level 2 cache
+        for part of mc rows of the block:
+          for panel:                                                          (gemm_loops_cpu)
+            for tile of mr rows:                                              (gemm_tile_cpu)
+              acc[mr][nr] = 0, or partial sums of the pass before             registers
+              for k in kc:  acc += broadcast A[mr, k] * B[k, nr];  prefetch the next panel
+              last pass: epilogue; else keep partial sums                     (epilogue_cpu)
+
+With a dot-product instruction (VNNI, BF16), a group of k is one 32-bit element of A and of B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ....core.loops import (
+    block,
+    ceildiv,
+    constant,
+    coordinates,
+    index,
+    loop,
+    product,
+    sequence,
+    simplified,
+    tasks,
+    when,
+)
+from ....core.untouched import SCHEDULED
+from ....program.program import Program
+from ...cpu.schedule import PARALLEL_WORK
+from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
+from .config import CpuGemmConfig
+from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
+from .operand_b import CopiedB, DirectB, OperandB, Panel, by_columns
+from .packed_weights import PackedB
+from .tile import GemmTile
+
+
+def gemm_cpu(
+    program: Program,
+    config: CpuGemmConfig,
+    target: Target,
+    others: Sequence[ElementwiseCpuConfig] = (),
+    buffers: Sequence[ir.Var] = (),
+) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
+    """Make the kernel, and the functions that pack constants, by position among the inputs.
+
+    Parameters
+    ----------
+    program : Program
+        Its program.
+    config : CpuGemmConfig
+        The configuration.
+    target : Target
+        A CPU, for the rows of a norm prologue.
+    others : sequence of ElementwiseCpuConfig
+        Maps that read nothing of the product, such as the other parts of a concatenation: loop
+        nests of their own.
+    buffers : sequence of Var
+        Those of operands that such maps write.
+    """
+    body, b = gemm_tasks(config, target)
+    body = body if config.dot is None else config.dot.around(body)
+    body = sequence([*(maps_cpu(maps) for maps in others), body])
+    packed = {b.source: b.buffer} if isinstance(b, PackedB) else {}
+    inputs = [packed.get(x, x) for x in program.inputs]
+    func = tirx.PrimFunc(
+        [*inputs, *program.scalars, *program.outputs], block("root", body, list(buffers))
+    )
+    func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
+    packing = {}
+    if isinstance(b, PackedB):
+        packing[program.inputs.index(b.source)] = b.packing()
+    return func, packing
+
+
+def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.For, OperandB]:
+    """Write the loop over the tasks of a GEMM, and tell how it reads B."""
+    view, b = config.view, operand_b(config)
+    a: OperandA = DirectA(view)
+    if config.prologue is not None:
+        a = NormalizedA(view, config.prologue, config.sizes.block_m, target)
+    return GemmLoops(config, a, b).tasks(), b
+
+
+def operand_b(config: CpuGemmConfig) -> OperandB:
+    """Read B as the configuration says."""
+    view, sizes = config.view, config.sizes
+    if config.b_source == "packed":
+        return PackedB(view, sizes.nr)
+    if config.b_source == "direct":
+        return DirectB(view, sizes.nr)
+    return CopiedB(view, sizes.nr, sizes.kc, sizes.panels)
+
+
+# Loops of a GEMM on a CPU around a register tile (see gemm_cpu for the whole kernel).
+#
+# A task makes some panels of columns of one block of rows. It passes over K in steps of kc, so that
+# a panel stays in the level-2 cache, and keeps partial sums between passes in a buffer of its own.
+class GemmLoops:
+    """The loops around a register tile, from tasks inwards.
+
+    Parameters
+    ----------
+    config : CpuGemmConfig
+        The configuration.
+    a, b : OperandA, OperandB
+        How the operands are read.
+    """
+
+    def __init__(self, config: CpuGemmConfig, a: OperandA, b: OperandB) -> None:
+        view, sizes = config.view, config.sizes
+        self._view, self._sizes = view, sizes
+        self._a, self._b, self._ragged = a, b, config.ragged
+        self._m = a.rows
+        self._n = index(view.n_axes[-1].extent)
+        self._k = index(view.k_axes[-1].extent)
+        cut = len(view.k_axes) == 1 and constant(self._k) != sizes.kc
+        self._passes = _passes(self._k, sizes.kc) if cut else index(1)
+        self._tile = GemmTile(config, a, b, self._passes)
+
+    def tasks(self) -> tirx.For:
+        """Write the parallel loop; consecutive tasks share columns, so that a thread reuses B."""
+        view, sizes = self._view, self._sizes
+        around = (*view.batch, *view.n_axes[:-1])
+        panels = ceildiv(self._n, sizes.nr)
+        chunks = ceildiv(panels, sizes.panels)
+        ragged, of_around = self._ragged, [a.extent for a in around]
+        blocks = ceildiv(self._m if ragged is None else ragged.most, sizes.block_m)
+        if ragged is not None:
+            of_around = [ragged.extent(a) for a in around]
+        extents = [*of_around, chunks, blocks]
+
+        def task(number: ir.Expr) -> tirx.Stmt:
+            *place, chunk, row_block = coordinates(number, extents)
+            where = dict(zip((a.var for a in around), place, strict=True))
+            buffers = [*self._a.buffers(), *self._b.buffers()]
+            buffers += self._tile.task_buffers
+            first = chunk * sizes.panels
+            count = _block_of(sizes.panels, panels, first)
+
+            start = row_block * sizes.block_m
+            whole = RowBlock(where, start, index(0), index(0), self._k)
+
+            def one_pass(number: ir.Expr) -> tirx.Stmt:
+                first_k = number * sizes.kc
+                k = _block_of(sizes.kc, self._k, first_k)
+                if constant(self._passes) == 1:
+                    k = self._k
+                panel = Panel(where, first, index(0), first_k, k, None)
+
+                def part(n: ir.Expr) -> tirx.Stmt:
+                    slot = n * sizes.mc
+                    rows = RowBlock(where, start + slot, slot, first_k, k)
+                    return loop("panel", count, lambda n: self._panel(rows, panel, n, number))
+
+                parts = loop("part", sizes.block_m // sizes.mc, part)
+                return _both(self._b.fill(panel, count), parts)
+
+            def row_place(i: ir.Expr) -> dict[ir.Var, ir.Expr]:
+                return {**where, **self._a.row_place(tirx.min(start + i, self._m - 1))}
+
+            begin = self._tile.begin_task(row_place)
+            body = sequence([*begin, loop("pass", self._passes, one_pass)])
+            made = block("task", _both(self._a.fill(whole), body), buffers)
+            if ragged is None:
+                return made
+            return ragged.task(where, chunk, (start, sizes.block_m), made)
+
+        work = constant(product([*extents, sizes.block_m * sizes.nr, self._k]))
+        return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
+
+    def _panel(self, rows: RowBlock, first: Panel, n: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
+        """Write one panel; the last one may be narrower."""
+        one = replace(first, number=first.number + n, slot=n)
+        return by_columns(
+            self._view,
+            self._sizes.nr,
+            one.number,
+            lambda columns: self._tiles(rows, replace(one, columns=columns), pass_),
+        )
+
+    def _tiles(self, rows: RowBlock, panel: Panel, pass_: ir.Expr) -> tirx.Stmt:
+        """Write all tiles of some rows; the last one may have fewer."""
+        sizes = self._sizes
+        size = constant(self._m)
+        most = sizes.mc // sizes.mr
+        first = simplified(tirx.floordiv(rows.start, index(sizes.mr)))
+        full = tirx.floordiv(self._m, index(sizes.mr))
+        full = full if size is None else index(size // sizes.mr)
+        here = tirx.min(index(most), full - first)
+        if size is not None and size % sizes.block_m == 0:
+            here = index(most)  # no block has fewer
+
+        def tile(number: ir.Expr, height: int, clamp: bool) -> tirx.Stmt:
+            offset = number * sizes.mr
+            return self._tile.stmt(rows, panel, offset, height, clamp, pass_)
+
+        stmts: list[tirx.Stmt] = []
+        if size is None or size >= sizes.mr:
+            # Rows beyond the last full tile make the count negative: no trips.
+            stmts.append(loop("tile", here, lambda n: tile(n, sizes.mr, False)))
+        if size is None:
+            last = full * sizes.mr - rows.start
+            inside = tirx.And(last >= 0, last < sizes.mc)
+            inside = tirx.And(inside, full * sizes.mr < self._m)
+            stmts.append(when(inside, tile(tirx.floordiv(last, sizes.mr), sizes.mr, True)))
+        elif size % sizes.mr:
+            last = full - first
+            rest = tile(last, size % sizes.mr, False)
+            inside = tirx.And(last >= 0, last < most)
+            if size <= sizes.mc:
+                inside = tirx.const(True)
+            stmts.append(when(inside, rest))
+        return sequence(stmts)
+
+
+def _both(first: tirx.Stmt | None, second: tirx.Stmt) -> tirx.Stmt:
+    return second if first is None else sequence([first, second])
+
+
+def _passes(k: ir.Expr, kc: int) -> ir.Expr:
+    """Count the passes over K; where K is empty, one pass stores the zeros."""
+    count = ceildiv(k, kc)
+    return count if constant(count) is not None else tirx.max(count, index(1))
+
+
+def _block_of(size: int, extent: ir.Expr, start: ir.Expr) -> ir.Expr:
+    """Give the length of a block of an axis: the last one may be shorter."""
+    whole = constant(extent)
+    if whole is not None and whole % size == 0:
+        return index(size)
+    if whole is not None and whole < size:
+        return index(whole)
+    return tirx.min(index(size), extent - start)

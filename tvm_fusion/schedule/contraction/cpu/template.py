@@ -1,0 +1,170 @@
+"""Contractions on CPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+
+from tvm import DataType, ir
+from tvm.target import Target
+
+from ....core.expressions import call_name, is_expensive
+from ....core.loops import find
+from ....core.template import Claim, Config, Emission, Refusal
+from ....device import Device
+from ....ecg.graph import Operator
+from ....ecg.work import at
+from ....program.group import Group
+from ....program.layouts import is_layout_map
+from ....program.program import Program
+from ....program.stage import Axis, Stage
+from ...elementwise.cpu import ElementwiseCpuConfig
+from ...index.address import lies_along
+from ...index.estimate import flops, operations, points, traffic
+from ...index.strides import SCATTER, strided_access_cost
+from ..problem.concat_epilogue import concat_epilogue
+from ..problem.prim_func import MaterializedOperand
+from ..problem.ragged_rows import ragged_rows
+from ..problem.results import elsewhere
+from ..problem.sum_of_products import SumOfProducts, analyse, reuses_operands
+from ..problem.template import (
+    RECOMPUTE_FACTOR,
+    Contraction,
+    constants_of,
+    has_convolution,
+    has_prologue,
+)
+from .config import CpuGemmConfig, configs
+from .emit import CpuContractionConfig, contraction_cpu, is_strided
+from .tuning import blockings, with_blocking
+from .unpacked_split import refuse_unpacked_split, unpacked_split
+
+PROLOGUE = 2  # operations on an operand's element, of which a vector meets a few vectors of sums
+TILE = 256  # accumulators of one tile, roughly
+SMALL = 1 << 23  # operations: about 50 microseconds of two cores
+
+
+class CpuContraction(Contraction):
+    """Contractions on a CPU; padded and strided operands of convolutions are materialized first."""
+
+    def _claim(
+        self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
+    ) -> Claim | Refusal:
+        if any(v.producer is not None and is_layout_map(v.producer.func) for v in group.outputs):
+            # Lanes of channels would be scattered: ShuffleNet took 123 ms so.
+            sentence = "Results are blocks of channels, which direct convolutions write."
+            return Refusal("blocked_results", sentence)
+        contraction, concat = analyse(program, stages), None
+        if isinstance(contraction, Refusal):
+            first = contraction
+            concat = None if has_convolution(group) else concat_epilogue(stages)
+            contraction = first if concat is None else analyse(program, concat.stages)
+            if isinstance(contraction, Refusal):
+                return first
+        refusal = refuse_unpacked_split(group, contraction)
+        if refusal is not None:
+            return refusal
+        config = CpuContractionConfig.of(program, contraction, device, constants_of(group))
+        if contraction.column_split is not None and config.gemm is None:
+            return unpacked_split(contraction)
+        if concat is not None:
+            if config.gemm is None:
+                return elsewhere(concat.others[0], contraction.stage)
+            maps = ElementwiseCpuConfig.of(concat.others, config.registers)
+            config = replace(config, others=(maps,))
+            stages = (*concat.stages, *concat.others)
+        written = config.written
+        copied = sum(
+            points(x.stage) * DataType(str(x.buffer.ty.dtype)).itemsize for x in config.operands
+        )
+        tile = TILE if reuses_operands(contraction) else 1
+        if config.gemm is not None and (ragged := ragged_rows(contraction)) is not None:
+            contraction = ragged[0]  # each row is multiplied by the matrix of its own group
+            stages = tuple(s if s.is_map else contraction.stage for s in stages)
+        return Claim(
+            self,
+            group,
+            launches=1 + len(written) + len(config.others),
+            bytes=traffic(group, stages) + 2 * copied,
+            flops=flops(stages) * _slowdown(group, contraction, config.operands)
+            + scattered(contraction, contraction.stage.axes[-1:])
+            + sum(strided_access_cost(x.stage, x.axes[-1:]) for x in config.operands),
+            parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
+            details={"config": config},
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Make the kernel of the claimed configuration."""
+        func, packing = contraction_cpu(claim.details["config"], target)
+        return replace(Emission.one(func, claim.group), packing=packing)
+
+    def kind(self, claim: Claim) -> Hashable:
+        """Let small GEMMs of any shapes be tried in one launch (:mod:`.grouped_gemm_template`)."""
+        config: CpuContractionConfig = claim.details["config"]
+        is_gemm = config.gemm is not None and not config.others and claim.flops <= SMALL
+        if not is_gemm or has_convolution(claim.group):
+            return super().kind(claim)
+        return "small GEMM"
+
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate the blockings of a GEMM; other contractions have no choices."""
+        return blockings(_gemms(claim, device))
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give a claimed GEMM another blocking."""
+        return with_blocking(claim, config, _gemms(claim, device))
+
+    def _takes(self, expanded: Sequence[Operator]) -> bool:
+        return not any(op.flops for op in expanded)
+
+
+def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:
+    config: CpuContractionConfig = claim.details["config"]
+    if config.gemm is None:
+        return iter(())
+    return configs(config.contraction, device, constants_of(claim.group))
+
+
+def _slowdown(
+    group: Group, contraction: SumOfProducts, written: Sequence[MaterializedOperand]
+) -> int:
+    """Weigh producers that the sum evaluates again and again, or makes it read across."""
+    if not has_prologue(group):
+        return 1
+    padded = [x.operand for x in written if x.is_padded]
+    if any(_choices(operand) > 1 for operand in padded):
+        return RECOMPUTE_FACTOR  # the copy is not vectorized, as it is for padding alone
+    for operand in (contraction.left, contraction.right):
+        if any(operand.same_as(other) for other in padded):
+            continue  # computed once, into the padded copy
+        if is_expensive(operand) or operations(operand) > PROLOGUE or _choices(operand):
+            return RECOMPUTE_FACTOR
+        if reuses_operands(contraction) and is_strided(contraction, operand):
+            return RECOMPUTE_FACTOR
+    return 1
+
+
+def scattered(contraction: SumOfProducts, columns: Sequence[Axis]) -> int:
+    """Count the operations that scattered stores of a tile's results are worth.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The contraction.
+    columns : sequence of Axis
+        Vectors of sums run along the last of them.
+    """
+    if not reuses_operands(contraction) or not columns:
+        return 0
+    column = columns[-1]
+    sums = points(contraction.stage)
+    return SCATTER * sum(
+        min(sums, math.prod(at(d) for d in r.buffer.ty.shape))
+        for r in contraction.results
+        if not lies_along(r.buffer, r.indices, column)
+    )
+
+
+def _choices(expr: ir.Expr) -> int:
+    return sum(call_name(call) == "if_then_else" for call in find(expr, ir.Call))

@@ -1,0 +1,129 @@
+"""The template of grouped GEMM on GPUs: small products of different operands in one launch.
+
+Products that leave most multiprocessors idle take little longer together than the longest of them
+does alone. What one launch takes is estimated beside a launch of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from tvm import ir
+from tvm.target import Target
+
+from ....core.loops import constant
+from ....core.template import Claim, Emission, Refusal, Template
+from ....device import Device
+from ....ecg.graph import Graph, Operator
+from ....program.group import Group
+from ...gpu.launch import PREFETCHED
+from ...index.estimate import flops, traffic
+from ..copies.implicit_gemm import with_stored_columns
+from ..mma.grouped_choice import grouped_tiles, has_few_sums
+from ..mma.grouped_kernel import GroupedGemmConfig, grouped_gemm_gpu
+from ..mma.model import RATES, memory_clocks
+from ..mma.unaligned_tiles import unaligned_clocks, unaligned_operands
+from ..problem.grouped_products import concat_proposals, products_of
+from ..problem.sum_of_products import SumOfProducts
+from ..problem.template import constants_of
+from ..tile.problem import gemm_problem, gemm_sizes
+from ..wgmma.config import WgmmaConfig
+from .forms import behind_aligned_rows, is_gathered
+from .space import GpuGemmProblem, clocks
+
+# What one launch may take of the clocks of a launch of each. The model was fitted to calls inside
+# CUDA graphs, and is off by 9 %: twice the error of a ratio is saved at least. On an H200 six
+# groups took 0.43 to 0.74 of their products' launches (estimated 0.47 to 0.71), two that are
+# refused 0.92 and 1.01 (0.98 and 0.92).
+MOST_OF_SEPARATE = 0.75
+MOST_PRODUCTS = 8  # of a kernel: nvcc takes about a second for each
+MOST_FLOPS = 1 << 32  # of products whose concatenation is proposed
+
+
+class GpuGroupedGemm(Template):
+    """Small products that need nothing of each other, each with its own operands and epilogue."""
+
+    name = "grouped_gemm"
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim GEMMs for tensor cores that leave the device idle if launched one by one."""
+        found = products_of(group)
+        if isinstance(found, Refusal):
+            return found
+        if len(found.contractions) > MOST_PRODUCTS:
+            sentence = f"A kernel has code for each product, of which it takes {MOST_PRODUCTS}."
+            return Refusal("too_many_products", sentence)
+        constants = constants_of(group)
+        products = [with_stored_columns(x, constants) for x in found.contractions]
+        stages = [*(x.stage for x in products), *found.others]
+        if any(constant(a.extent) is None for stage in stages for a in stage.axes):
+            return Refusal("symbolic_extent", "The number of blocks of a product is symbolic.")
+        if not has_few_sums(stages, device):
+            return Refusal("large_products", "The products keep the device busy one by one.")
+        problems = [gemm_problem(x, device) for x in products]
+        tiled = [p for p in problems if p is not None and not is_gathered(p)]
+        each = [_separate_clocks(x, constants, device) for x in products]
+        if len(tiled) < len(problems) or None in each:
+            sentence = "Tensor cores cannot compute some of the products, or only from copies."
+            return Refusal("no_gemm", sentence)
+        separate = sum(estimate or 0.0 for estimate in each)
+        chosen = grouped_tiles(tiled, device)
+        if chosen is None:
+            return Refusal(
+                "no_common_block", "No tiles of all products have the same number of threads."
+            )
+        tiles, together = chosen
+        if together > MOST_OF_SEPARATE * separate:
+            return Refusal(
+                "large_products",
+                f"One launch of the products is estimated to take {together / separate:.0%} of the "
+                f"time of a launch of each; more than {MOST_OF_SEPARATE:.0%} are not worth it.",
+            )
+        config = GroupedGemmConfig(tiles, found.others)
+        dtypes = {tile.narrow_dtype for tile in tiles}
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, found.everything),
+            flops=flops(found.everything),
+            parallelism=config.blocks,
+            shared_bytes=config.shared_bytes,
+            registers=config.registers,
+            details={
+                "config": config,
+                "arithmetic": ", ".join(dict.fromkeys(t.arithmetic for t in tiles if t.arithmetic)),
+                "matrix_dtype": dtypes.pop() if len(dtypes) == 1 else "",
+            },
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Make the kernel: blocks of one product behind those of another."""
+        config: GroupedGemmConfig = claim.details["config"]
+        func = grouped_gemm_gpu(claim.group.program, config)
+        weights = config.weights
+        numbers = [n for n, x in enumerate(func.params) if any(x.same_as(w) for w in weights)]
+        return Emission.one(func.with_attr(PREFETCHED, numbers), claim.group)
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name concatenations with the products that they alone read."""
+        return concat_proposals(graph, MOST_FLOPS)
+
+
+def _separate_clocks(
+    contraction: SumOfProducts, constants: Collection[ir.Var], device: Device
+) -> float | None:
+    """Estimate the clocks of a launch of one product, no more than it takes.
+
+    ``None`` where its kernel is no tile, or one behind copies to aligned rows.
+    """
+    problem = GpuGemmProblem(contraction, device)
+    tile = problem.tile
+    if tile is None or behind_aligned_rows(contraction, tile, constants, device) is not None:
+        return None
+    estimate, sizes = clocks(tile, device), gemm_sizes(tile)
+    if not isinstance(tile, WgmmaConfig):
+        estimate += unaligned_clocks(tile, sizes, device, unaligned_operands(tile, sizes))
+    if problem.skinny is not None:  # maybe as fast as memory
+        estimate = min(estimate, RATES.launch + memory_clocks(tile, sizes, device))
+    return estimate

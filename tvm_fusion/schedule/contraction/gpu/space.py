@@ -1,0 +1,147 @@
+"""GEMM on a GPU as one design space: the problem, every configuration for it, and the default.
+
+problem    a contraction on a device, read as one of few rows and as one of tiles
+configs    few rows: GEMV on CUDA cores, skinny mma.sync; others: tiles of mma.sync and of wgmma
+default    the skinny GEMM of few rows, or else the tile that the models estimate to be fastest
+
+What the models estimate to take more than twice as long as the best is not in the space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from ....device import Device
+from ...index.design_space import Kernels, distinct
+from ..mma.default import best_tile
+from ..mma.model import estimated_clocks, rates_of
+from ..mma.space import tile_gemm_configs
+from ..problem.norm_scale import NormScale
+from ..problem.sum_of_products import SumOfProducts
+from ..skinny.gemv_config import GemvConfig
+from ..skinny.mma_config import SkinnyMmaConfig, skinny_gemm_config
+from ..skinny.space import skinny_configs
+from ..tile.config import TileGemmConfig
+from ..tile.problem import LEAST_ROWS, assumed_rows, gemm_problem, gemm_sizes
+from ..wgmma.config import WgmmaConfig, WgmmaWindowConfig
+from ..wgmma.model import wgmma_clocks
+from ..wgmma.space import best_wgmma_tile, wgmma_configs
+
+HOPELESS = 2.0  # times the least estimate
+_TILE = ("block_m", "block_n", "block_k", "stages", "split_k", "group_m")
+_WGMMA = (*_TILE, "consumers", "is_ping_pong", "blocks_per_sm")
+_SKINNY = ("slices_k", "stages", "min_blocks_per_sm")
+KERNELS = Kernels(
+    {
+        TileGemmConfig: ("mma.sync", (*_TILE, "warps_m", "warps_n", "warps_k")),
+        WgmmaConfig: ("wgmma", _WGMMA),
+        WgmmaWindowConfig: ("wgmma of windows", _WGMMA),
+        GemvConfig: ("gemv", (*_SKINNY, "threads_n", "cp_async_stages")),
+        SkinnyMmaConfig: ("skinny mma.sync", _SKINNY),
+    }
+)
+
+GemmConfig = GemvConfig | TileGemmConfig
+
+
+@dataclass(frozen=True, eq=False)
+class GpuGemmProblem:
+    """A contraction as a GEMM of a GPU.
+
+    Attributes
+    ----------
+    contraction : SumOfProducts
+        What is computed.
+    device : Device
+        A GPU.
+    norm_scale : NormScale, optional
+        The scale of an RMS norm prologue, which skinny GEMM alone has.
+    least_rows : int
+        Of tiles; with fewer they are not worth their instructions.
+    """
+
+    contraction: SumOfProducts
+    device: Device
+    norm_scale: NormScale | None = None
+    least_rows: int = LEAST_ROWS
+
+    @cached_property
+    def skinny(self) -> GemvConfig | None:
+        """The default of few rows, on CUDA cores or tensor cores; ``None`` if there are many."""
+        if self.contraction.has_statistics:
+            return None
+        return skinny_gemm_config(self.contraction, self.device, self.norm_scale)
+
+    @cached_property
+    def tile(self) -> TileGemmConfig | None:
+        """The default of tiles, by the models of mma.sync and wgmma; ``None`` if there is none.
+
+        Statistics of rows are wgmma's alone.
+        """
+        problem = gemm_problem(self.contraction, self.device, self.least_rows)
+        if problem is None:
+            return None
+        large = best_wgmma_tile(problem, self.device)
+        if self.contraction.has_statistics:
+            return large
+        rows = assumed_rows(problem)
+        small = best_tile(problem, self.device, rows)
+        if small is None or large is None:
+            return small or large
+        sizes = gemm_sizes(small, rows)
+        small_clocks = estimated_clocks(small, sizes, self.device, rates_of(small))
+        return large if wgmma_clocks(large, self.device) < small_clocks else small
+
+
+def default(problem: GpuGemmProblem) -> GemmConfig | None:
+    """Choose a configuration: a tile, unless a skinny GEMM serves the rows better.
+
+    On an H200, of 9 to 16 rows of float16 (N 14336, K 4096) the one takes 29 us, the other 34;
+    operands that threads compute are computed once for all rows by a skinny GEMM.
+    """
+    skinny = problem.skinny
+    if problem.norm_scale is not None or (skinny is not None and skinny.m < LEAST_ROWS):
+        return skinny
+    tile = problem.tile
+    is_computed = tile is not None and (tile.staged_a or tile.staged_b or tile.products > 1)
+    return skinny if tile is None or (skinny is not None and is_computed) else tile
+
+
+def configs(problem: GpuGemmProblem, chosen: GemmConfig | None = None) -> Iterator[GemmConfig]:
+    """Enumerate configurations, each once, the default first; none where there is no default.
+
+    Parameters
+    ----------
+    problem : GpuGemmProblem
+        The problem.
+    chosen : GemmConfig, optional
+        Another one that comes first.
+    """
+    chosen = chosen or default(problem)
+    if chosen is None:
+        return
+    found: Iterator[GemmConfig]
+    if isinstance(chosen, TileGemmConfig):
+        found = _tiles(problem)
+    else:
+        found = skinny_configs(problem.contraction, problem.device, problem.norm_scale)
+    yield from distinct(chain([chosen], found), KERNELS.plain)
+
+
+def _tiles(problem: GpuGemmProblem) -> Iterator[TileGemmConfig]:
+    given = (problem.contraction, problem.device)
+    small = () if problem.contraction.has_statistics else tile_gemm_configs(*given)
+    every = chain(small, wgmma_configs(*given))
+    found = [(config, clocks(config, problem.device)) for config in every]
+    least = min((estimate for _, estimate in found), default=0.0)
+    return (config for config, estimate in found if estimate <= HOPELESS * least)
+
+
+def clocks(config: TileGemmConfig, device: Device) -> float:
+    """Estimate the time of a tiled GEMM, in clocks of a multiprocessor."""
+    if isinstance(config, WgmmaConfig):
+        return wgmma_clocks(config, device)
+    return estimated_clocks(config, gemm_sizes(config), device, rates_of(config))

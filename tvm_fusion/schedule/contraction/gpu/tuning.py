@@ -1,0 +1,48 @@
+"""The design space of a claimed contraction on a GPU, and the claim of another configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ....core.template import Claim
+from ....device import Device
+from ....ecg.work import at
+from ..skinny.gemv_config import GemvConfig
+from ..tile.config import TileGemmConfig
+from .emit import GpuContractionConfig
+from .space import GemmConfig, GpuGemmProblem, configs
+
+
+def designs(claim: Claim, device: Device) -> Iterator[GemmConfig]:
+    """Enumerate configurations, the claimed one first; none where the kernel has no choices."""
+    claimed: GpuContractionConfig = claim.details["config"]
+    if claimed.gemm is None or not claim.details.keys() & {"convolution", "ends"}:
+        return  # dual GEMMs have no choices
+    norm_scale = claimed.gemm.norm_scale if isinstance(claimed.gemm, GemvConfig) else None
+    problem = GpuGemmProblem(claimed.contraction, device, norm_scale)
+    yield from configs(problem, claimed.gemm)
+
+
+def configured(claim: Claim, config: GemmConfig) -> Claim:
+    """Give a claim another configuration."""
+    claimed: GpuContractionConfig = claim.details["config"]
+    return replace(
+        claim,
+        launches=claim.launches - gemm_launches(claimed.gemm) + gemm_launches(config),
+        bytes=claim.bytes - workspace_bytes(claimed.gemm) + workspace_bytes(config),
+        parallelism=at(config.blocks),
+        shared_bytes=config.shared_bytes,
+        registers=config.registers,
+        details={**claim.details, "config": replace(claimed, gemm=config)},
+    )
+
+
+def gemm_launches(gemm: GemmConfig | None) -> int:
+    """Count the kernels of a product: a second one adds up the sums of split-K in memory."""
+    return 2 if isinstance(gemm, TileGemmConfig) and gemm.has_workspace else 1
+
+
+def workspace_bytes(gemm: GemmConfig | None) -> int:
+    """Count the bytes of sums of split-K that are written to memory and read again."""
+    return 2 * 4 * gemm.workspace_elements if isinstance(gemm, TileGemmConfig) else 0

@@ -1,0 +1,199 @@
+"""Choice of a tiled GEMM's tile with mma.sync: the least of the estimated times."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache
+from typing import TypeVar
+
+from ....core.loops import constant
+from ....device import Device
+from ...gpu.launch import STATIC_SHARED_BYTES
+from ...gpu.mma import GROUPS
+from ..problem.sum_of_products import SumOfProducts
+from ..tile.config import TileGemmConfig
+from ..tile.problem import ROWS_OF_SYMBOLIC_M, Sizes, gemm_problem, gemm_sizes
+from ..tile.shape import M16, REGISTER_FILE, TileShape
+from .model import Rates, estimated_clocks, fits, rates_of, reduction_clocks, residency
+from .unaligned_tiles import (
+    SHIFTED,
+    UNALIGNED_SPLIT_K,
+    UNALIGNED_TILES,
+    has_shifted_operands,
+    unaligned_clocks,
+    unaligned_operands,
+)
+
+C = TypeVar("C", bound=TileGemmConfig)
+Tile = tuple[int, int, int, int, int]
+# (block_m, block_n, warps_m, warps_n, warps_k) of the default's candidates, the largest first.
+TILES = (
+    (128, 256, 2, 4, 1),
+    (256, 128, 4, 2, 1),
+    (128, 128, 2, 2, 1),
+    (64, 256, 1, 4, 1),
+    (64, 128, 2, 2, 1),
+    (64, 128, 2, 4, 1),
+    (128, 64, 2, 2, 1),
+    (64, 64, 2, 2, 1),
+    (64, 64, 2, 2, 2),
+    (32, 128, 2, 4, 1),
+    (32, 64, 1, 2, 2),
+    (32, 32, 1, 1, 4),
+    (16, 128, 1, 4, 1),
+    (16, 64, 1, 4, 1),
+)
+BLOCK_K_BYTES = (128, 256)
+# Of unaligned operands, and of so few terms that longer tiles would be half empty: 3241x24x2273
+# with GELU took 24.3 us with tiles of 64x64x64 and two slices, 12.2 with 128x128x32.
+SHORT_BLOCK_K_BYTES, FEW_K_BYTES = 64, 192
+STAGES = (3, 4, 6, 8)
+# Through registers one tile is on its way whatever the stages; 64 KiB of shared memory have two of
+# 128 x 128 x 64.
+REGISTER_STAGES, REGISTER_BLOCK_K_BYTES = (2, 3), (64, 128)
+SPLIT_K = (1, 2, 4)
+WORKSPACE_SPLIT_K = (1, 2, 3, 4, 6, 8)  # without clusters any blocks may share K
+GROUPS_M = (1, 8)
+OUTPUT = 4  # times as many results as elements of operands: rows of tiles one by one
+LEAST_THREADS, MOST_THREADS, MOST_ACCUMULATORS = 64, 512, 128
+MOST_WANTED = 250  # registers of a thread
+
+
+def tile_gemm_config(
+    contraction: SumOfProducts, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
+) -> TileGemmConfig | None:
+    """Configure a tiled GEMM for tensor cores; ``None`` where the device or the product has none.
+
+    Parameters
+    ----------
+    contraction, device
+        As in :func:`.tile_gemm_problem.gemm_problem`.
+    rows : int
+        A guess of M where it is symbolic.
+    """
+    problem = gemm_problem(contraction, device)
+    return None if problem is None else best_tile(problem, device, rows)
+
+
+def best_tile(
+    problem: TileGemmConfig, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
+) -> TileGemmConfig | None:
+    """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
+    sizes = gemm_sizes(problem, rows)
+    unaligned = unaligned_operands(problem, sizes)
+    splits = [1]
+    if device.clusters:
+        splits = [*SPLIT_K, *([UNALIGNED_SPLIT_K] if any(unaligned) else [])]
+    elif problem.is_static and problem.ragged is None:
+        splits = [*WORKSPACE_SPLIT_K]
+    if problem.ragged is not None:  # there is a table beside the stages
+        room = (device.shared_memory_per_block or STATIC_SHARED_BYTES) - problem.table_bytes
+        device = replace(device, shared_memory_per_block=room)
+    is_slow = not device.clusters and not any(unaligned) and has_shifted_operands(problem)
+    shape = _best_shape(
+        sizes,
+        TileShape.of(problem),
+        device,
+        unaligned,
+        tuple(splits),
+        SHIFTED if is_slow else 1.0,
+        rates_of(problem),
+    )
+    return None if shape is None else in_order(with_shape(problem, shape, sizes, device))
+
+
+def with_shape(problem: C, shape: TileShape, sizes: Sizes, device: Device) -> C:
+    """Give a problem a shape, and the blocks of a multiprocessor that the model counts with."""
+    resident, _ = residency(shape, sizes, device)
+    return replace(problem, **asdict(shape), min_blocks_per_sm=resident)
+
+
+def in_order(config: C) -> C:
+    """Order the tiles of a configuration: in groups along M, or rows of tiles one by one.
+
+    Where few tiles lie along N and more along M, blocks that start together read the same rows of
+    A. Measured on an H200, groups of 8 against 1: convolutions of 8x14x14x256 3x3 7.04 us, 5.92;
+    8x7x7x512, split-K 4, 11.04, 9.56; 8x28x28x128 6.27, 5.30; products of 128 to 197 rows, which
+    have more tiles along N, 4.54, 4.96 (197x768x2304); of 4096^3 188, 209. Where results are far
+    more than operands, blocks that start together write adjacent pieces of rows: on an H100
+    6772x82x6824 79.0 us, with a residual and GELU 127; 90.4 and 147 in groups of 8.
+    """
+    tiles_m, sizes = constant(config.tiles_m), gemm_sizes(config)
+    is_tall = tiles_m is not None and tiles_m > config.tiles_n and config.tiles_n <= GROUPS_M[-1]
+    is_wide = tiles_m is not None and sizes.m * sizes.n >= OUTPUT * sizes.k * (sizes.m + sizes.n)
+    is_tall &= config.ragged is None  # groups of rows have few tiles each
+    return replace(config, group_m=GROUPS_M[0] if is_tall or is_wide else GROUPS_M[-1])
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _best_shape(
+    sizes: Sizes,
+    start: TileShape,
+    device: Device,
+    unaligned: tuple[bool, ...],
+    splits: tuple[int, ...],
+    slowdown: float,
+    rates: Rates,
+) -> TileShape | None:
+    tiles = [*TILES]
+    sizes_of_k = [*(BLOCK_K_BYTES if start.is_async else REGISTER_BLOCK_K_BYTES)]
+    stages = [*(STAGES if start.is_async else REGISTER_STAGES)]
+    if any(unaligned):
+        tiles += UNALIGNED_TILES
+    if any(unaligned) or sizes.k * start.item_bytes <= FEW_K_BYTES:
+        sizes_of_k.append(SHORT_BLOCK_K_BYTES)
+    block_k = [size // start.item_bytes for size in sizes_of_k]
+    spaces = (tiles, block_k, stages, splits)
+    found = tile_shapes(sizes, start, device, *spaces)
+
+    def clocks(shape: TileShape) -> float:
+        pieces = unaligned_clocks(shape, sizes, device, unaligned)
+        reduction = reduction_clocks(shape, sizes, device, rates)
+        whole = estimated_clocks(shape, sizes, device, rates) - reduction + pieces
+        return slowdown * whole + reduction
+
+    return min(found, key=clocks, default=None)
+
+
+def tile_shapes(
+    sizes: Sizes,
+    start: TileShape,
+    device: Device,
+    tiles: Iterable[Tile],
+    block_k: Sequence[int],
+    stages: Sequence[int],
+    splits: Sequence[int],
+) -> Iterator[TileShape]:
+    """Combine block tiles with pipelines and split-K, as far as they fit."""
+    for block_m, block_n, warps_m, warps_n, warps_k in tiles:
+        for deep in block_k:
+            least = replace(
+                start,
+                block_m=block_m,
+                block_n=block_n,
+                block_k=deep,
+                warps_m=warps_m,
+                warps_n=warps_n,
+                warps_k=warps_k,
+            )
+            if not _has_whole_fragments(least):
+                continue
+            for depth, split_k in itertools.product(stages, splits):
+                shape = replace(least, stages=depth, split_k=split_k)
+                if fits(shape, sizes, device):
+                    yield shape
+
+
+def _has_whole_fragments(shape: TileShape) -> bool:
+    """Whether warps have whole fragments, of each part of a column split, which fit registers."""
+    return (
+        min(shape.warp_m, shape.warp_n) >= M16
+        and shape.warp_n % (GROUPS * shape.parts) == 0
+        and shape.block_k // shape.k_step % shape.warps_k == 0
+        and LEAST_THREADS <= shape.threads <= MOST_THREADS
+        and shape.accumulators <= MOST_ACCUMULATORS
+        and shape.wanted_registers <= MOST_WANTED
+        and shape.registers_at_most * shape.threads <= REGISTER_FILE
+    )

@@ -1,0 +1,156 @@
+"""Choice of the tiles of a grouped GEMM: those of which one launch takes the least estimated time.
+
+The model is that of a tiled GEMM (tile_gemm_model), with blocks of several shapes in one grid:
+
+    tiles    launch + waves * the slowest block
+    memory   launch + bytes of all products / what memory delivers
+
+All blocks of a launch have as many threads and ranks of split-K. Under each such pair, products
+choose in turns, every one the best tile beside those of the others, until none changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+
+from ....device import Device
+from ....program.stage import Stage
+from ...gpu.mma import WARP
+from ...index.estimate import points
+from ..tile.config import TileGemmConfig
+from ..tile.problem import Sizes, gemm_sizes
+from ..tile.shape import TileShape
+from .default import BLOCK_K_BYTES, SHORT_BLOCK_K_BYTES, SPLIT_K, STAGES, TILES, tile_shapes
+from .model import RATES, block_clocks, blocks_per_sm, estimated_clocks, memory_clocks, overlapped
+from .unaligned_tiles import UNALIGNED_TILES, unaligned_block_clocks, unaligned_operands
+
+THREADS = (128, 256)
+ROUNDS = 3  # in which products choose again
+# Sums of all products of a launch, of each multiprocessor: two waves of tiles of 64 by 128.
+MOST_SUMS = 2 * 64 * 128
+
+
+@dataclass(frozen=True)
+class GroupedProduct:
+    """A product of a grouped GEMM: its sizes, the types of its operands, and how these are copied.
+
+    Attributes
+    ----------
+    sizes : Sizes
+        Of the product.
+    start : TileShape
+        With types, before tiles are chosen.
+    unaligned : tuple of bool
+        See :func:`.unaligned_tiles.unaligned_operands`.
+    """
+
+    sizes: Sizes
+    start: TileShape
+    unaligned: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, problem: TileGemmConfig) -> GroupedProduct:
+        """Read a problem."""
+        sizes = gemm_sizes(problem)
+        return cls(sizes, TileShape.of(problem), unaligned_operands(problem, sizes))
+
+    def blocks(self, shape: TileShape) -> int:
+        """Count blocks."""
+        batch, m, n, _ = self.sizes
+        return batch * -(-m // shape.block_m) * -(-n // shape.block_n) * shape.split_k
+
+    def clocks(self, shape: TileShape, resident: int, device: Device) -> float:
+        """Estimate the time of a block among ``resident`` ones of its multiprocessor."""
+        copies = unaligned_block_clocks(shape, self.sizes, resident, self.unaligned)
+        return block_clocks(shape, self.sizes, device, resident) + copies
+
+    def shapes(self, threads: int, split_k: int, device: Device) -> list[TileShape]:
+        """List tiles of so many threads and ranks, the best alone first."""
+        tiles, depths = [*TILES], [*BLOCK_K_BYTES]
+        if any(self.unaligned):
+            tiles += UNALIGNED_TILES
+            depths.append(SHORT_BLOCK_K_BYTES)
+        tiles = [t for t in tiles if t[2] * t[3] * t[4] * WARP == threads]
+        block_k = [size // self.start.item_bytes for size in depths]
+        found = tile_shapes(self.sizes, self.start, device, tiles, block_k, STAGES, (split_k,))
+        return sorted(found, key=lambda shape: estimated_clocks(shape, self.sizes, device))
+
+
+def has_few_sums(stages: Sequence[Stage], device: Device) -> bool:
+    """Whether products, and maps beside them, are so small that a launch of each is idle."""
+    return sum(map(points, stages)) <= MOST_SUMS * (device.sm_count or 1)
+
+
+def grouped_tiles(
+    problems: Sequence[TileGemmConfig], device: Device
+) -> tuple[tuple[TileGemmConfig, ...], float] | None:
+    """Choose tiles of products that share a launch, and estimate its clocks.
+
+    Parameters
+    ----------
+    problems : sequence of TileGemmConfig
+        Static products, without tiles.
+    device : Device
+        A GPU.
+
+    Returns
+    -------
+    (tuple of TileGemmConfig, float) or None
+        The tiles, of one number of threads and one ``split_k``; ``None`` where none fit.
+    """
+    found = _grouped_shapes(tuple(GroupedProduct.of(problem) for problem in problems), device)
+    if found is None:
+        return None
+    shapes, clocks = found
+    tiles = [replace(p, **asdict(s)) for p, s in zip(problems, shapes, strict=True)]
+    return tuple(tiles), clocks
+
+
+@lru_cache(maxsize=256)
+def _grouped_shapes(
+    parts: tuple[GroupedProduct, ...], device: Device
+) -> tuple[tuple[TileShape, ...], float] | None:
+    found = []
+    for threads in THREADS:
+        for split_k in SPLIT_K if device.clusters else SPLIT_K[:1]:
+            spaces = {part: part.shapes(threads, split_k, device) for part in dict.fromkeys(parts)}
+            if all(spaces.values()):
+                found.append(_by_coordinate_descent(parts, spaces, device))
+    return min(found, key=lambda pair: pair[1], default=None)
+
+
+def _by_coordinate_descent(
+    parts: tuple[GroupedProduct, ...], spaces: dict[GroupedProduct, list[TileShape]], device: Device
+) -> tuple[tuple[TileShape, ...], float]:
+    """Let products choose among tiles of one number of threads; equal ones have equal tiles."""
+    chosen = {part: shapes[0] for part, shapes in spaces.items()}
+
+    def clocks(part: GroupedProduct, shape: TileShape) -> float:
+        beside = {**chosen, part: shape}
+        return launch_clocks(parts, [beside[p] for p in parts], device)
+
+    for _ in range(ROUNDS):
+        before = dict(chosen)
+        for part, shapes in spaces.items():
+            chosen[part] = min(shapes, key=partial(clocks, part))
+        if chosen == before:
+            break
+    found = tuple(chosen[part] for part in parts)
+    return found, launch_clocks(parts, found, device)
+
+
+def launch_clocks(
+    parts: Sequence[GroupedProduct], shapes: Sequence[TileShape], device: Device
+) -> float:
+    """Estimate the clocks of one launch of the blocks of several products."""
+    sms = device.sm_count or 1
+    pairs = list(zip(parts, shapes, strict=True))
+    blocks = sum(part.blocks(shape) for part, shape in pairs)
+    fit = min(blocks_per_sm(shape, device) for shape in shapes)
+    resident = min(fit, -(-blocks // sms))
+    waves = -(-blocks // (sms * resident))
+    slowest = max(part.clocks(shape, resident, device) for part, shape in pairs)
+    dram = sum(memory_clocks(shape, part.sizes, device) for part, shape in pairs)
+    return overlapped(waves * slowest + RATES.launch, dram + RATES.launch)

@@ -1,0 +1,291 @@
+"""Main loop of a tiled GEMM with mma.sync: a cp.async pipeline, swizzled tiles, ldmatrix.
+
+    for s in 0 .. stages - 2:   copy A, B of tile s to stage s; commit            cp.async
+    wait for tile 0, barrier;   frag[0] = tile 0, k16 0                           ldmatrix
+    for tile in k_tiles:
+      for k16 in block_k / 16 / warps_k:
+        before the last:   wait for tile + 1, barrier
+        frag[(k16 + 1) % 2] = the next k16, of the next tile behind the last      ldmatrix
+        at the first:      copy tile + stages - 1 into the stage of tile - 1; commit
+        acc += frag[k16 % 2].a * frag[k16 % 2].b                                  mma.m16n8k16
+
+One barrier of the block per tile: it says that tile + 1 is there and that tile - 1 was consumed.
+Without cp.async (compute capability 7.5), copies are loads into registers, which are stored to the
+stage behind the products of a tile, before its barrier.
+A warp has k16 of its slice of each stage (slice-K). A k16 is 32 bytes: 16 terms of half types, 32
+of bytes, 8 of float32.
+
+Of float32 that keeps its precision (3xTF32), operands are split into tfloat32, x = hi + lo:
+  for k16:           part += a.hi * b.hi;  small += a.lo * b.hi + a.hi * b.lo
+  behind each tile:  acc += part;  part = 0    tensor cores cut sums off, CUDA cores round them
+  at the end:        acc += small, where acc is finite
+"""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+
+from ....core.expressions import load
+from ....core.loops import index, local, loop, sequence, unrolled, when
+from ...gpu.cp_async import commit
+from ...gpu.mma import ACCUMULATORS, GROUPS, WARP
+from ...gpu.mma_sync import mma_fragments, mma_split_fragments
+from ...gpu.shared_tiles import block_barrier, touch, wait_and_barrier
+from ..tile.config import TileGemmConfig, TilePlace
+from ..tile.operand import OperandTile
+from ..tile.operand_layout import TilePosition
+from ..tile.shape import M16
+from .operand_fragments import OperandFragments
+
+
+# Accumulators of mma.sync in a block's warps: what the epilogue of a tiled GEMM stores.
+class TileAccumulators:
+    """The accumulators of a thread, and where its warp is in the block's tile.
+
+    Parameters
+    ----------
+    config : TileGemmConfig
+        The product.
+
+    Attributes
+    ----------
+    acc : Var
+        Accumulators of a thread, ``[slabs, n8, 4]``; a slab has 16 rows.
+    slabs, n8 : int
+        Their extents.
+    warps_m, warps_n, warps_k : int
+        Warps along M, along N, and those that have partial sums of the same elements.
+    threads : int
+        Threads that have accumulators.
+    buffers : list of Var
+        Registers.
+    """
+
+    def __init__(self, config: TileGemmConfig) -> None:
+        self._config = config
+        self.slabs, self.n8 = config.warp_m // M16, config.warp_n // GROUPS
+        self.warps_m, self.warps_n, self.warps_k = config.warps_m, config.warps_n, config.warps_k
+        self.threads = config.threads
+        self.acc = local("acc", [config.accumulators], config.contraction.dtype)
+        self.buffers: list[ir.Var] = [self.acc]
+
+    def has_sums(self, _thread: ir.Expr) -> ir.Expr:
+        """Whether a thread has accumulators: all have."""
+        return tirx.const(True)
+
+    def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
+        """Tell the slice of K, the row and the column of a thread's warp among the warps."""
+        warp = tirx.floordiv(thread, index(WARP))
+        tile = self.warps_m * self.warps_n
+        inside = tirx.floormod(warp, index(tile))
+        return (
+            tirx.floordiv(warp, index(tile)),
+            tirx.floordiv(inside, index(self.warps_n)),
+            tirx.floormod(inside, index(self.warps_n)),
+        )
+
+    def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
+        """Give the first row, in the block's tile, of a slab of the warps in a row."""
+        return warp_m * self._config.warp_m + slab * M16
+
+    def barrier(self) -> tirx.Stmt:
+        """Wait for all threads that have accumulators."""
+        return block_barrier()
+
+
+READ, WRITE = 0, 1  # the stage that is multiplied, and the one that is copied to
+
+
+class TileMmaMainloop(TileAccumulators):
+    """The accumulators of a block's warps, added up over K.
+
+    Parameters
+    ----------
+    config : TileGemmConfig
+        The product.
+    place : TilePlace
+        The block's tile.
+    shared : Var
+        Shared memory, float32 words.
+    """
+
+    def __init__(self, config: TileGemmConfig, place: TilePlace, shared: ir.Var) -> None:
+        super().__init__(config)
+        self._place, self._shared = place, shared
+        self._count = config.steps(config.k_tiles)
+        self._a, self._b = OperandTile(config, True), OperandTile(config, False)
+        self._steps = config.block_k // config.k_step // config.warps_k
+        self._slots = 2 if self._steps % 2 == 0 else 1
+        self._a_frags = OperandFragments(config, self._a, True, self._slots)
+        self._b_frags = OperandFragments(config, self._b, False, self._slots)
+        frags = [self._a_frags.buffer, self._b_frags.buffer]
+        self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
+        self._stage_words = self._a.words + self._b.words
+        self._words = local("stage_word", [2], "int32")
+        self.buffers += [self._words, *frags, *self._a.buffers, *self._b.buffers]
+        self._parts: list[ir.Var] = []
+        if config.products > 1:
+            names = ("part", "small")
+            self._parts = [local(n, [config.accumulators], config.contraction.dtype) for n in names]
+            self.buffers += self._parts
+
+    def stmt(self, thread: ir.Expr, beside: tirx.Stmt | None = None) -> tirx.Stmt:
+        """Write the software pipeline over the tiles of K.
+
+        Parameters
+        ----------
+        thread : Expr
+            The thread.
+        beside : Stmt, optional
+            What it does while the first tiles are on their way.
+        """
+        config = self._config
+        prefetched = config.stages - 1
+
+        def clear(i: ir.Expr) -> tirx.Stmt:
+            zero = tirx.const(0, config.contraction.dtype)
+            return sequence([tirx.BufferStore(b, zero, [i]) for b in (self.acc, *self._parts)])
+
+        stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in self._by_address]
+        where = config.axes_at(self._place.batch)
+        stmts.append(self._a.prepare(thread, where, config.first_row(self._place.m_tile)))
+        stmts.append(self._b.prepare(thread, where, self._place.n_tile * config.block_n))
+
+        def fill(n: ir.Expr) -> tirx.Stmt:
+            copies = [
+                self._copy(do, thread, n, n * self._stage_words) for do in ("begin", "finish")
+            ]
+            return sequence([when(n < self._count, sequence(copies)), self._commit()])
+
+        # Copies of an operand that is computed are too much code to be written out.
+        is_short = self._a.is_copied and self._b.is_copied
+        kind = tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL
+        stmts.append(loop("stage", prefetched, fill, kind))
+        stmts += [] if beside is None else [beside]
+        for pointer, stage in ((READ, 0), (WRITE, prefetched)):
+            word = tirx.const(stage * self._stage_words, "int32")
+            stmts.append(tirx.BufferStore(self._words, word, [pointer]))
+        stmts.append(unrolled("i", config.accumulators, clear))
+        tile_step = self._pipelined if self._slots == 2 else self._simple
+        if self._slots == 2:
+            stmts += [self._wait(prefetched - 1), self._load(thread, 0, 0)]
+        promote = [self._promote()] if self._parts else []
+        stmts.append(
+            loop("k_tile", self._count, lambda tile: sequence([tile_step(thread, tile), *promote]))
+        )
+        return sequence([*stmts, self._add_small()] if self._parts else stmts)
+
+    def _promote(self) -> tirx.Stmt:
+        """Add the sums of a tile to those of all."""
+        part, _ = self._parts
+
+        def add(i: ir.Expr) -> tirx.Stmt:
+            total = load(self.acc, [i]) + load(part, [i])
+            zero = tirx.const(0, self._config.contraction.dtype)
+            return sequence(
+                [tirx.BufferStore(self.acc, total, [i]), tirx.BufferStore(part, zero, [i])]
+            )
+
+        return unrolled("i", self._config.accumulators, add)
+
+    def _add_small(self) -> tirx.Stmt:
+        """Add the products with lower halves, which are NaN for an infinite operand."""
+        _, small = self._parts
+
+        def add(i: ir.Expr) -> tirx.Stmt:
+            total = load(self.acc, [i])
+            is_finite = tirx.abs(total) <= tirx.max_value("float32")
+            return tirx.BufferStore(
+                self.acc, tirx.Select(is_finite, total + load(small, [i]), total), [i]
+            )
+
+        return unrolled("i", self._config.accumulators, add)
+
+    def _pipelined(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+        """Multiply a tile while the fragments of the next k16 are loaded."""
+        prefetched, last = self._config.stages - 1, self._steps - 1
+        stmts = []
+        for k16 in range(self._steps):
+            if k16 == last:
+                stmts += [self._prefetch("finish", thread, tile), self._advance(WRITE)]
+                stmts += [self._wait(prefetched - 1), self._advance(READ)]
+            stmts.append(self._load(thread, (k16 + 1) % self._steps, (k16 + 1) % 2))
+            if k16 == 0:
+                stmts += [self._prefetch("begin", thread, tile), self._commit()]
+            stmts.append(self._multiply(k16 % 2))
+        return sequence(stmts)
+
+    def _simple(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+        """Multiply a tile, loading each of its fragments before it is used."""
+        stmts = [self._wait(self._config.stages - 2)]
+        stmts += [self._prefetch("begin", thread, tile), self._commit()]
+        for k16 in range(self._steps):
+            stmts += [self._load(thread, k16, 0), self._multiply(0)]
+        stmts.append(self._prefetch("finish", thread, tile))
+        return sequence([*stmts, self._advance(WRITE), self._advance(READ)])
+
+    def _commit(self) -> tirx.Stmt:
+        return commit() if self._config.is_async else sequence([])
+
+    def _wait(self, pending: int) -> tirx.Stmt:
+        """Wait for all but the last few copies of every thread of the block."""
+        return wait_and_barrier(pending) if self._config.is_async else block_barrier()
+
+    def _advance(self, pointer: int) -> tirx.Stmt:
+        """Go on to the next stage of the ring."""
+        word, size = load(self._words, [index(pointer)]), self._stage_words
+        last = tirx.const((self._config.stages - 1) * size, "int32")
+        zero, step = tirx.const(0, "int32"), tirx.const(size, "int32")
+        return tirx.BufferStore(
+            self._words, tirx.Select(word == last, zero, word + step), [pointer]
+        )
+
+    def _word(self, pointer: int) -> ir.Expr:
+        return tirx.Cast("int64", load(self._words, [index(pointer)]))
+
+    def _prefetch(self, do: str, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
+        """Begin or finish the copy of the tile that a stage is free for, if there is one."""
+        prefetched = tile + (self._config.stages - 1)
+        return when(prefetched < self._count, self._copy(do, thread, prefetched, self._word(WRITE)))
+
+    def _copy(self, do: str, thread: ir.Expr, tile: ir.Expr, word: ir.Expr) -> tirx.Stmt:
+        """Copy the tiles of A and B to a stage."""
+        config, place, where = self._config, self._place, self._config.axes_at(self._place.batch)
+        k_tile = place.rank * config.k_tiles + tile
+        a = TilePosition(where, config.first_row(place.m_tile), k_tile)
+        b = TilePosition(where, place.n_tile * config.block_n, k_tile)
+        return sequence(
+            [
+                getattr(self._a, do)(thread, a, (self._shared, word)),
+                getattr(self._b, do)(thread, b, (self._shared, word + self._a.words)),
+            ]
+        )
+
+    def _load(self, thread: ir.Expr, k16: int, slot: int) -> tirx.Stmt:
+        """Load a warp's fragments of A and B, of the stage that is read."""
+        k_slice, warp_m, warp_n = self.warp_of(thread)
+        step, stage = k_slice * self._steps + k16, self._word(READ)
+        a_tile, b_tile = (self._shared, stage), (self._shared, stage + self._a.words)
+        return sequence(
+            [
+                self._a_frags.load_k16(thread, warp_m, step, slot, a_tile),
+                self._b_frags.load_k16(thread, warp_n, step, slot, b_tile),
+            ]
+        )
+
+    def _multiply(self, slot: int) -> tirx.Stmt:
+        """Multiply all fragments of A with all of B."""
+
+        def row(i: ir.Expr) -> tirx.Stmt:
+            def one(j: ir.Expr) -> tirx.Stmt:
+                first = (i * self.n8 + j) * ACCUMULATORS
+                a, b = self._a_frags.of_16(slot, i), self._b_frags.of_8(slot, j)
+                if self._parts:
+                    part, small = (load(x, [first]) for x in self._parts)
+                    return mma_split_fragments(part, small, a, b)
+                acc = load(self.acc, [first])
+                return mma_fragments(self._config.a_dtype, self._config.b_dtype, acc, a, b)
+
+            return unrolled("j", self.n8, one)
+
+        return unrolled("i", self.slabs, row)

@@ -1,0 +1,257 @@
+"""The analytical model of a tiled GEMM's time with mma.sync.
+
+A configuration's time is estimated in clocks of a multiprocessor as the longer, and an eighth of
+the shorter, of
+
+    memory   launch + bytes of A, B, C and what the epilogue reads / what memory delivers
+    tiles    launch + waves * (k_tiles * step + epilogue)
+    sums     of split-K without clusters: next launch + waves * (all ranks' sums + epilogue)
+    step     the longer of: the blocks of a multiprocessor, each with the slowest of mma, shared
+             memory and L2; one block alone, by the latency of its copies and of its k16
+    epilogue the longer of: the elements of a multiprocessor; those of a thread, whose loads and
+             computation hardly overlap
+
+Fitted to 117 measured times of 19 products, it is off by 9 % (root mean square of logarithms), and
+what it picks is 2 % slower than the best measured. Of split-K without clusters it is off by 7 % for
+15 times: 64x14336x4096 took 58.0 us with one rank, 47.0 with 3 and 39.5 with 8; 128x3072x768 7.3 us
+with one and 7.9 with 4. The epilogue was fitted later, to 293 times of 56 products, most of few
+terms on an H100: what it picks of them is 4 % slower than the best, 6 % before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ....core.expressions import is_expensive
+from ....device import Device
+from ...gpu.launch import STATIC_SHARED_BYTES
+from ...gpu.mma import FLOAT8_TYPES
+from ..problem.result_traffic import read_bytes, written_bytes
+from ..tile.config import TileGemmConfig
+from ..tile.problem import Sizes
+from ..tile.result_vectors import result_vectors
+from ..tile.shape import REGISTER_FILE, TileShape
+
+RESERVED_SHARED = 1024  # of every block, by the device
+# Of the registers that a thread would take: ptxas makes do with them where blocks have to share.
+# 6772x82x6824 with GELU and a residual (H200): 126 us with tiles of 128x128 and one block of 256
+# threads, 85 with two of 128 registers; of 64x128 99 with two, 115 with four that spill.
+SQUEEZED = 7 / 8
+ALLOCATED = 8  # registers of a thread at a time
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a multiprocessor does, as fitted to measured times.
+
+    Those of an epilogue (``element`` to ``thread_slice``, ``EXPENSIVE``, ``READ``) are of an H100,
+    the others of an H200: one architecture, with the same multiprocessors.
+
+    Attributes
+    ----------
+    mma : float
+        Multiply-adds of half types on tensor cores by ``mma.sync``, in a clock; twice as many of
+        bytes, half as many of float32.
+    shared : float
+        Bytes from and to shared memory in a clock.
+    l2 : float
+        Bytes from L2 in a clock.
+    dram : float
+        Bytes from memory in a clock, all multiprocessors busy: of an H200; an H100 has 12.5.
+    latency : float
+        Clocks from the issue of a copy to its arrival.
+    step : float
+        Clocks of a k16 that no other warp hides: ldmatrix, mma, a share of a barrier.
+    split : float
+        The same of float32 that is split, beside its products: 24 instructions for each four.
+    of_split, of_float8 : float
+        How much longer products take of split float32, and of float8 where ``mma.sync`` converts
+        it: from compute capability 9.0 on.
+    epilogue : float
+        Clocks of an epilogue.
+    element, slice : float
+        Clocks of each of a multiprocessor's elements beside, and of each further warp that has
+        terms of its sum.
+    thread, thread_slice : float
+        The same of each element of a thread.
+    cluster_element : float
+        Clocks of an element whose sums other blocks of a cluster have, or a kernel before.
+    result : float
+        Bytes of a result from and to memory: those that are written count half as much again.
+    cluster : float
+        Clocks of barriers between the blocks of a cluster, and of their launch, of each doubling.
+    launch : float
+        Clocks of a launch until the first copies arrive.
+    next_launch : float
+        Clocks from the end of a kernel to the start of the next one of the same product.
+    """
+
+    mma: float = 1025.0
+    shared: float = 128.0
+    l2: float = 45.0
+    dram: float = 18.4
+    latency: float = 1465.0
+    step: float = 30.0
+    split: float = 200.0
+    of_split: float = 1.16
+    of_float8: float = 2.8
+    epilogue: float = 55.0
+    element: float = 0.11
+    slice: float = 0.08
+    thread: float = 24.0
+    thread_slice: float = 18.0
+    cluster_element: float = 0.38
+    cluster: float = 2300.0
+    launch: float = 3600.0
+    next_launch: float = 1200.0
+    result: float = 3.0
+
+
+RATES = Rates()
+EXPENSIVE = 0.08  # clocks of an element beside, of an epilogue with GELU
+READ = 90.0  # clocks of a thread's element beside, of one that reads as many elements
+WRITTEN = 1.5  # times the bytes of results
+# Of results that are stored one by one: 2964x100x1905 took 47 us in clusters of 2, 17 without.
+SCALARS = 1.4
+
+
+def rates_of(problem: TileGemmConfig) -> Rates:
+    """Give the rates of a problem's epilogue.
+
+    Parameters
+    ----------
+    problem : TileGemmConfig
+        The product, of any tile.
+    """
+    results = problem.contraction.results
+    return replace(
+        RATES,
+        element=RATES.element + EXPENSIVE * any(is_expensive(r.value) for r in results),
+        thread=RATES.thread + READ * (_read_bytes(problem) > 0),
+        cluster_element=SCALARS if result_vectors(problem).width == 1 else RATES.cluster_element,
+        result=result_bytes(problem),
+    )
+
+
+def result_bytes(problem: TileGemmConfig) -> float:
+    """Count the bytes of a result from and to memory, as :class:`Rates` has them."""
+    return WRITTEN * written_bytes(problem.contraction.results) + _read_bytes(problem)
+
+
+def _read_bytes(problem: TileGemmConfig) -> int:
+    return read_bytes(problem.contraction.results, problem.m_axes, problem.n_axes)
+
+
+def fits(shape: TileShape, sizes: Sizes, device: Device) -> bool:
+    """Whether a block is launched, and its pipeline and the blocks of a cluster have tiles of K."""
+    shared = device.shared_memory_per_block or STATIC_SHARED_BYTES
+    steps = k_tiles(shape, sizes)
+    return (
+        shape.shared_bytes <= shared
+        and shape.stages <= max(3, steps + 1)
+        and (shape.stages <= 3 or not (shape.staged_a or shape.staged_b or not shape.is_async))
+        and (shape.split_k == 1 or steps >= 2)
+    )
+
+
+def k_tiles(shape: TileShape, sizes: Sizes) -> int:
+    """Count the tiles of K that a block adds up."""
+    return -(-sizes.k // (shape.block_k * shape.split_k))
+
+
+def blocks_per_sm(shape: TileShape, device: Device) -> int:
+    """Count the blocks that a multiprocessor holds at once."""
+    shared = device.shared_memory_per_sm or STATIC_SHARED_BYTES
+    threads = (device.max_threads_per_sm or 1024) // shape.threads
+    least = math.ceil(SQUEEZED * shape.registers_at_most / ALLOCATED) * ALLOCATED
+    registers = REGISTER_FILE // (least * shape.threads)
+    memory = shared // (shape.shared_bytes + RESERVED_SHARED)
+    return max(1, min(threads, registers, memory))
+
+
+def residency(shape: TileShape, sizes: Sizes, device: Device) -> tuple[int, int]:
+    """Count blocks that share the busiest multiprocessor, and how many rounds of them there are."""
+    sms = device.sm_count or 1
+    blocks = sizes.row_tiles(shape.block_m) * -(-sizes.n // shape.block_n) * shape.split_k
+    resident = min(blocks_per_sm(shape, device), -(-blocks // sms))
+    return resident, -(-blocks // (sms * resident))
+
+
+def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
+    """Estimate the time of a product, in clocks of a multiprocessor."""
+    resident, waves = residency(shape, sizes, device)
+    total = waves * block_clocks(shape, sizes, device, resident, rates) + rates.launch
+    dram = memory_clocks(shape, sizes, device, rates) + rates.launch
+    return overlapped(total, dram) + reduction_clocks(shape, sizes, device, rates)
+
+
+def reduction_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
+    """Estimate the kernel that adds up the sums of split-K; 0 without it."""
+    if not shape.has_workspace:
+        return 0.0
+    whole = replace(shape, split_k=1, stages=2)
+    resident, waves = residency(whole, sizes, device)
+    elements = resident * shape.block_m * shape.block_n
+    read = 4 * shape.split_k * shape.warps_k * elements / rates.l2
+    of_thread = rates.thread * shape.block_m * shape.block_n / shape.threads
+    block = rates.latency + read + rates.epilogue
+    block += max(RATES.cluster_element * elements, of_thread)
+    return rates.next_launch + waves * block
+
+
+def block_clocks(
+    shape: TileShape, sizes: Sizes, device: Device, resident: int, rates: Rates = RATES
+) -> float:
+    """Estimate the time of a block that shares its multiprocessor with others of its kind.
+
+    Parameters
+    ----------
+    shape, sizes, device
+        The block's tile, the product and the device.
+    resident : int
+        Blocks of a multiprocessor.
+    rates : Rates
+        Of the device.
+    """
+    stage, steps = shape.stage_bytes, shape.block_k // shape.k_step
+    warps = shape.warps_m * shape.warps_n
+    mma = shape.block_m * shape.block_n * steps * 16 * shape.products / rates.mma
+    if shape.products > 1:
+        mma *= rates.of_split
+    elif shape.a_dtype in FLOAT8_TYPES and device.tma:
+        mma *= rates.of_float8
+    read = warps * (shape.warp_m + shape.warp_n) * shape.block_k * shape.item_bytes
+    busy = resident * max(mma, (read + stage) / rates.shared, stage / rates.l2)
+    step = rates.step
+    if shape.products > 1:
+        step = rates.split + mma / steps / (shape.warps_m * shape.warps_n) * 4
+    ahead = shape.stages - 1 if shape.is_async else 1  # registers hold one tile
+    alone = max(step * steps / shape.warps_k, rates.latency / ahead)
+    epilogue = rates.epilogue
+    if shape.has_workspace:
+        written = 4 * shape.warps_k * shape.block_m * shape.block_n
+        return k_tiles(shape, sizes) * max(busy, alone) + epilogue + resident * written / rates.l2
+    elements = shape.block_m * shape.block_n / shape.split_k
+    if shape.split_k > 1:
+        epilogue += rates.cluster * math.log2(shape.split_k)
+        epilogue += rates.cluster_element * resident * elements
+    elif not shape.is_async:  # not fitted again
+        epilogue += RATES.cluster_element * resident * elements
+    else:
+        others = shape.warps_k - 1
+        of_thread = (rates.thread + rates.thread_slice * others) * elements / shape.threads
+        epilogue += max((rates.element + rates.slice * others) * resident * elements, of_thread)
+    return k_tiles(shape, sizes) * max(busy, alone) + epilogue
+
+
+def memory_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
+    """Estimate the time of a product's bytes from and to memory, all multiprocessors busy."""
+    batch, m, n, k = sizes
+    read = shape.item_bytes * (m * k + k * n)
+    return batch * (read + rates.result * m * n) / (rates.dram * (device.sm_count or 1))
+
+
+def overlapped(total: float, dram: float) -> float:
+    """Take arithmetic and memory together: they overlap, not quite; the shorter counts a little."""
+    return max(total, dram) + min(total, dram) / 8

@@ -1,0 +1,83 @@
+"""What unaligned rows add to a tiled GEMM's time, and the tiles to consider for them.
+
+Tiles of rows that are not aligned are copied in small pieces, or go through registers as shifted
+words (tile_operand.py); more splits and other tiles can be faster then (1980x92x2410: 39.0 us with
+tiles of 64x128x128, 15.4 with 64x64x32).
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from ....device import Device
+from ...gpu.mma import WARP
+from ..tile.config import TileGemmConfig
+from ..tile.operand_layout import OperandLayout
+from ..tile.problem import Sizes, gemm_sizes
+from ..tile.shape import TileShape
+from .model import k_tiles, residency
+
+# Clocks of an element, by a thread alone, and where eight warps or more of a multiprocessor take
+# turns.
+UNALIGNED_ALONE, UNALIGNED_BUSY = 50.0, 12.0
+UNALIGNED_TILES = (
+    (128, 128, 2, 4, 1),
+    (64, 128, 2, 2, 2),
+    (64, 64, 1, 2, 2),
+    (32, 128, 1, 2, 2),
+    (32, 32, 1, 2, 2),
+)
+UNALIGNED_SPLIT_K = 8
+# Few rows, or few terms; of more, the estimate chose 32.4 us where 27.8 can be had (276x1476x6602).
+UNALIGNED_ROWS, UNALIGNED_TERMS = 32, 128
+# How many times as long as their estimate blocks take whose words threads shift, whatever split-K
+# is: 77x7207x4210 of bfloat16 as sm_80 code on an H200 took 154 us with one rank, 144 with 3, 127
+# with 4, 122 with 8, of which all but the sum of ranks is 3.9 to 4.0 times what is estimated.
+SHIFTED = 3.95
+# Copies of 4 or 8 bytes by cp.async that a multiprocessor makes in a clock, once its first stages
+# are full: on an H200 4945x2306x46 took 82.6 us and 2317x6074x147 225 us, 0.8 and 1.0 of 4 bytes.
+NARROW_COPIES = 1.0
+
+
+def unaligned_operands(problem: TileGemmConfig, sizes: Sizes) -> tuple[bool, ...]:
+    """Tell of A and B whether rows are not aligned; of larger products it makes no difference."""
+    if sizes.m > UNALIGNED_ROWS and sizes.k > UNALIGNED_TERMS:
+        return ()
+    tiles = (OperandLayout(problem, is_a) for is_a in (True, False))
+    return tuple(t.is_shifted or (t.is_copied and t.lanes < problem.chunk) for t in tiles)
+
+
+def has_shifted_operands(problem: TileGemmConfig) -> bool:
+    """Whether threads shift the words of A or of B."""
+    return any(OperandLayout(problem, is_a).is_shifted for is_a in (True, False))
+
+
+def narrow_copy_clocks(config: TileGemmConfig, device: Device) -> float:
+    """Estimate what copies of less than 16 bytes take once the first stages are full."""
+    sizes, copies = gemm_sizes(config), 0
+    for is_a, rows in ((True, config.block_m), (False, config.block_n)):
+        layout = OperandLayout(config, is_a)
+        if layout.is_copied and layout.lanes < config.chunk:
+            copies += rows * config.block_k // layout.lanes
+    resident, waves = residency(config, sizes, device)
+    steps = max(0, k_tiles(config, sizes) - (config.stages - 1))
+    return waves * resident * steps * copies / NARROW_COPIES
+
+
+def unaligned_clocks(
+    shape: TileShape, sizes: Sizes, device: Device, unaligned: tuple[bool, ...]
+) -> float:
+    """Estimate how long tiles of unaligned rows take on their way to shared memory."""
+    resident, waves = residency(shape, sizes, device)
+    return waves * unaligned_block_clocks(shape, sizes, resident, unaligned)
+
+
+def unaligned_block_clocks(
+    shape: TileShape, sizes: Sizes, resident: int, unaligned: tuple[bool, ...]
+) -> float:
+    """Estimate the same of one block, among so many of its multiprocessor."""
+    rows = (shape.block_m, shape.block_n)
+    elements = shape.block_k * sum(itertools.compress(rows, unaligned))
+    alone = UNALIGNED_ALONE * elements / shape.threads
+    busy = UNALIGNED_BUSY * resident * elements / (4 * WARP)
+    return k_tiles(shape, sizes) * max(alone, busy)

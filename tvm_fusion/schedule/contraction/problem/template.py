@@ -1,0 +1,118 @@
+"""The template of contractions: one sum of products, with fused prologues and epilogues.
+
+Matrix products, convolutions (grouped, depthwise, transposed) and what else has that form.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+
+from tvm import ir
+
+from ....core.template import Claim, Refusal, Template
+from ....device import Device
+from ....ecg.graph import Graph, Operator
+from ....ecg.mapping import MappingType
+from ....program.contractions import is_contraction
+from ....program.group import Group
+from ....program.images import convolved_rank
+from ....program.program import Program
+from ....program.stage import Stage, Unstructured
+from ...index.estimate import too_many_parameters
+from ...index.inline import inlined, inlined_size
+
+# How much longer a sum takes that computes an operand's producers for every term, or reads an
+# operand across its columns although its producer could have written it in the right order.
+RECOMPUTE_FACTOR = 8
+
+
+class Contraction(Template):
+    """The base of the templates of CPUs and of GPUs."""
+
+    name = "contraction"
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim one contraction whose results are maps of its sum at its own position."""
+        try:
+            program = group.program
+        except Unstructured as reason:
+            return Refusal("unstructured", str(reason))
+        reductions = sum(not stage.is_map for stage in program.stages)
+        if reductions > self._max_reductions or not reductions:
+            return _several_reductions(program, self._max_reductions)
+        refusal = too_many_parameters(program) or inlined_size(program)
+        return refusal or self._claim(group, program, inlined(program), device)
+
+    #: Reductions of a group: a norm prologue is one.
+    _max_reductions = 1
+
+    @abstractmethod
+    def _claim(
+        self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
+    ) -> Claim | Refusal:
+        """Claim a program whose internal maps are inlined."""
+
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name contractions with light One-to-Many producers, which the mapping table keeps apart.
+
+        What is only repeated, such as the keys that several heads share, is an index.
+        """
+        for op in graph.operators:
+            if op.type is not MappingType.MANY_TO_MANY:
+                continue
+            for producer in graph.predecessors(op):
+                expanded = _expanded(graph, producer, op)
+                if expanded and self._takes(expanded):
+                    yield *expanded, op
+
+    @abstractmethod
+    def _takes(self, expanded: Sequence[Operator]) -> bool:
+        """Whether operators that expand an operand belong into the contraction."""
+
+
+def _several_reductions(program: Program, most: int) -> Refusal:
+    reductions = [stage for stage in program.stages if not stage.is_map]
+    if not any(map(is_contraction, reductions)):
+        return Refusal("not_mine", "There is no contraction.")
+    names = ", ".join(dict.fromkeys(stage.title for stage in reductions))
+    prologue = ", or two of which the first is a norm prologue" if most > 1 else ""
+    return Refusal(
+        "several_reductions",
+        f"A contraction kernel computes one reduction{prologue}; "
+        f"there are {len(reductions)} ({names}).",
+    )
+
+
+def _expanded(graph: Graph, producer: Operator, reader: Operator) -> list[Operator]:
+    """Follow an operand through data movement back to a One-to-Many operator."""
+    found: list[Operator] = []
+    while graph.successors(producer) == [reader] and not any(v.leaves for v in producer.results):
+        found.append(producer)
+        if producer.type is MappingType.ONE_TO_MANY:
+            return found
+        before = graph.predecessors(producer)
+        if producer.type not in (MappingType.REORGANIZE, MappingType.SHUFFLE) or len(before) != 1:
+            break
+        reader, producer = producer, before[0]
+    return []
+
+
+def constants_of(group: Group) -> frozenset[ir.Var]:
+    """Return the inputs of a group's program that are known at compile time."""
+    known = zip(group.program.inputs, group.inputs, strict=True)
+    return frozenset(buffer for buffer, value in known if value.is_constant)
+
+
+def has_convolution(group: Group) -> bool:
+    """Whether a group has a convolution, whose images the layout stage may want in blocks."""
+    return any(map(convolved_rank, group.members))
+
+
+def has_prologue(group: Group) -> bool:
+    """Whether a member comes before the one that sums."""
+    if len(group) == 1:
+        return False
+    results = {v for op in group.members for v in op.results}
+    heavy = max(group.members, key=lambda op: op.flops)
+    return any(v in results for v in heavy.tensors)

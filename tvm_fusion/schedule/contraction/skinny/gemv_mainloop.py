@@ -1,0 +1,237 @@
+"""Main loop of a skinny GEMM on CUDA cores, for all threads of a block.
+
+norm prologue:   A[m, k] = normalized rows in shared memory, barrier             (norm_rows_gpu)
+thread (k_slice, n_tile):
+acc[m, parts, tile_n] = 0                                                      registers
+one row:       cp.async pipeline of B through shared memory                    (gemv_cp_async)
+otherwise:     for k_tile in k_slice :: slices_k, `stages` tiles at a time:
+load stages tiles of B and of A as vectors        global -> registers
+acc += A * B                                                  (gemv_tile)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tvm import ir, sym, tirx
+
+from ...._tvm.buffer import scratch
+from ....core.expressions import load
+from ....core.loops import (
+    block,
+    ceildiv,
+    constant,
+    index,
+    loop,
+    sequence,
+    simplified,
+    unrolled,
+    when,
+)
+from ...gpu.cp_async import StageRing, commit, wait
+from .gemv_config import GemvConfig
+from .gemv_tile import GemvTile
+from .norm_rows import NormalizedRows
+
+
+class GemvMainloop:
+    """The accumulators of a block's threads.
+
+    Parameters
+    ----------
+    config : GemvConfig
+        The product.
+    number : Expr
+        The block.
+    partials : Var
+        Shared memory of partial sums, where normalized rows lie before.
+
+    Attributes
+    ----------
+    rows : NormalizedRows or None
+        Of a norm prologue.
+    buffers : list of Var
+        Accumulators, and what the norm prologue and the pipeline need.
+    """
+
+    def __init__(self, config: GemvConfig, number: ir.Expr, partials: ir.Var) -> None:
+        self._number = number
+        # Lowering drops the thread's number, the first index.
+        extents = [index(config.threads), index(config.accumulators)]
+        self._acc = scratch(extents, config.contraction.dtype, "acc", scope="local")
+        self.rows = NormalizedRows.of(config, partials)
+        self._config = config if self.rows is None else replace(config, a=self.rows.value)
+        self._pipeline = CpAsyncPipeline.of(self._config)
+        self.buffers = [self._acc, *(self.rows.buffers if self.rows else [])]
+        if self._pipeline is not None:
+            self.buffers.append(self._pipeline.ring.buffer)
+
+    def stmt(self) -> tirx.Stmt:
+        """Write the norm prologue and the loop over K."""
+        config, pipeline, stmts = self._config, self._pipeline, []
+        if pipeline is not None:
+            stmts.append(config.phase(lambda t: pipeline.prologue(self._number, t, self._tile(t))))
+        if self.rows is not None:
+            stmts += [
+                config.phase(partial(self.rows.stage, self._number)),
+                config.phase(self.rows.fold),
+            ]
+        return sequence([*stmts, config.phase(self._accumulate)])
+
+    def share_partials(self, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
+        """Write a thread's accumulators of some rows to shared memory."""
+        config = self._config
+        k_slice, n_tile = config.thread_coords(thread)
+        n = config.tile_n
+
+        def one(number: ir.Expr) -> tirx.Stmt:
+            def element(lane: ir.Expr) -> tirx.Stmt:
+                value = load(self._acc, [thread, (rows.start * config.parts + number) * n + lane])
+                place = [k_slice, number * config.block_n + n_tile * n + lane]
+                return tirx.BufferStore(shared, value, place)
+
+            return unrolled("lane", n, element)
+
+        return unrolled("i", len(rows) * config.parts, one)
+
+    def _tile(self, thread: ir.Expr) -> GemvTile:
+        _, n_tile = self._config.thread_coords(thread)
+        return GemvTile(self._config, self._number, n_tile, self._acc, lambda i: [thread, i])
+
+    def _accumulate(self, thread: ir.Expr) -> tirx.Stmt:
+        """Clear a thread's accumulators and run its loop over its slice of K."""
+        config, tile = self._config, self._tile(thread)
+
+        def clear(i: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self._acc, config.contraction.initial, [thread, i])
+
+        start = unrolled("i", config.accumulators, clear)
+        if self._pipeline is not None:
+            steps = self._pipeline.mainloop(self._number, thread, tile)
+            return sequence([start, block("mainloop", steps, tile.registers)])
+        k_slice, n_tile = config.thread_coords(thread)
+        body = block("mainloop", self._unrolled_loads(k_slice, tile), tile.registers)
+        return sequence([start, config.guard_n(self._number, n_tile, body)])
+
+    def _unrolled_loads(self, k_slice: ir.Expr, tile: GemvTile) -> tirx.Stmt:
+        """Load ``stages`` tiles at once, then use them; the rest of K one by one."""
+        config = self._config
+
+        def steps(first: ir.Expr, count: int) -> tirx.Stmt:
+            def each(do: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+                def one(slot: ir.Expr) -> tirx.Stmt:
+                    return do(slot, (first + slot) * config.slices_k + k_slice)
+
+                return unrolled("slot", count, one)
+
+            return sequence([each(tile.load), each(tile.multiply)])
+
+        step = config.stages * config.slices_k
+        whole = sym.Analyzer().simplify(tirx.floordiv(config.k_tiles, index(step)))
+        left = sym.Analyzer().simplify(config.k_tiles - whole * step)
+        stmts = [loop("step", whole, lambda i: steps(i * config.stages, config.stages))]
+        if constant(left) != 0:
+
+            def rest(i: ir.Expr) -> tirx.Stmt:
+                number = whole * config.stages + i
+                return when(number * config.slices_k + k_slice < config.k_tiles, steps(number, 1))
+
+            stmts.append(loop("rest", ceildiv(left, config.slices_k), rest))
+        return sequence(stmts)
+
+
+# cp.async pipeline of B for a skinny GEMM with one row: stages tiles of a thread in shared memory.
+#
+#     buffer[stages, parts, vectors, threads, vector_size]                       shared, per thread
+#     for s in 0 .. stages - 2:  issue(s)                                        prologue
+#     for step in ceil(k_tiles / slices_k), unrolled by stages:
+#       load A(step)                                                             global -> registers
+#       wait until at most stages - 2 groups are pending
+#       load B(step)                                                             shared -> registers
+#       issue(step + stages - 1)                                                 one commit group
+#       acc += A * B
+#
+# A thread reads only what it copied itself, so no barrier of the block is needed. Without the
+# pipeline the compiler sinks loads to their uses to save registers, and too few are in flight.
+@dataclass(frozen=True, eq=False)
+class CpAsyncPipeline:
+    """The pipeline of a kernel.
+
+    Attributes
+    ----------
+    config : GemvConfig
+        The product.
+    ring : StageRing
+        ``[stages, parts, vectors, threads, vector_size]``.
+    """
+
+    config: GemvConfig
+    ring: StageRing
+
+    @classmethod
+    def of(cls, config: GemvConfig) -> CpAsyncPipeline | None:
+        """Declare the stages; ``None`` where B is loaded directly."""
+        if not config.cp_async_stages:
+            return None
+        b, tile = config.b, config.tile
+        while isinstance(b, tirx.Cast):
+            b = b.value
+        shape = (
+            config.cp_async_stages,
+            config.parts,
+            tile.vectors,
+            config.threads,
+            tile.vector_size,
+        )
+        return cls(config, StageRing.declare(shape, str(b.ty.dtype)))
+
+    def prologue(self, block: ir.Expr, thread: ir.Expr, tile: GemvTile) -> tirx.Stmt:
+        """Issue the copies of the first ``stages - 1`` steps."""
+        stages = self.config.cp_async_stages
+        return unrolled("stage", stages - 1, lambda n: self._issue(tile, block, thread, n))
+
+    def mainloop(self, block: ir.Expr, thread: ir.Expr, tile: GemvTile) -> tirx.Stmt:
+        """Consume every step, and issue the copies of the one that is ``stages - 1`` ahead."""
+        config = self.config
+        k_slice, _ = config.thread_coords(thread)
+        stages = config.cp_async_stages
+        count = ceildiv(config.k_tiles, config.slices_k)
+        rest = simplified(tirx.floormod(config.k_tiles, index(config.slices_k * stages)))
+        is_exact = constant(rest) == 0 and config.divides_n
+
+        def one(step: ir.Expr) -> tirx.Stmt:
+            def source(part: ir.Expr, vector: int, lane: ir.Expr) -> ir.Expr:
+                return self.ring.element(step, part, index(vector), thread, lane)
+
+            k_tile, slot = step * config.slices_k + k_slice, index(0)
+            load_a, multiply = tile.load_a(slot, k_tile), tile.multiply(slot, k_tile)
+            load_b = tile.load_b(slot, k_tile, source)
+            if not is_exact:
+                load_a, load_b, multiply = (
+                    self._guard(block, thread, step, stmt) for stmt in (load_a, load_b, multiply)
+                )
+            issue = self._issue(tile, block, thread, step + (stages - 1))
+            return sequence([load_a, wait(stages - 2), load_b, issue, multiply])
+
+        def unrolled_stages(n: ir.Expr) -> tirx.Stmt:
+            return unrolled("stage", stages, lambda s: one(n * stages + s))
+
+        return loop("step", ceildiv(count, stages), unrolled_stages)
+
+    def _issue(self, tile: GemvTile, block: ir.Expr, thread: ir.Expr, step: ir.Expr) -> tirx.Stmt:
+        """Issue the copies of a step into its stage, as one commit group."""
+        k_slice, _ = self.config.thread_coords(thread)
+
+        def one(part: ir.Expr, vector: int, first: ir.TensorLoad) -> tirx.Stmt:
+            return self.ring.copy(step, [part, index(vector), thread], first)
+
+        copies = tile.each_vector(step * self.config.slices_k + k_slice, one)
+        return sequence([self._guard(block, thread, step, copies), commit()])
+
+    def _guard(self, block: ir.Expr, thread: ir.Expr, step: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
+        """Mask steps beyond K and tiles beyond N."""
+        k_slice, n_tile = self.config.thread_coords(thread)
+        is_inside = step * self.config.slices_k + k_slice < self.config.k_tiles
+        return self.config.guard_n(block, n_tile, when(is_inside, body))

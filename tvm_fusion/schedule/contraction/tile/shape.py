@@ -1,0 +1,185 @@
+"""The shape of a tiled GEMM's blocks: tile of C, warps, pipeline stages, split-K; plain numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from tvm import DataType
+
+from ...gpu.mma import ACCUMULATORS, GROUPS, HALF_TYPES, K_BYTES, WARP, atom_of
+
+M16 = 16  # of mma.m16n8
+CHUNK_BYTES = 16  # of a copy to shared memory
+OTHER_REGISTERS = 24  # of a thread, beside accumulators, fragments and addresses
+STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in different banks
+REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
+STAGED_REGISTERS = 14  # of a chunk of 8 elements, their addresses and conditions
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """The shape of the blocks of a tiled GEMM, and what they take.
+
+    Attributes
+    ----------
+    a_dtype, b_dtype : str
+        Types of A and of B in shared memory.
+    block_m, block_n, block_k : int
+        The tile of C of a block, and the k of a pipeline stage; powers of two.
+    warps_m, warps_n : int
+        Warps that share the tile.
+    warps_k : int
+        Warps that share the k of a stage (slice-K); their sums are added up in shared memory.
+    stages : int
+        Stages of the cp.async pipeline.
+    split_k : int
+        Blocks that share K (split-K), whose sums are added up in a fixed order: a cluster, or
+        any blocks, behind which a second kernel adds up (split_k_workspace).
+    group_m : int
+        Tiles along M whose blocks run one after the other, so that L2 holds their B.
+    staged_a, staged_b : bool
+        Whether threads compute or gather an operand, on its way to shared memory.
+    parts : int
+        Parts of a column split, of each of which the tile has as many columns.
+    products : int
+        Instructions for each product of fragments: 3 of float32 that keep its precision, each
+        operand split into two tfloat32; otherwise 1.
+    is_async : bool
+        Whether what is loaded as it is is copied by cp.async; otherwise through registers.
+    has_clusters : bool
+        Whether blocks that share K are a cluster.
+    """
+
+    a_dtype: str
+    b_dtype: str
+    block_m: int
+    block_n: int
+    block_k: int
+    warps_m: int
+    warps_n: int
+    warps_k: int = 1
+    stages: int = 4
+    split_k: int = 1
+    group_m: int = 8
+    staged_a: bool = False
+    staged_b: bool = False
+    parts: int = 1
+    products: int = 1
+    is_async: bool = True
+    has_clusters: bool = True
+
+    @classmethod
+    def of(cls, config: TileShape) -> TileShape:
+        """Take the shape out of a configuration."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
+
+    @property
+    def item_bytes(self) -> int:
+        """Size of an element of A and of B in shared memory."""
+        return int(DataType(self.a_dtype).itemsize)
+
+    @property
+    def arithmetic(self) -> str:
+        """Tell a reader how types other than half types are multiplied."""
+        if self.products > 1:
+            return "float32 split into tfloat32 (3xTF32)"
+        if self.a_dtype == "float32":
+            return "float32 rounded to tfloat32"
+        if self.a_dtype in HALF_TYPES:
+            return ""
+        return f"products of {' and '.join(dict.fromkeys((self.a_dtype, self.b_dtype)))}"
+
+    @property
+    def narrow_dtype(self) -> str:
+        """Name what is multiplied, as a device's peaks do, where a graph has it wider: bytes."""
+        return atom_of(self.a_dtype, self.b_dtype).dtype if self.item_bytes == 1 else ""
+
+    @property
+    def k_step(self) -> int:
+        """Terms of an instruction: 32 bytes."""
+        return K_BYTES // self.item_bytes
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a chunk."""
+        return CHUNK_BYTES // self.item_bytes
+
+    @property
+    def tile_positions(self) -> int:
+        """Columns of each part of a column split in the tile; without one, all."""
+        return self.block_n // self.parts
+
+    @property
+    def warp_m(self) -> int:
+        """Rows of a warp."""
+        return self.block_m // self.warps_m
+
+    @property
+    def warp_n(self) -> int:
+        """Columns of a warp."""
+        return self.block_n // self.warps_n
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.warps_m * self.warps_n * self.warps_k * WARP
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulators of a thread."""
+        return self.warp_m // M16 * (self.warp_n // GROUPS) * ACCUMULATORS
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of A and B in a pipeline stage."""
+        rows = self.block_m + self.block_n
+        return rows * self.block_k * self.item_bytes
+
+    @property
+    def staged(self) -> tuple[int, int]:
+        """Slabs of 16 rows, and columns, of a warp that the epilogue stages at once.
+
+        All that fit the shared memory of the pipeline.
+        """
+        slabs, columns = self.warp_m // M16, self.warp_n
+        while self._staged_bytes(slabs, columns) > self.stages * self.stage_bytes:
+            if slabs > 1:
+                slabs //= 2
+            elif columns > GROUPS * self.parts:
+                columns //= 2
+            else:
+                break
+        return slabs, columns
+
+    def _staged_bytes(self, slabs: int, columns: int) -> int:
+        width = columns * self.warps_n + STAGE_PAD
+        return self.warps_k * slabs * self.warps_m * M16 * width * 4
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: pipeline stages, and behind them sums on their way out."""
+        return max(self.stages * self.stage_bytes, self._staged_bytes(*self.staged))
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether partial sums of split-K lie in global memory."""
+        return self.split_k > 1 and not self.has_clusters
+
+    @property
+    def wanted_registers(self) -> int:
+        """Registers that a thread would take if it could."""
+        fragments = (self.warp_m + self.warp_n) // M16 * 4 * 2
+        # Of split operands: sums of a tile of K, of lower halves, and of all.
+        wanted = OTHER_REGISTERS + self.accumulators * self.products + fragments
+        for rows, is_staged in ((self.block_m, self.staged_a), (self.block_n, self.staged_b)):
+            chunks = -(-rows * self.block_k // self.chunk // self.threads)
+            staged = STAGED_REGISTERS * self.chunk // 8
+            copied = 2 if self.is_async else 2 + CHUNK_BYTES // 4
+            wanted += (staged if is_staged else copied) * chunks
+        return wanted
+
+    @property
+    def registers_at_most(self) -> int:
+        """Registers of a thread of any K: what the choice of a tile counts with."""
+        most = min(MOST_REGISTERS, REGISTER_FILE // self.threads // 8 * 8)
+        return max(32, min(self.wanted_registers, most))

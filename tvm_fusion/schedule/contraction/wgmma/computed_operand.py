@@ -1,0 +1,90 @@
+"""B of a Hopper GEMM that threads compute: dequantized, say, on its way to shared memory.
+
+    thread of the producer, for its chunks of a stage:
+      registers = what the chunk of the next stage is computed of       global, 16 bytes or fewer
+      chunk = values of the registers loaded before                     (dequantize_chunk)
+      stage[row, c ^ row % 8] = chunk            16 bytes               shared, as TMA writes them
+
+Each element of B is computed once for each tile of C, not for each warp that multiplies it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+
+from tvm import ir
+
+from ...gpu.mma import HALF_TYPES
+from ...gpu.wgmma import WARPS
+from ..tile.config import TileGemmConfig
+from ..tile.operand import OperandTile
+from ..tile.shape import TileShape
+from .tma_operand import TmaOperand
+
+WORD_BYTES = 4
+# Clocks of a thread for an element, by pairs and one by one: about three times the instructions, as
+# a warp alone waits for its own; and of a stage beside. 512x4096x14336 of int4 on an H200: 139.6 us
+# with tiles of 128x256, 130.0 of 128x224, 178.9 of 128x128, and where products take longer, 107.8
+# of 256x128. Elements one by one were not measured.
+DEQUANTIZED, COMPUTED = 12.2, 24.4
+STAGE = 380.0
+
+
+@dataclass(frozen=True)
+class ComputedOperand(TmaOperand):
+    """An operand that no TMA copies: it has no maps, and no boxes.
+
+    Attributes
+    ----------
+    item : int
+        Size of an element in shared memory.
+    clocks : float
+        Of a thread, for an element that it computes.
+    """
+
+    item: int = 2
+    clocks: float = 0.0
+
+    def of_rows(self, rows: int) -> ComputedOperand:
+        """Change the columns of B of a tile."""
+        return replace(self, rows=rows)
+
+    @property
+    def item_bytes(self) -> int:
+        """Size of an element."""
+        return self.item
+
+    def boxes(
+        self, batch: object, firsts: object, k: object
+    ) -> list[tuple[int, int, list[ir.Expr]]]:
+        """List none."""
+        return []
+
+
+def computed_operand(problem: TileGemmConfig, block_k: int) -> ComputedOperand | None:
+    """Describe a computed B; ``None`` where it has no vectors along K, or parts."""
+    if not problem.staged_b or problem.parts > 1 or problem.b_dtype not in HALF_TYPES:
+        return None
+    layout = OperandTile(problem, False)
+    if layout.is_gathered or layout.is_shifted or not layout.is_k_contiguous:
+        return None
+    clocks = DEQUANTIZED if layout.is_dequantized else COMPUTED
+    return ComputedOperand((), True, (), 0, block_k, item=problem.item_bytes, clocks=clocks)
+
+
+class ComputedTile(OperandTile):
+    """Tiles of a computed B, written by the threads of one warpgroup to shared memory of bytes.
+
+    Parameters
+    ----------
+    config : TileGemmConfig
+        The product, in tiles of Hopper's.
+    """
+
+    def __init__(self, config: TileGemmConfig) -> None:
+        given = {f.name: getattr(config, f.name) for f in fields(TileGemmConfig)}
+        shape = asdict(TileShape.of(config)) | {"warps_m": WARPS, "warps_n": 1, "warps_k": 1}
+        super().__init__(TileGemmConfig(**{**given, **shape}), False)
+
+    def _word(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
+        return super()._word(row, column) * WORD_BYTES

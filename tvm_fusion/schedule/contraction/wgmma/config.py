@@ -1,0 +1,284 @@
+"""Configuration of a GEMM on Hopper's tensor cores: TMA pipeline, wgmma, a persistent grid.
+
+grid     as many blocks as run at once; each takes every grid-th tile of C, M innermost in groups
+block    a producer warpgroup, or two that compute B, and consumers that share the tile's rows
+stage    tiles of A and B, 128 bytes along K: block_k = 64 terms of half types, 128 of bytes
+split    the columns of a tile are those of one part of a column split behind those of another
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tvm import ir, tirx
+
+from ....core.loops import constant, index, product
+from ....program.stage import Axis
+from ...gpu import mbarrier
+from ...gpu.mma import GROUPS
+from ...gpu.tma import ROW_BYTES
+from ...gpu.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
+from ..tile.config import TileGemmConfig, axis_values
+from ..tile.shape import REGISTER_FILE
+from .computed_operand import ComputedOperand
+from .tma_operand import TmaOperand
+from .tma_window import TmaWindow
+
+STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
+# Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = MOVED_REGISTERS[2]
+# The same where producers compute B: one, or two.
+COMPUTING_REGISTERS = ((104, 200), (104, 152))
+MOST_BESIDE_TWO = 96  # accumulators of a consumer's thread beside two producers: more would spill
+# Rows of 32 results in shared memory, of a warp; rows of a fragment lie in different banks.
+STAGED_STRIDE = 32 + 4
+STAGED_WARP_BYTES = 16 * STAGED_STRIDE * 4
+SPLIT_REGISTERS = 26  # of a thread that only stores sums, beside them
+OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what they read
+
+
+@dataclass(frozen=True)
+class WgmmaConfig(TileGemmConfig):
+    """Configuration of a GEMM with TMA and wgmma.
+
+    Attributes
+    ----------
+    operand_a, operand_b : TmaOperand
+        The operands.
+    consumers : int
+        Warpgroups that multiply, 1 or 2.
+    is_ping_pong : bool
+        Whether two consumers are ping-pong, each with a tile of its own: one multiplies while the
+        other stores its results. Otherwise they share the rows of a tile.
+    is_promoted : bool
+        Whether the sums of each stage are added up in float32 outside of the instructions, which
+        keep 13 bits below the largest term of float8.
+    blocks_per_sm : int
+        Blocks that a multiprocessor holds at once.
+    multiprocessors : int
+        How many there are.
+    is_staged : bool
+        Whether results go through shared memory, because they are not stored in vectors; with
+        split-K they do anyway.
+    """
+
+    operand_a: TmaOperand | None = None
+    operand_b: TmaOperand | None = None
+    consumers: int = 2
+    is_ping_pong: bool = False
+    is_promoted: bool = False
+    blocks_per_sm: int = 1
+    multiprocessors: int = 1
+    is_staged: bool = False
+    # One, of zeros: consumers that cleared their sums instead would spill 836 bytes of 128 by 256.
+    steps_of_no_group: ClassVar[int] = 1
+
+    @property
+    def resident(self) -> int:
+        """Blocks that run at once."""
+        return self.blocks_per_sm * self.multiprocessors
+
+    @property
+    def operands(self) -> tuple[TmaOperand, TmaOperand]:
+        """A and B."""
+        assert self.operand_a is not None
+        assert self.operand_b is not None
+        return self.operand_a, self.operand_b
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return THREADS * (self.producers + self.consumers)
+
+    @property
+    def producers(self) -> int:
+        """Warpgroups that fill stages: two take turns where they compute B and registers are left.
+
+        One has a warp for each scheduler, which waits for its own instructions.
+        """
+        has_two = self.computes_b and self.moves_registers and self.k_tiles % 2 == 0
+        return 2 if has_two and self.accumulators <= MOST_BESIDE_TWO else 1
+
+    @property
+    def moves_registers(self) -> bool:
+        """Whether the producer gives registers to consumers."""
+        return self.consumers == 2 and self.split_k == 1
+
+    @property
+    def computes_b(self) -> bool:
+        """Whether the producer's threads compute B; otherwise TMA copies it, as it does A."""
+        return isinstance(self.operand_b, ComputedOperand)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of a stage that TMA copies."""
+        return sum(x.bytes for x in self.operands if x.maps)
+
+    @property
+    def moved_registers(self) -> tuple[int, int]:
+        """Registers of a producer's and of a consumer's thread, once they are moved."""
+        if self.computes_b:
+            return COMPUTING_REGISTERS[self.producers - 1]
+        return PRODUCER_REGISTERS, CONSUMER_REGISTERS
+
+    @property
+    def slabs(self) -> int:
+        """Instructions that a consumer's rows take."""
+        return self.block_m // self.consumers_of_tile // M
+
+    @property
+    def consumers_of_tile(self) -> int:
+        """Consumers that share the rows of a tile."""
+        return 1 if self.is_ping_pong else self.consumers
+
+    @property
+    def tiles(self) -> ir.Expr:
+        """Tiles of C, times ranks of split-K."""
+        return super().blocks
+
+    @property
+    def blocks(self) -> ir.Expr:
+        """Blocks of the grid."""
+        if self.split_k > 1:
+            return self.tiles
+        count = constant(self.tiles)
+        if count is not None:
+            return index(min(count, self.resident))
+        return tirx.min(self.tiles, index(self.resident))
+
+    @property
+    def accumulators(self) -> int:
+        """Accumulators of a consumer's thread."""
+        return self.slabs * self.block_n // 2
+
+    @property
+    def held_sums(self) -> int:
+        """Registers of sums: of stages, and of all of them."""
+        return self.accumulators * (2 if self.is_promoted else 1)
+
+    @property
+    def barrier_offset(self) -> int:
+        """Where the barriers lie in shared memory, in bytes."""
+        return self.stages * self.stage_bytes
+
+    @property
+    def staging_offset(self) -> int:
+        """Where staged results lie in shared memory, in bytes: behind the barriers."""
+        return self.barrier_offset + -(-2 * (self.stages + 1) * mbarrier.BYTES // 16) * 16
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: stages, two barriers for each, two for turns, results, rows."""
+        if self.split_k > 1:
+            return max(
+                self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES,
+                self._staged_bytes(*self.staged),
+            )
+        if not self.is_staged:
+            return self.staging_offset + self.table_bytes
+        return self.staging_offset + staged_bytes(self.consumers) + self.table_bytes
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread at the start of a block."""
+        if self.split_k > 1:
+            return SPLIT_REGISTERS + self.held_sums
+        if self.consumers == 2:
+            return REGISTER_FILE // self.threads // 8 * 8  # all warpgroups have the whole file
+        most = REGISTER_FILE // (self.threads * self.blocks_per_sm) // 8 * 8
+        return min(255, most, OTHER_REGISTERS + self.held_sums)
+
+    def first_columns(self, n_tile: ir.Expr) -> list[ir.Expr]:
+        """Give the column of B that a tile begins with, for each part of a column split."""
+        first = n_tile * self.tile_positions
+        split = self.contraction.column_split
+        if split is None or len(self.operands[1].maps) > 1:
+            return [first] * self.parts
+        extents = [a.extent for a in self.stored_n_axes]
+        columns = []
+        for part in range(self.parts):
+            place = axis_values(self.n_axes, first) | {split.part.var: index(part)}
+            column: ir.Expr = index(0)
+            for axis, extent in zip(self.stored_n_axes, extents, strict=True):
+                column = column * index(extent) + place[axis.var]
+            columns.append(column)
+        return columns
+
+    @property
+    def n8(self) -> int:
+        """Tiles of eight columns of a thread's accumulators."""
+        return self.block_n // GROUPS
+
+
+@dataclass(frozen=True)
+class WgmmaWindowConfig(WgmmaConfig):
+    """Configuration of a convolution with TMA and wgmma: rows of a tile are a rectangle of pixels.
+
+    Or its columns are, where results are contiguous along pixels: one operand is a
+    :class:`.tma_window.TmaWindow`. Steps along K are taps times chunks of channels.
+    """
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether operand A is the image; otherwise B is."""
+        return isinstance(self.operand_a, TmaWindow)
+
+    @property
+    def window(self) -> TmaWindow:
+        """The image."""
+        found = self.operand_a if self.is_of_rows else self.operand_b
+        assert isinstance(found, TmaWindow)
+        return found
+
+    @property
+    def k_tiles(self) -> int:
+        """Pipeline steps of a block."""
+        return -(-self.window.steps // self.split_k)
+
+    @property
+    def tiles_m(self) -> ir.Expr:
+        """Tiles along M."""
+        return product(self.window.tiles) if self.is_of_rows else super().tiles_m
+
+    @property
+    def tiles_n(self) -> int:
+        """Tiles along N."""
+        return super().tiles_n if self.is_of_rows else self.window.tile_count
+
+    def row_at(
+        self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False
+    ) -> dict[ir.Var, ir.Expr]:
+        """Give the pixel, or the channel, of a row of a tile; clamped, the nearest that exists."""
+        if not self.is_of_rows:
+            return super().row_at(m_tile, row, is_clamped)
+        return self._pixel(self.m_axes, self.window.pixel(m_tile, row, int(is_clamped)))
+
+    def row_bounds(self, m_tile: ir.Expr, row: ir.Expr) -> list[ir.Expr]:
+        """List when it exists, where the last rectangles reach beyond an edge."""
+        if not self.is_of_rows:
+            return super().row_bounds(m_tile, row)
+        return self.window.bounds(m_tile, row)
+
+    def column_at(
+        self, n_tile: ir.Expr, column: ir.Expr, clamped: int = 0
+    ) -> dict[ir.Var, ir.Expr]:
+        """Give the pixel, or the channel, of a column of a tile."""
+        if self.is_of_rows:
+            return super().column_at(n_tile, column, clamped)
+        return self._pixel(self.n_axes, self.window.pixel(n_tile, column, clamped))
+
+    def column_bounds(self, n_tile: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
+        """List when it exists."""
+        if self.is_of_rows:
+            return super().column_bounds(n_tile, column)
+        return self.window.bounds(n_tile, column)
+
+    def _pixel(self, axes: Sequence[Axis], place: list[ir.Expr]) -> dict[ir.Var, ir.Expr]:
+        return {a.var: x for a, x in zip(axes, place, strict=True)}
+
+
+def staged_bytes(consumers: int) -> int:
+    """Count the bytes of staged results of all warps."""
+    return consumers * WARPS * STAGED_WARP_BYTES

@@ -1,0 +1,276 @@
+"""Epilogue of a GEMM from registers: results in vectors, without shared memory.
+
+    before the main loop, or at its end:
+      load what the first results read, in vectors                        global
+    for slab, for the two rows of a thread, for some groups of 32 columns:
+      load what the next results read, into the other copy                global
+      total[8] of each group = what four lanes have, transposed           shuffles
+      for each group:  compute element by element, store in vectors       global
+
+Of four tiles of eight columns, each of four lanes has two columns of a row; transposed, each has
+one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again. Sums of
+all parts of a column split are in one thread: tiles of one part lie behind those of another.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tvm import ir, tirx
+from tvm.backend.cuda.op import cuda_func_call
+
+from ....core.expressions import load
+from ....core.loops import coordinates, index, local, sequence, when
+from ...gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
+from ...gpu.shared_tiles import touch
+from ...gpu.wgmma import M
+from ..problem.fuse_epilogue import store_results
+from ..tile.config import TilePlace
+from ..tile.group_sums import GroupRegisters
+from ..tile.result_vectors import ResultVectors, result_vectors
+from ..tile.results import VectorResults
+from ..tile.row_values import RowRegisters
+from ..tile.shape import M16
+from .config import WgmmaConfig
+
+COLUMNS = GROUPS * THREADS_IN_GROUP  # of four lanes
+# Groups of columns whose loads are in flight together: as many as accumulators leave registers for.
+AT_ONCE, FEWER_AT_ONCE, MANY_ACCUMULATORS = 4, 2, 96
+
+_TRANSPOSE = """
+__device__ __forceinline__ void {name}({kind}* to, const {kind}* acc) {{
+  bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+  {kind} v[8], w[8];
+  #pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = acc[i / 2 * 4 + i % 2];
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) {{
+    int low = i / 2 * 4 + i % 2;
+    {kind} other = __shfl_xor_sync(0xffffffffu, odd ? v[low] : v[low + 2], 1);
+    w[low] = odd ? other : v[low];
+    w[low + 2] = odd ? v[low + 2] : other;
+  }}
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) {{
+    {kind} other = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + 4], 2);
+    to[i] = high ? other : w[i];
+    to[i + 4] = high ? w[i + 4] : other;
+  }}
+}}
+"""
+
+
+class StoredFragment(NamedTuple):
+    """Results that a thread stores together.
+
+    Attributes
+    ----------
+    row, n : Expr
+        Row and column of the tile.
+    first : int
+        The first accumulator.
+    own_row : int
+        The row's number among the thread's.
+    """
+
+    row: ir.Expr
+    n: ir.Expr
+    first: int
+    own_row: int
+
+
+class DirectEpilogue:
+    """Stores the results of a consumer's accumulators.
+
+    Parameters
+    ----------
+    config : WgmmaConfig
+        The product.
+    place : TilePlace
+        The tile.
+    acc : Var
+        Accumulators of a thread, ``[slab, column tile, 4]``.
+    first_row : Expr
+        The consumer's first row of the tile.
+
+    Attributes
+    ----------
+    buffers : list of Var
+        Registers.
+    """
+
+    def __init__(
+        self, config: WgmmaConfig, place: TilePlace, acc: ir.Var, first_row: ir.Expr
+    ) -> None:
+        self._config, self._place, self._acc, self._first_row = config, place, acc, first_row
+        found = result_vectors(config)
+        self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
+        groups = config.tile_positions // COLUMNS
+        at_once = min(
+            FEWER_AT_ONCE if config.accumulators >= MANY_ACCUMULATORS else AT_ONCE, groups
+        )
+        at_once = max(1, at_once // config.parts)
+        if config.contraction.group_sums is not None:
+            at_once = min(at_once, FEWER_AT_ONCE)  # a group's elements take registers, too
+        sums = config.contraction.group_sums
+        self._of_group = 1 if sums is None else sums.width // COLUMNS  # vectors of a thread
+        self._at_once = next(
+            n
+            for n in (*range(at_once, 0, -1), self._of_group)
+            if groups % n == n % self._of_group == 0
+        )
+        self._size = self._at_once * GROUPS  # sums of each part of a split
+        self._total = local("total", [config.parts * self._size], config.contraction.dtype)
+        copies = 2 * self._size // self._vectors.width
+        self._results = (
+            VectorResults(config, self._vectors, copies) if self._vectors.width > 1 else None
+        )
+        self.buffers = [self._total, *(self._results.buffers if self._results else [])]
+        self._rows = self._group = None
+        if config.contraction.row_values is not None:
+            self._rows = RowRegisters(config, 2 * config.slabs)
+            self.buffers += self._rows.buffers
+        if sums is not None:
+            self._group = GroupRegisters(config, THREADS_IN_GROUP)
+            self.buffers += self._group.buffers
+
+    @property
+    def loads_early(self) -> bool:
+        """Whether registers are left to hold what the first results read during the main loop."""
+        return self._config.accumulators < MANY_ACCUMULATORS
+
+    def row_values(self, thread: ir.Expr) -> list[tirx.Stmt]:
+        """Compute what results read of their rows, before the main loop."""
+        if self._rows is None:
+            return []
+        firsts = {part.own_row: part.row for part in self._parts(thread)}
+        return [self._rows.fill(own, self._row_at(row)) for own, row in firsts.items()]
+
+    def prologue(self, thread: ir.Expr) -> tirx.Stmt:
+        """Load what the first results read, before the sums are complete."""
+        if self._results is None or not self._results.reads:
+            return sequence([])
+        return self._load(next(self._parts(thread)), 0)
+
+    def stmt(self, thread: ir.Expr) -> tirx.Stmt:
+        """Write the results of a thread of the warpgroup; the prologue stands before.
+
+        What the next results read is loaded before results are stored, which might be to the same
+        memory for all that the compiler knows.
+        """
+        stmts = [touch(self._acc, self._config.accumulators - 1)]
+        parts = list(self._parts(thread))
+        for number, part in enumerate(parts):
+            if self._results is None:
+                stmts.append(self._store_elements(part))
+                continue
+            if self._results.reads and number + 1 < len(parts):
+                stmts.append(self._load(parts[number + 1], number + 1))
+            stmts += self._totals(part)
+            stmts += self._store(part, number, thread)
+        return sequence(stmts)
+
+    def _parts(self, thread: ir.Expr) -> Iterator[StoredFragment]:
+        """Yield the groups of columns whose results are stored together, row after row."""
+        config = self._config
+        warp, lane = coordinates(thread, [index(1), WARP])
+        group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
+        for slab in range(config.slabs):
+            for half in range(2):
+                row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
+                for first in range(0, config.tile_positions // COLUMNS, self._at_once):
+                    n = quad * GROUPS + first * COLUMNS
+                    tile = slab * config.n8 + first * THREADS_IN_GROUP
+                    first_sum = tile * ACCUMULATORS + half * 2
+                    yield StoredFragment(row, n, first_sum, 2 * slab + half)
+
+    def _columns(self, part: StoredFragment) -> list[ir.Expr]:
+        """List the first columns of a part's vectors."""
+        width = self._vectors.width
+        starts = range(0, GROUPS, width)
+        return [part.n + i * COLUMNS + j for i in range(self._at_once) for j in starts]
+
+    def _totals(self, part: StoredFragment) -> list[tirx.Stmt]:
+        """Give each of four lanes the sums of eight columns of each group."""
+        config = self._config
+        stmts = [touch(self._total, config.parts * self._size - 1)]
+        for of_split, i in itertools.product(range(config.parts), range(self._at_once)):
+            tile = of_split * (config.n8 // config.parts) + i * THREADS_IN_GROUP
+            acc = load(self._acc, [index(part.first + tile * ACCUMULATORS)])
+            to = load(self._total, [index(of_split * self._size + i * GROUPS)])
+            stmts.append(_transpose(to, acc))
+        return stmts
+
+    def _store_elements(self, part: StoredFragment) -> tirx.Stmt:
+        """Store the results of a part one by one."""
+        stmts = self._totals(part)
+        for i, column in enumerate(self._columns(part)):
+            where = self._where(part.row, column)
+            at = [where[a.var] for a in self._config.contraction.stage.axes]
+            sums = [self._sum(of_split, i) for of_split in range(self._config.parts)]
+            stored = store_results(self._config.contraction, at, *sums)
+            inside = self._inside(part, column)
+            stmts.append(stored if inside is None else when(inside, stored))
+        return sequence(stmts)
+
+    def _load(self, part: StoredFragment, number: int) -> tirx.Stmt:
+        """Load what the results of a part read, into one of two copies of registers."""
+        assert self._results is not None
+        columns, stmts = self._columns(part), []
+        row = self._row_at(part.row)
+        for i, column in enumerate(columns):
+            width = self._vectors.width
+            where = row | self._config.column_at(self._place.n_tile, column, clamped=width)
+            copy = index(number % 2 * len(columns) + i)
+            stmts.append(self._results.load(copy, where))
+        return sequence(stmts)
+
+    def _row_at(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the axes at a row, or at the last one for those beyond the edge."""
+        found = self._config.axes_at(self._place.batch)
+        return found | self._config.row_at(self._place.m_tile, row, is_clamped=True)
+
+    def _store(self, part: StoredFragment, number: int, thread: ir.Expr) -> list[tirx.Stmt]:
+        """Compute the results of a part, and store them."""
+        assert self._results is not None
+        columns, width, stmts = self._columns(part), self._vectors.width, []
+        for i, column in enumerate(columns):
+
+            def sums(of_split: int, lane: int, i: int = i) -> ir.Expr:
+                return self._sum(of_split, i * width + lane)
+
+            copy = index(number % 2 * len(columns) + i)
+            where, inside = self._where(part.row, column), self._inside(part, column)
+            values = where if self._rows is None else where | self._rows.at(part.own_row)
+            stmts.append(self._results.finish(copy, values, sums, inside))
+            if self._group is None:
+                continue
+            groups = self._config.contraction.group_sums
+            assert groups is not None
+            made = self._results.made[self._config.contraction.results[groups.result].buffer]
+            stmts.append(self._group.keep(i % self._of_group * width, made, width))
+            if (i + 1) % self._of_group == 0:
+                stmts.append(self._group.store(thread, where, inside))
+        return stmts
+
+    def _sum(self, of_split: int, i: int) -> ir.Expr:
+        return load(self._total, [index(of_split * self._size + i)])
+
+    def _where(self, row: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        return self._config.element_at(self._place, row, n)
+
+    def _inside(self, part: StoredFragment, column: ir.Expr) -> ir.Expr | None:
+        """Tell whether a vector exists, where the last tile reaches beyond the edge."""
+        inside = self._config.bounds(self._place, part.row, column)
+        return tirx.all(*inside) if inside else None
+
+
+def _transpose(to: ir.TensorLoad, acc: ir.TensorLoad) -> tirx.Stmt:
+    """Give each of four lanes the eight columns of its own of four tiles."""
+    is_integer = str(acc.ty.dtype) == "int32"
+    name = "tvm_fusion_transpose_quad" + ("_int" if is_integer else "")
+    addresses = tirx.address_of(to), tirx.address_of(acc)
+    source = _TRANSPOSE.format(name=name, kind="int" if is_integer else "float")
+    return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))

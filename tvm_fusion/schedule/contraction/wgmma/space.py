@@ -1,0 +1,236 @@
+"""Configurations of a Hopper GEMM: the design space, and the default that the model chooses.
+
+block tiles * blocks of a multiprocessor * split-K; stages take what shared memory there is
+default     of the tiles in TILES, the one that wgmma_model.py estimates to be the fastest
+
+It is taken if it is faster than what tile_gemm_model.py estimates for ``mma.sync``, which has
+smaller tiles.
+
+Not in the space: stream-K. By the model, last rounds that all multiprocessors shared would save at
+most 1.6 % of 23 products of models and 2.1 % of 78 drawn ones (geometric means; 17 and 18 % of the
+best cases), the exchange of sums left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+
+from ....core.expressions import is_expensive
+from ....core.loops import constant
+from ....device import Device
+from ...gpu.mma import FLOAT8_TYPES, GROUPS, find_atom
+from ...gpu.wgmma import WARPS, M
+from ..mma.default import GROUPS_M, MOST_ACCUMULATORS, in_order
+from ..mma.model import RESERVED_SHARED
+from ..problem.sum_of_products import SumOfProducts
+from ..tile.config import TileGemmConfig
+from ..tile.problem import gemm_problem, gemm_sizes
+from ..tile.result_vectors import result_vectors
+from ..tile.shape import REGISTER_FILE
+from .computed_operand import computed_operand
+from .config import STAGE_K_BYTES, WgmmaConfig, WgmmaWindowConfig, staged_bytes
+from .direct_epilogue import COLUMNS
+from .match_tma_window import tma_window
+from .model import wgmma_clocks
+from .tma_operand import tma_operand
+
+Tile = tuple[int, int, int, bool]
+# (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
+TILES = (
+    (128, 256, 2, False),
+    (128, 224, 2, False),
+    (256, 128, 2, False),
+    (128, 192, 2, False),
+    (128, 160, 2, False),
+    (128, 128, 2, False),
+    (128, 128, 2, True),
+    (128, 96, 2, False),
+    (128, 64, 2, False),
+    (64, 192, 1, False),
+    (64, 128, 1, False),
+    (64, 96, 1, False),
+    (64, 64, 1, False),
+    (64, 64, 2, True),
+    (64, 256, 2, True),
+    (64, 224, 2, True),
+    (64, 192, 2, True),
+    (64, 128, 2, True),
+)
+# Of ragged rows: two consumers on a multiprocessor, and 64 rows where groups have few. On an H100,
+# 8,192 rows of 64 experts, 2048x1024, took 117 us with two blocks of 64x128 on a multiprocessor;
+# 122 to 130 of 128x128 and 123 to 138 of 128x256, by how even experts are; of 64x192 once 162.
+RAGGED_COLUMNS = (64, 128, 256)
+RAGGED_ROWS = 2 * M
+SIMPLE_COLUMNS = (160, 224)  # with cheap epilogues only
+FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has fewer
+STAGED_WIDTH = 2  # elements of vectors that are rather stored through shared memory
+RESIDENT = (1, 2)  # blocks of a multiprocessor
+SPLIT_K = (1, 2, 4)
+LEAST_K_TILES = 3  # of a block with split-K
+MOST_SPLIT_ACCUMULATORS = 64  # producers keep their registers
+LEAST_OTHER_REGISTERS = 48  # beside accumulators: fewer are spilled
+MOST_STAGES = 12
+MOST_PROMOTED = 192  # sums of a thread, of stages and of all of them
+ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
+
+
+def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | None:
+    """Configure a GEMM for TMA and wgmma; ``None`` where the device or the operands have none.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product.
+    device : Device
+        A GPU.
+    """
+    problem = gemm_problem(contraction, device)
+    return None if problem is None else best_wgmma_tile(problem, device)
+
+
+def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | None:
+    """Choose the tile of a problem by the model; ``None`` where wgmma or TMA cannot be used."""
+    atom = find_atom(device, "wgmma", problem.a_dtype, problem.b_dtype)
+    if atom is None or not device.tma or problem.products > 1:
+        return None
+    if gemm_sizes(problem).m <= FEW_ROWS:
+        return None
+    skipped: tuple[int, ...] = ()
+    has_expensive = any(is_expensive(r.value) for r in problem.contraction.results)
+    if (
+        problem.parts > 1 or has_expensive
+    ):  # 1576x768x3072 with GELU: 20.4 us with 224 columns, 19.4 128
+        skipped = SIMPLE_COLUMNS
+    if atom.dtype == "tfloat32":  # of 192 columns nvcc spills where it unrolls a short loop over K
+        skipped = (192, *SIMPLE_COLUMNS)
+    tiles = [tile for tile in TILES if tile[1] not in skipped]
+    found = _space(problem, device, tiles)
+    if problem.ragged is not None:
+        found = (c for c in found if c.block_n in RAGGED_COLUMNS)
+        found = (c for c in found if c.consumers * c.blocks_per_sm == 2)
+        if gemm_sizes(problem).m <= RAGGED_ROWS:
+            found = (c for c in found if c.block_m == M)
+    best = min(found, key=lambda config: wgmma_clocks(config, device), default=None)
+    return None if best is None else in_order(best)
+
+
+def has_wgmma(device: Device) -> bool:
+    """Whether a device has wgmma of half types, and TMA."""
+    names = {i.name for i in device.matrix_instructions if i.dtype in ("float16", "bfloat16")}
+    return "wgmma" in names and device.tma
+
+
+def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaConfig]:
+    """Enumerate configurations, the default first; none where the product has none."""
+    chosen = wgmma_config(contraction, device)
+    if chosen is None:
+        return
+    yield chosen
+    tiles = itertools.product((64, 128, 256), ALL_COLUMNS, (1, 2), (False, True))
+    for config in _space(chosen, device, tuple(tiles)):
+        for group_m in GROUPS_M:
+            one = replace(config, group_m=group_m)
+            if one != chosen:
+                yield one
+
+
+def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iterator[WgmmaConfig]:
+    """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
+    block_k = STAGE_K_BYTES // start.item_bytes
+    a, b = (tma_operand(start, is_a, block_k) for is_a in (True, False))
+    kind: type[WgmmaConfig] = WgmmaConfig
+    if start.ragged is not None and (a is None or b is None):
+        return
+    if a is not None and b is None:
+        b = computed_operand(start, block_k)
+    if a is None or b is None:
+        found = tma_window(start, block_k)
+        if found is None or result_vectors(start).is_along_m:
+            return
+        (a, b), kind = found, WgmmaWindowConfig
+    shared = min(
+        device.shared_memory_per_block or 0,
+        (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
+    )
+    vectors = result_vectors(start)
+    is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and start.parts == 1
+    given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
+    is_promoted = start.a_dtype in FLOAT8_TYPES
+    if start.contraction.has_statistics and not _holds_statistics(start, kind):
+        return
+    for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
+        rows = block_m // (1 if is_ping_pong else consumers)
+        if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * start.parts):
+            continue
+        if start.ragged is not None and is_ping_pong:
+            continue  # tiles without products have no stages for the other to skip
+        sums = rows // M * block_n // 2 * (2 if is_promoted else 1)
+        most = MOST_PROMOTED if is_promoted else MOST_ACCUMULATORS
+        if sums > most or (consumers == 2 and per_sm > 1):
+            continue
+        stage = (block_m + block_n) * STAGE_K_BYTES
+        room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
+        room -= 256 + (staged_bytes(consumers) if is_staged else 0) + start.table_bytes
+        stages = min(MOST_STAGES, room // stage)
+        tile_a, tile_b = a.of_rows(block_m), b.of_rows(block_n)
+        if stages < 3 or tile_a is None or tile_b is None:
+            continue
+        changed = {
+            "block_m": block_m,
+            "block_n": block_n,
+            "block_k": block_k,
+            "warps_m": WARPS * consumers,
+            "warps_n": 1,
+            "warps_k": 1,
+            "stages": stages,
+            "split_k": 1,
+            "group_m": 8,
+        }
+        config = kind(
+            **{**given, **changed},
+            operand_a=tile_a,
+            operand_b=tile_b,
+            consumers=consumers,
+            is_ping_pong=is_ping_pong,
+            is_promoted=is_promoted,
+            blocks_per_sm=per_sm,
+            multiprocessors=device.sm_count or 1,
+            is_staged=is_staged,
+        )
+        most = REGISTER_FILE // (config.threads * per_sm)
+        if config.moves_registers or config.accumulators + LEAST_OTHER_REGISTERS <= most:
+            yield from (c for c in _splits(config) if _has_whole_groups(c))
+
+
+def _holds_statistics(start: TileGemmConfig, kind: type[WgmmaConfig]) -> bool:
+    """Whether threads store whole vectors of 8 columns, of which groups and rows are made up."""
+    vectors = result_vectors(start)
+    return kind is WgmmaConfig and vectors.width == GROUPS and not vectors.is_along_m
+
+
+def _has_whole_groups(config: WgmmaConfig) -> bool:
+    """Whether the columns that threads hold at once are whole groups, where groups are added up."""
+    sums = config.contraction.group_sums
+    if sums is None:
+        return True
+    columns = config.staged[1] if config.split_k > 1 else config.block_n
+    return config.parts == 1 and columns % sums.width == 0
+
+
+def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
+    """Split K among the blocks of clusters, as far as all of them run at once."""
+    yield config
+    tiles = constant(config.tiles)
+    is_fit = config.blocks_per_sm == config.parts == 1 and not config.is_ping_pong
+    is_fit = is_fit and config.ragged is None
+    if tiles is None or not is_fit or config.accumulators > MOST_SPLIT_ACCUMULATORS:
+        return
+    for split_k in SPLIT_K[1:]:
+        k_tiles = -(-config.k_tiles // split_k)
+        if isinstance(config, WgmmaWindowConfig) and config.k_tiles % split_k:
+            continue  # a window has no taps beyond the last, of which boxes are zeros
+        if tiles * split_k <= config.multiprocessors and k_tiles >= LEAST_K_TILES:
+            stages = min(config.stages, k_tiles)
+            yield replace(config, split_k=split_k, stages=stages)
