@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from ..core.template import Claim, Config
 from ..device import Device
-from ..schedule.attention import attention_configs, flash_mma_model
-from ..schedule.attention.constants import read_group
-from ..schedule.attention.flash_problem import flash_problem
-from ..schedule.attention.pattern import Pattern
+from ..schedule.attention import space as attention_configs
+from ..schedule.attention.flash import model as flash_mma_model
+from ..schedule.attention.flash.problem import flash_problem
+from ..schedule.attention.problem.constants import read_group
+from ..schedule.attention.problem.pattern import Pattern
 from ..schedule.contraction.gpu import space as gemm_configs_gpu
 from ..schedule.contraction.gpu.emit import GpuContractionConfig
 from ..schedule.contraction.gpu.tuning import designs

@@ -9,12 +9,12 @@ from emulator.launch import launch
 from group_kernels import CUDA, array, arrays, close, cuda_kernel, extents, group, tensor
 
 from tvm_fusion.fusion.cost import CostModel
-from tvm_fusion.schedule.attention.attention_configs import configs
-from tvm_fusion.schedule.attention.config_gpu import GpuConfig
-from tvm_fusion.schedule.attention.constants import read_group
-from tvm_fusion.schedule.attention.flash_decode import FlashDecodeConfig
-from tvm_fusion.schedule.attention.flash_mma_config import FlashMmaConfig
-from tvm_fusion.schedule.attention.match import FLOATS
+from tvm_fusion.schedule.attention.cuda_cores.config import GpuConfig
+from tvm_fusion.schedule.attention.decode.config import FlashDecodeConfig
+from tvm_fusion.schedule.attention.flash.config import FlashMmaConfig
+from tvm_fusion.schedule.attention.problem.constants import read_group
+from tvm_fusion.schedule.attention.problem.match import FLOATS
+from tvm_fusion.schedule.attention.space import configs
 from tvm_fusion.schedule.attention.template import Attention
 
 SPACES = {

@@ -36,10 +36,10 @@ from group_kernels import (
 )
 from tvm import relax
 
-from tvm_fusion.schedule.attention.constants import read_group
-from tvm_fusion.schedule.attention.match import FLOATS
-from tvm_fusion.schedule.attention.query_lanes_config import QueryLanesConfig
-from tvm_fusion.schedule.attention.query_lanes_cpu import query_lanes_cpu
+from tvm_fusion.schedule.attention.cpu.query_lanes import query_lanes_cpu
+from tvm_fusion.schedule.attention.cpu.query_lanes_config import QueryLanesConfig
+from tvm_fusion.schedule.attention.problem.constants import read_group
+from tvm_fusion.schedule.attention.problem.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
 
 pytestmark = pytest.mark.slow_beyond(2)

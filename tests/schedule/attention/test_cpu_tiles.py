@@ -7,8 +7,8 @@ import pytest
 from tvm import tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.attention.config_cpu import CpuConfig, configs
-from tvm_fusion.schedule.attention.query_lanes_config import QueryLanesConfig, default
+from tvm_fusion.schedule.attention.cpu.config import CpuConfig, configs
+from tvm_fusion.schedule.attention.cpu.query_lanes_config import QueryLanesConfig, default
 
 WIDE, NARROW = parse("cpu:x86-64-v4").device, parse("cpu:x86-64-v3").device
 

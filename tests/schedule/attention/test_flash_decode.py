@@ -32,10 +32,10 @@ from tvm import ir, s_tir, tirx
 from tvm_fusion.core.loops import find
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.attention import flash_decode
-from tvm_fusion.schedule.attention.constants import read_group
-from tvm_fusion.schedule.attention.flash_decode import flash_decode_config
-from tvm_fusion.schedule.attention.match import FLOATS
+from tvm_fusion.schedule.attention.decode import config as flash_decode
+from tvm_fusion.schedule.attention.decode.config import flash_decode_config
+from tvm_fusion.schedule.attention.problem.constants import read_group
+from tvm_fusion.schedule.attention.problem.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.gpu.cp_async import COPY
 from tvm_fusion.schedule.gpu.dlight import check_gpu

@@ -12,11 +12,11 @@ from tvm import tirx
 
 from tvm_fusion.core.expressions import variables
 from tvm_fusion.core.loops import substitute
-from tvm_fusion.schedule.attention import flash_grid
-from tvm_fusion.schedule.attention.constants import read_group
-from tvm_fusion.schedule.attention.flash_mma_model import configs
-from tvm_fusion.schedule.attention.flash_problem import flash_problem
-from tvm_fusion.schedule.attention.flash_tiles import KeyTiles
+from tvm_fusion.schedule.attention.flash import grid as flash_grid
+from tvm_fusion.schedule.attention.flash.model import configs
+from tvm_fusion.schedule.attention.flash.problem import flash_problem
+from tvm_fusion.schedule.attention.flash.tiles import KeyTiles
+from tvm_fusion.schedule.attention.problem.constants import read_group
 
 
 def blocks_of(problem):

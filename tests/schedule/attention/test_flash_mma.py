@@ -14,13 +14,13 @@ from tvm import relax, s_tir
 
 from tvm_fusion.core.loops import find
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.attention.config_gpu import GpuConfig
-from tvm_fusion.schedule.attention.constants import read_group
-from tvm_fusion.schedule.attention.flash_mma import flash_mma_kernel
-from tvm_fusion.schedule.attention.flash_mma_config import FlashMmaConfig
-from tvm_fusion.schedule.attention.flash_mma_model import configs
-from tvm_fusion.schedule.attention.flash_problem import flash_problem
-from tvm_fusion.schedule.attention.match import FLOATS
+from tvm_fusion.schedule.attention.cuda_cores.config import GpuConfig
+from tvm_fusion.schedule.attention.flash.config import FlashMmaConfig
+from tvm_fusion.schedule.attention.flash.kernel import flash_mma_kernel
+from tvm_fusion.schedule.attention.flash.model import configs
+from tvm_fusion.schedule.attention.flash.problem import flash_problem
+from tvm_fusion.schedule.attention.problem.constants import read_group
+from tvm_fusion.schedule.attention.problem.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 

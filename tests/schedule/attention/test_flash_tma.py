@@ -10,12 +10,12 @@ from test_flash_mma import HALF, computed, packed, problem_of, visible
 from test_flash_mma import compare as compare_any
 from tvm import relax, tirx
 
-from tvm_fusion.schedule.attention import flash_mma_model
-from tvm_fusion.schedule.attention.attention_configs import KERNELS
-from tvm_fusion.schedule.attention.flash_mma import flash_mma_kernel
-from tvm_fusion.schedule.attention.flash_mma_model import configs
-from tvm_fusion.schedule.attention.flash_tma_config import FlashTmaConfig
-from tvm_fusion.schedule.attention.flash_tma_operand import tma_operands
+from tvm_fusion.schedule.attention.flash import model as flash_mma_model
+from tvm_fusion.schedule.attention.flash.kernel import flash_mma_kernel
+from tvm_fusion.schedule.attention.flash.model import configs
+from tvm_fusion.schedule.attention.flash.tma_config import FlashTmaConfig
+from tvm_fusion.schedule.attention.flash.tma_operand import tma_operands
+from tvm_fusion.schedule.attention.space import KERNELS
 
 
 def of_tma(problem, accept):

@@ -10,13 +10,13 @@ from test_flash_mma import HALF, close, computed, problem_of
 from tvm import tirx
 
 from tvm_fusion.core.loops import index, sequence
-from tvm_fusion.schedule.attention import flash_mma
-from tvm_fusion.schedule.attention.flash_mma import _FlashBlock
-from tvm_fusion.schedule.attention.flash_mma_model import configs
-from tvm_fusion.schedule.attention.flash_mma_products import FlashMmaProducts
-from tvm_fusion.schedule.attention.flash_tma_config import FlashTmaConfig
-from tvm_fusion.schedule.attention.flash_tma_consumers import Consumers
-from tvm_fusion.schedule.attention.flash_tma_roles import K_FULL, V_EMPTY, Roles
+from tvm_fusion.schedule.attention.flash import kernel as flash_mma
+from tvm_fusion.schedule.attention.flash.kernel import _FlashBlock
+from tvm_fusion.schedule.attention.flash.model import configs
+from tvm_fusion.schedule.attention.flash.products import FlashMmaProducts
+from tvm_fusion.schedule.attention.flash.tma_config import FlashTmaConfig
+from tvm_fusion.schedule.attention.flash.tma_consumers import Consumers
+from tvm_fusion.schedule.attention.flash.tma_roles import K_FULL, V_EMPTY, Roles
 from tvm_fusion.schedule.gpu import wgmma
 from tvm_fusion.schedule.gpu.exponential import any_of_warp
 

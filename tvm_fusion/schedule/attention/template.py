@@ -20,29 +20,29 @@ from ..gpu.mma import HALF_TYPES, mma_atom
 from ..index.design_space import not_in_space
 from ..index.estimate import operations, points, too_many_parameters, traffic
 from ..index.inline import inlined
-from .attention_configs import KERNELS, configs
-from .attention_configs import Config as AnyConfig
-from .config_cpu import CpuConfig
-from .config_gpu import GpuConfig
-from .constants import read_group
-from .cpu import attention_cpu
-from .flash_decode import FlashDecodeConfig, flash_decode_config
-from .flash_decode_emit import flash_decode
-from .flash_mma import flash_mma_kernel
-from .flash_mma_config import FlashMmaConfig
-from .flash_mma_model import flash_mma_config
-from .flash_problem import flash_problem
-from .flash_tma_config import FlashTmaConfig
-from .gpu import attention_gpu
-from .match import FLOATS
-from .pattern import FLOAT, Pattern
-from .prologue_cost import expensive_prologue
-from .propose import attention_proposals
-from .query_lanes_config import KERNELS as CPU_KERNELS
-from .query_lanes_config import QueryLanesConfig
-from .query_lanes_config import configs as cpu_configs
-from .query_lanes_config import default as cpu_default
-from .query_lanes_cpu import query_lanes_cpu
+from .cpu.config import CpuConfig
+from .cpu.kernel import attention_cpu
+from .cpu.query_lanes import query_lanes_cpu
+from .cpu.query_lanes_config import KERNELS as CPU_KERNELS
+from .cpu.query_lanes_config import QueryLanesConfig
+from .cpu.query_lanes_config import configs as cpu_configs
+from .cpu.query_lanes_config import default as cpu_default
+from .cuda_cores.config import GpuConfig
+from .cuda_cores.kernel import attention_gpu
+from .decode.config import FlashDecodeConfig, flash_decode_config
+from .decode.reduce import flash_decode
+from .flash.config import FlashMmaConfig
+from .flash.kernel import flash_mma_kernel
+from .flash.model import flash_mma_config
+from .flash.problem import flash_problem
+from .flash.prologue_cost import expensive_prologue
+from .flash.tma_config import FlashTmaConfig
+from .problem.constants import read_group
+from .problem.match import FLOATS
+from .problem.pattern import FLOAT, Pattern
+from .problem.propose import attention_proposals
+from .space import KERNELS, configs
+from .space import Config as AnyConfig
 
 QUERIES_PER_TASK = 64  # on a CPU, roughly
 EXP_OPERATIONS = 20  # of one exponential

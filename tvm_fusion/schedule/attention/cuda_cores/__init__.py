@@ -1,0 +1,1 @@
+"""schedule/attention/cuda_cores."""

@@ -1,0 +1,252 @@
+"""Flash-decoding configuration: how attention of few rows is split over blocks and threads.
+
+The keys of each KV head are split between blocks, which merge their partial results in a second
+launch (Dao et al., "Flash-Decoding for long-context inference", 2023): keys and values are loaded
+once, in vectors, at the bandwidth of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+
+from ....core.loops import constant, index, product
+from ....device import Device
+from ....ecg.work import at
+from ...gpu.warp import each_thread
+from ..problem.kv_vectors import contiguous_loads, has_uniform_conditions, vector_width
+from ..problem.pattern import Pattern
+from ..problem.query_group import QueryGroup
+from .mma_config import MMA_KEYS, MMA_ROWS, REDUCE_BYTES, fits_mma, stage_bytes, warps_and_stages
+
+MAX_ROWS = 16  # of a query group; more of them fill tiles
+# More rows of a group, and keys, where tiles would leave half of the multiprocessors idle. On an
+# H100, tiles and split keys, 32 query heads of 8 KV heads, of 128: 8 queries, 8,192 keys 41.3 and
+# 19.8 us, eight sequences 407 and 101; 16 queries 40.9 and 30.4, of 512 keys 10.1 and 6.3; sixteen
+# sequences of 8 queries and 2,048 keys 49.3 and 65.5.
+MANY_ROWS, LEAST_KEYS_OF_MANY = 64, 512
+MIN_KEYS = 256  # below which a second launch costs more than it gives
+MAX_LANES_PER_KEY = 16  # each sum over the threads of a key is a chain of shuffles
+MAX_ROW_REGISTERS = 128  # elements of queries and accumulators of a thread
+THREADS = 256
+REGISTER_FILE = 1 << 16
+THREADS_PER_SM = 512  # occupancy target: each thread has its rows in registers
+KEYS_IN_FLIGHT = 4  # keys that a thread loads before it uses the first
+MAX_SPLITS = 128
+MIN_OCCUPANCY = 0.9  # of the last wave of blocks, from which on a number of splits will do
+
+
+@dataclass(frozen=True)
+class FlashDecodeConfig:
+    """The configuration of a split-KV kernel and of its reduction kernel.
+
+    Attributes
+    ----------
+    pattern : Pattern
+        The attention.
+    query_group : QueryGroup
+        Its rows.
+    keys, values : tuple of TensorLoad
+        Loads of keys and values in vectors.
+    width : int
+        Elements of a vector.
+    lanes : int
+        Threads that share a key; vectors of it are interleaved among them.
+    groups : int
+        Such groups of threads in a block, each with keys of its own; warps on tensor cores.
+    keys_in_flight : int
+        Keys that a group loads before it uses the first.
+    block_m : int
+        Rows of a block.
+    splits : int
+        Blocks that share the keys of some rows.
+    warp_size : int
+        Threads of a warp.
+    min_blocks : int
+        Blocks that a multiprocessor holds at once.
+    reduce_threads : int
+        Threads that share a column in the reduction kernel.
+    stages : int
+        Pipeline stages of keys and values in shared memory, on tensor cores; 0 on CUDA cores.
+    """
+
+    pattern: Pattern
+    query_group: QueryGroup
+    keys: tuple[ir.TensorLoad, ...]
+    values: tuple[ir.TensorLoad, ...]
+    width: int
+    lanes: int
+    groups: int
+    keys_in_flight: int
+    block_m: int
+    splits: int
+    warp_size: int
+    min_blocks: int
+    reduce_threads: int
+    stages: int
+
+    def of(self, pattern: Pattern) -> FlashDecodeConfig:
+        """Return the configuration for an equal pattern of another group."""
+        keys = contiguous_loads(pattern, pattern.k, pattern.depth)
+        values = contiguous_loads(pattern, pattern.v, pattern.column)
+        group = QueryGroup.of(pattern) or self.query_group
+        return replace(self, pattern=pattern, query_group=group, keys=keys, values=values)
+
+    @property
+    def uses_mma(self) -> bool:
+        """Whether warps multiply on tensor cores."""
+        return self.stages > 0
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a key."""
+        return int(self.pattern.depth.extent)
+
+    @property
+    def head_dim_v(self) -> int:
+        """Elements of a value."""
+        return int(self.pattern.column.extent)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.groups
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, with which it counts the blocks of a multiprocessor."""
+        return REGISTER_FILE // max(THREADS_PER_SM, self.threads * self.min_blocks)
+
+    @property
+    def kv_batch(self) -> ir.Expr:
+        """Number of different keys and values: batch times KV heads."""
+        return product(self.query_group.extents)
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks that share all rows of a query group."""
+        return -(-self.query_group.size // self.block_m)
+
+    @property
+    def blocks(self) -> ir.Expr:
+        """Blocks of the split-KV kernel."""
+        return product([self.kv_batch, self.row_blocks, self.splits])
+
+    @property
+    def block_n(self) -> int:
+        """Keys of a block in one step."""
+        return self.groups * self.keys_in_flight
+
+    @property
+    def step_n(self) -> int:
+        """Keys of all splits in one step; those of one split are contiguous."""
+        return self.block_n * self.splits
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all blocks have the same number of keys."""
+        count = constant(self.pattern.key.extent)
+        return count is not None and count % self.step_n == 0
+
+    @property
+    def rows_per_pass(self) -> int:
+        """Rows whose accumulators a block merges in shared memory at once."""
+        return min(self.block_m, max(1, REDUCE_BYTES // (4 * self.groups * self.pitch)))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block of the split-KV kernel."""
+        merged = 4 * self.groups * (self.rows_per_pass * self.pitch + 2 * self.block_m)
+        return merged + self.stages * self.groups * stage_bytes(self.pattern)
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of accumulators to the next in shared memory."""
+        return self.head_dim_v // 8 * 9 + 1 if self.uses_mma else self.head_dim_v
+
+    def shared_offset(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
+        """Give the place of an accumulator in shared memory.
+
+        The threads of a warp with mma accumulators store columns that are eight apart at once, of
+        several rows: padding behind every eight, and behind a row, avoids bank conflicts.
+        """
+        padding = tirx.floordiv(column, index(8)) if self.uses_mma else index(0)
+        return row * self.pitch + column + padding
+
+    def each_thread(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Run ``body(group, lane)`` in every thread."""
+        return each_thread([("threadIdx.y", self.groups), ("threadIdx.x", self.lanes)], body)
+
+
+def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig | None:
+    """Choose a configuration; ``None`` for many rows, few keys, or keys that are not vectors.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        The attention.
+    device : Device
+        A GPU.
+    """
+    group, count = QueryGroup.of(pattern), constant(pattern.key.extent)
+    if group is None or (count or MIN_KEYS) < MIN_KEYS:
+        return None
+    if group.size > MAX_ROWS and not _leaves_idle(group, count, device):
+        return None
+    keys = contiguous_loads(pattern, pattern.k, pattern.depth)
+    values = contiguous_loads(pattern, pattern.v, pattern.column)
+    if not keys or not values:
+        return None
+    operands = [(x, pattern.k, pattern.depth) for x in keys]
+    operands += [(x, pattern.v, pattern.column) for x in values]
+    if not all(has_uniform_conditions(*operand) for operand in operands):
+        return None
+    width = vector_width([(x, axis) for x, _, axis in operands])
+    if width is None:
+        return None
+    vectors = [int(a.extent) // width for a in (pattern.depth, pattern.column)]
+    lanes = MAX_LANES_PER_KEY
+    while any(v % lanes for v in vectors):
+        lanes //= 2
+    registers = sum(v // lanes for v in vectors) * width  # of a row
+    in_flight, block_m = KEYS_IN_FLIGHT, min(group.size, MAX_ROW_REGISTERS // registers)
+    limit = device.max_threads_per_block or 1024
+    groups, stages, min_blocks = min(THREADS, limit) // lanes, 0, THREADS_PER_SM // THREADS
+    uses_mma = fits_mma(pattern, keys, values, width, device)
+    if uses_mma:
+        lanes, in_flight, block_m = device.warp_size or 32, MMA_KEYS, min(group.size, MMA_ROWS)
+        min_blocks = 1
+    if block_m == 0 or groups == 0 or (group.size > MAX_ROWS and not uses_mma):
+        return None
+    block_m = -(-group.size // -(-group.size // block_m))
+    blocks = at(product(group.extents)) * -(-group.size // block_m)
+    splits = _splits(blocks, (device.sm_count or 1) * min_blocks)
+    if uses_mma:
+        keys_of_block = None if count is None else count // splits
+        groups, stages = warps_and_stages(pattern, block_m, keys_of_block, device)
+    if count is not None:
+        splits = min(splits, -(-count // (groups * in_flight)))  # each has keys
+    reduce_threads = max(1, min(THREADS, limit) // int(pattern.column.extent))
+    return FlashDecodeConfig(
+        *(pattern, group, keys, values, width, lanes, groups, in_flight, block_m, splits),
+        *(device.warp_size or 32, min_blocks, reduce_threads, stages),
+    )
+
+
+def _leaves_idle(group: QueryGroup, keys: int | None, device: Device) -> bool:
+    """Whether a block for all rows of each group would leave multiprocessors idle for long."""
+    is_long = keys is not None and keys >= LEAST_KEYS_OF_MANY
+    blocks, units = at(product(group.extents)), device.sm_count or 1
+    return is_long and group.size <= MANY_ROWS and 2 * blocks <= units
+
+
+def _splits(blocks: int, slots: int) -> int:
+    """Choose the fewest splits of the keys that keep the last wave of blocks occupied."""
+    first = max(1, min(slots // blocks, MAX_SPLITS))
+    for splits in range(first, first + 8):
+        total = blocks * splits
+        if total >= MIN_OCCUPANCY * slots * -(-total // slots):
+            return splits
+    return first

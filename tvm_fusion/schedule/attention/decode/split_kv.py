@@ -1,0 +1,239 @@
+"""One block of the split-KV kernel: loop over the keys of a split, merge over groups of threads.
+
+Common to CUDA cores (:mod:`.split_kv_simt`) and tensor cores (:mod:`.split_kv_mma`):
+
+prologue()                                              # load q; acc = 0, l_i = 0, m_i = LOWEST
+for step in range(steps of this split):
+    step()                                          # the next block_n keys, a part for each group
+for rows of the block, rows_per_pass at a time:
+    each group: acc, m_i, l_i -> o_shared, m_shared, l_shared
+    __syncthreads
+    each thread, elements of the results:
+        m = max(m_shared[group]); o = sum(exp(m_shared[group] - m) * o_shared[group])
+        partial_o[batch, row, split, column] = o; partial_ml[batch, row, :, split] = m, l
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tvm import ir, tirx
+
+from ...._tvm.buffer import scratch
+from ....core.expressions import load
+from ....core.loops import (
+    block,
+    coordinates,
+    index,
+    local,
+    loop,
+    sequence,
+    simplified,
+    substitute,
+    unrolled,
+    when,
+)
+from ...index.address import same
+from ..problem.online_softmax import LOWEST, Merge, assign, float_
+from ..problem.pattern import FLOAT
+from .config import FlashDecodeConfig
+
+
+class SplitKV(ABC):
+    """One block of the split-KV kernel: some rows, and one split of the keys.
+
+    Every group of its threads loops over keys of its own, with its own running statistics. The
+    groups are merged in shared memory in a fixed order, so that results are deterministic.
+
+    Parameters
+    ----------
+    config : FlashDecodeConfig
+        The configuration.
+    number : PrimExpr
+        Of the block.
+    partial_o, partial_ml : Var
+        As of :func:`~tvm_fusion.schedule.attention.decode.split_kv_simt.split_kv_kernel`.
+    threads_per_row, slots : int
+        Threads of a group that share the columns of a row, and rows of a thread.
+    """
+
+    def __init__(
+        self,
+        config: FlashDecodeConfig,
+        number: ir.Expr,
+        partial_o: ir.Var,
+        partial_ml: ir.Var,
+        threads_per_row: int,
+        slots: int,
+    ) -> None:
+        self._config, self._partial_o, self._partial_ml = config, partial_o, partial_ml
+        extents = [config.kv_batch, config.row_blocks, config.splits]
+        self._batch, row_block, self._split = coordinates(number, extents)
+        self._first = row_block * config.block_m  # row
+        self._count = index(config.pattern.key.extent)
+        self._columns = config.head_dim_v // threads_per_row  # of a thread
+        self._acc = self._registers("acc", slots * self._columns)
+        self._m_i, self._l_i = self._registers("m_i", slots), self._registers("l_i", slots)
+        self._m_shared = self._shared("m_shared", config.groups, config.block_m)
+        self._l_shared = self._shared("l_shared", config.groups, config.block_m)
+        self._o_shared = self._shared(
+            "o_shared", config.groups, config.rows_per_pass * config.pitch
+        )
+        self._buffers = [self._acc, self._m_i, self._l_i]
+        self._buffers += [self._m_shared, self._l_shared, self._o_shared]
+
+    def _registers(self, name: str, count: int, dtype: str = FLOAT) -> ir.Var:
+        """Declare registers; lowering drops the indices of the thread."""
+        shape = (self._config.groups, self._config.lanes, count)
+        return scratch([index(d) for d in shape], dtype, name, "local")
+
+    def _shared(self, name: str, *shape: int) -> ir.Var:
+        return scratch([index(d) for d in shape], FLOAT, name, "shared")
+
+    @abstractmethod
+    def prologue(self) -> list[tirx.Stmt]:
+        """Load the queries; initialize the accumulators and statistics."""
+
+    @abstractmethod
+    def step(self, number: ir.Expr) -> tirx.Stmt:
+        """Compute the scores of the next keys, and accumulate their values."""
+
+    @abstractmethod
+    def own_rows(
+        self, rows: range, t: ir.Expr, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]
+    ) -> tirx.Stmt:
+        """Run ``body(row, slot)`` for those of some rows that a thread holds in its slots."""
+
+    @abstractmethod
+    def column(self, number: ir.Expr, t: ir.Expr) -> ir.Expr:
+        """Give the column of the ``number``-th accumulator of a slot."""
+
+    @abstractmethod
+    def leads(self, t: ir.Expr) -> ir.Expr:
+        """Whether a thread is the one of those that share a row that stores its statistics."""
+
+    def accumulator(self, slot: ir.Expr, number: ir.Expr) -> ir.Expr:
+        """Give the place of the ``number``-th accumulator of a slot in registers."""
+        return slot * self._columns + number
+
+    def epilogue(self) -> list[tirx.Stmt]:
+        """Finish the statistics of a group behind its last step."""
+        return []
+
+    def stmt(self) -> tirx.Stmt:
+        """Write the whole block."""
+        config = self._config
+        stmts = [*self.prologue(), loop("step", self._steps(), self.step), *self.epilogue()]
+        for first in range(0, config.block_m, config.rows_per_pass):
+            rows = range(first, min(first + config.rows_per_pass, config.block_m))
+            stmts.append(config.each_thread(partial(self._share, rows)))
+            stmts.append(config.each_thread(partial(self._merge, rows)))
+        return block("split_kv", sequence(stmts), self._buffers)
+
+    def _start(self, step: ir.Expr) -> ir.Expr:
+        """Give the first key of a step: those of all splits are contiguous in each step."""
+        return (step * self._config.splits + self._split) * self._config.block_n
+
+    def _steps(self) -> ir.Expr:
+        """Count the steps of this block."""
+        config = self._config
+        whole = tirx.floordiv(self._count, index(config.step_n))
+        if config.is_even:
+            return whole
+        # No quotient of what is left for this block: TVM 0.27 divides negative multiples wrongly.
+        left = tirx.floormod(self._count, index(config.step_n))
+        return whole + tirx.Select(self._split * config.block_n < left, index(1), index(0))
+
+    def _position(self, row: ir.Expr | int) -> dict[ir.Var, ir.Expr]:
+        """Give the position of a row; rows behind the last one compute it again, unstored."""
+        number = self._first + row
+        if self._config.query_group.size % self._config.block_m:
+            number = tirx.min(number, index(self._config.query_group.size - 1))
+        return self._config.query_group.place(self._batch, simplified(number))
+
+    def _inside(self, key: ir.Expr) -> ir.Expr:
+        """Clamp a key to the last one."""
+        return key if self._config.is_even else tirx.min(key, self._count - 1)
+
+    def _operand(
+        self,
+        operand: ir.Expr,
+        found: Sequence[ir.TensorLoad],
+        registers: Sequence[ir.Var],
+        place: Sequence[ir.Expr],
+        known: dict[ir.Var, ir.Expr],
+    ) -> ir.Expr:
+        """Compute an element of a key or a value from vectors in registers."""
+
+        def swap(x: ir.TensorLoad) -> ir.Expr:
+            pairs = zip(found, registers, strict=True)
+            return next((load(register, place) for y, register in pairs if same(x, y)), x)
+
+        return substitute(substitute(operand, {}, swap), {**self._position(0), **known})
+
+    def _share(self, rows: range, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Store a group's accumulators and statistics of some rows in shared memory."""
+
+        def row(r: ir.Expr, slot: ir.Expr) -> tirx.Stmt:
+            def column(i: ir.Expr) -> tirx.Stmt:
+                place = self._config.shared_offset(r - rows.start, self.column(i, t))
+                value = load(self._acc, [g, t, self.accumulator(slot, i)])
+                return tirx.BufferStore(self._o_shared, value, [g, place])
+
+            statistics = [
+                tirx.BufferStore(self._m_shared, load(self._m_i, [g, t, slot]), [g, r]),
+                tirx.BufferStore(self._l_shared, load(self._l_i, [g, t, slot]), [g, r]),
+            ]
+            stored = when(self.leads(t), sequence(statistics))
+            return sequence([unrolled("i", self._columns, column), stored])
+
+        return self.own_rows(rows, t, row)
+
+    def _merge(self, rows: range, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Merge the groups' results of some rows, neighbouring threads neighbouring columns."""
+        config = self._config
+        buffers = [local(name, [1], FLOAT) for name in ("m", "sum", "factor")]
+        m, total, factor = (load(x, [index(0)]) for x in buffers)
+        count = len(rows) * config.head_dim_v
+
+        def item(number: ir.Expr) -> tirx.Stmt:
+            flat = number * config.threads + g * config.lanes + t
+            row, column = coordinates(flat, [index(len(rows)), index(config.head_dim_v)])
+            place = config.shared_offset(row, column)
+            row = row + rows.start
+            merge = Merge(
+                m,
+                factor,
+                lambda body: unrolled("group", config.groups, body),
+                lambda group: load(self._m_shared, [group, row]),
+            )
+
+            def merged(found: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
+                return sequence([assign(total, float_(0)), merge.add((total, found))])
+
+            def store_statistic(which: int, value: ir.Expr) -> tirx.Stmt:
+                where = [self._batch, self._first + row, index(which), self._split]
+                return tirx.BufferStore(self._partial_ml, value, where)
+
+            where = [self._batch, self._first + row, self._split, column]
+            of_row = [
+                store_statistic(0, m),
+                merged(lambda group: load(self._l_shared, [group, row])),
+                store_statistic(1, total),
+            ]
+            results = [
+                assign(m, float_(LOWEST)),
+                merge.maximum(),
+                merged(lambda group: load(self._o_shared, [group, place])),
+                tirx.BufferStore(self._partial_o, total, where),
+                when(tirx.EQ(column, index(0)), sequence(of_row)),
+            ]
+            inside = self._first + row < config.query_group.size
+            if count % config.threads:
+                inside = tirx.all(flat < count, inside)
+            return when(inside, sequence(results))
+
+        stmt = unrolled("item", -(-count // config.threads), item)
+        return block("merge", stmt, buffers)

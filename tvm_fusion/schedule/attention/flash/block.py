@@ -1,0 +1,175 @@
+"""A thread of FlashAttention on tensor cores: its buffers, and its rows and columns of fragments.
+
+The thread of a warp holds, of each 16 rows, rows ``t // 4`` and ``t // 4 + 8``, and of every eight
+columns of scores and results columns ``t % 4 * 2`` and the next: statistics of a row are combined
+over four threads.
+"""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+
+from ...._tvm.buffer import scratch
+from ....core.expressions import load
+from ....core.loops import index, sequence, unrolled
+from ...gpu.ldmatrix import ELEMENTS
+from ...gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
+from ...gpu.swizzle import VECTOR
+from ...gpu.warp import butterfly
+from ..problem.online_softmax import SoftmaxState, assign, float_, initialize
+from ..problem.pattern import FLOAT
+from .config import FlashMmaConfig
+from .loads import TileLoads
+from .problem import FlashProblem
+from .tiles import KeyTiles, clamped_limit, row_limits
+
+PAIR = 2  # neighbouring columns of an accumulator fragment
+
+
+class FlashMmaBlock:
+    """One thread: of each 16 rows of its warp two, of every eight columns two.
+
+    Parameters
+    ----------
+    problem : FlashProblem
+        The attention.
+    config : FlashMmaConfig
+        Its configuration.
+    where : dict of Var to PrimExpr
+        Position of the block along the batch axes.
+    first : PrimExpr
+        The first row of the block.
+    g, t : PrimExpr
+        The warp and its thread.
+    """
+
+    _own_limits: ir.Var | None = None  # of visible keys, that the thread's rows read from memory
+
+    def __init__(
+        self,
+        problem: FlashProblem,
+        config: FlashMmaConfig,
+        where: dict[ir.Var, ir.Expr],
+        first: ir.Expr,
+        g: ir.Expr,
+        t: ir.Expr,
+    ) -> None:
+        self._problem, self._config = problem, config
+        self._where, self._first, self._g, self._t = where, first, g, t
+        self._half = problem.half
+        self._buffers: list[ir.Var] = []
+        loaded = len(problem.loaded_bounds)
+        self._limits = self._declare("limits", 2 * loaded, "int32") if loaded else None
+        self._tiles = KeyTiles(problem, config, where, first, self._limits)
+        m16 = config.m16
+        self._n8, self._columns8 = config.block_n // 8, config.column16 // 8
+        self._slots = m16 * PAIR  # rows of the thread
+        # CUDA wants one type for all declarations of a name in a module.
+        size = config.shared_bytes // 2
+        self._shared = self._declare(f"smem_{self._half}", size, self._half, "shared.dyn")
+        self._acc = self._declare("acc", m16 * self._columns8 * ACCUMULATORS)
+        self._s = self._declare("s", m16 * self._n8 * ACCUMULATORS)
+        self._m_i, self._l_i = self._declare("m_i", self._slots), self._declare("l_i", self._slots)
+        self._m_new = self._declare("m_new", self._slots)
+        self._alpha = self._declare("alpha", self._slots)
+        q_size = m16 * ELEMENTS * config.q_fragments
+        self._q_frag = self._declare("q_frag", q_size, self._half)
+        self._b_frag = self._declare("b_frag", ELEMENTS, self._half)
+        self._p_frag = self._declare("p_frag", m16 * self._n8 * 4, self._half)
+        vector = self._declare("vector", VECTOR, self._half)
+        # A vector has registers of its own: TVM's generator of CUDA takes two vectors that are
+        # loaded from one place for the same, whatever was stored there by address in between.
+        vectors = -(-problem.v.extent // config.staged_lanes) * config.rows_of_warp
+        size = -(-vectors // WARP) * config.staged_lanes
+        self._result = self._declare("o", size, problem.staged)
+        held = None
+        if not config.is_async:  # one tile is on its way at a time
+            rows_of = max(config.block_m, config.block_n)
+            vectors = rows_of * max(config.depth16, config.column16) // VECTOR
+            size = -(-vectors // config.threads) * VECTOR
+            held = self._declare("held", size, self._half)
+        rows = (config.q_rows, config.k_rows(), config.v_rows())
+        self._q_loads, self._k_loads, self._v_loads = (
+            TileLoads(x, r, self._shared, vector, config.threads, g * WARP + t, held)
+            for x, r in zip((problem.q, problem.k, problem.v), rows, strict=True)
+        )
+
+    def _declare(self, name: str, size: int, dtype: str = FLOAT, scope: str = "local") -> ir.Var:
+        buffer = scratch([index(size)], dtype, name, scope)
+        self._buffers.append(buffer)
+        return buffer
+
+    def _position(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the position of a row; rows behind the last one compute it again, unstored."""
+        last = index(self._problem.query.extent) - 1
+        return {**self._where, self._problem.query.var: tirx.min(row, last)}
+
+    def _of_block(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        """Give the position of a row of the block."""
+        return self._position(self._first + row)
+
+    def _find_limits(self) -> list[tirx.Stmt]:
+        """Find the extremes of limits that rows read from memory; whole warps do."""
+        if self._limits is None:
+            return []
+        rows = self._config.block_m
+        return [row_limits(self._problem, rows, self._of_block, self._t, self._limits)]
+
+    def _keep_limits(self) -> list[tirx.Stmt]:
+        """Read the limits of visible keys of the thread's rows once."""
+        problem, count = self._problem, self._slots
+        if not problem.loaded_bounds or not problem.score.hides_wholly:
+            return []
+        self._own_limits = self._declare("own_limits", count * len(problem.loaded_bounds), "int32")
+
+        def of_slot(slot: ir.Expr) -> tirx.Stmt:
+            at = self._row(slot)
+            return sequence(
+                [
+                    assign(
+                        load(self._own_limits, [number * count + slot]),
+                        clamped_limit(problem, bound, at),
+                    )
+                    for number, bound in enumerate(problem.loaded_bounds)
+                ]
+            )
+
+        return [unrolled("slot", count, of_slot)]
+
+    def _own_row(self, slot: ir.Expr) -> ir.Expr:
+        """Give the number in its warp of a row of the thread."""
+        return slot * GROUPS + tirx.floordiv(self._t, index(THREADS_IN_GROUP))
+
+    def _row(self, slot: ir.Expr) -> dict[ir.Var, ir.Expr]:
+        row = self._first + self._g * self._config.rows_of_warp + self._own_row(slot)
+        return self._position(row)
+
+    def _own_column(self, n8: ir.Expr, lane: ir.Expr) -> ir.Expr:
+        """Give the column of an accumulator."""
+        return n8 * 8 + tirx.floormod(self._t, index(THREADS_IN_GROUP)) * PAIR + lane
+
+    def _state(self, slot: ir.Expr) -> SoftmaxState:
+        return SoftmaxState(*(load(x, [slot]) for x in (self._m_i, self._l_i, self._alpha)))
+
+    def _initialize(self) -> tirx.Stmt:
+        def statistics(slot: ir.Expr) -> tirx.Stmt:
+            return sequence(initialize(load(self._m_i, [slot]), load(self._l_i, [slot])))
+
+        return sequence([self._zero(self._acc), unrolled("slot", self._slots, statistics)])
+
+    def _zero(self, buffer: ir.Var) -> tirx.Stmt:
+        count = int(buffer.ty.shape[0])
+        return unrolled("i", count, lambda i: assign(load(buffer, [i]), float_(0)))
+
+    def _all_reduce(self, values: ir.Var, combine) -> list[tirx.Stmt]:
+        """Reduce over the four threads of a row, in lockstep."""
+        stmts = []
+        for distance in (1, 2):
+
+            def one(slot: ir.Expr, distance: int = distance) -> tirx.Stmt:
+                value = load(values, [slot])
+                other = butterfly(value, self._t, distance, WARP, WARP)
+                return assign(value, combine(value, other))
+
+            stmts.append(unrolled("slot", self._slots, one))
+        return stmts

@@ -1,0 +1,101 @@
+"""Prologues of FlashAttention: operands that are computed as they are loaded, and what that costs.
+
+    copied     cp.async or TMA brings rows as they lie in memory, while tensor cores multiply
+    computed   each element in registers of the block, from elements at other places (rotary
+               embedding, a concatenation of halves), between the products
+
+Every block of queries loads all keys and values that it sees, for each query head of a GQA group
+again. Computed once by a kernel before, they are written and read once more, and copied.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tvm import ir, tirx
+
+from ....core.expressions import choice, loads, variables
+from ....core.loops import find
+from ....core.template import Refusal
+from ....device import Device
+from ....ecg.work import at
+from ...index.estimate import operations
+from ..problem.query_group import QueryGroup
+from .config import FlashMmaConfig
+from .problem import FlashProblem, Operand
+
+LAUNCH_US = 2.0
+# Time of an element over what its arithmetic and loads take at the peak of CUDA cores: nothing
+# overlaps with it. A decoder layer of 4096 at 512 tokens, rotary in the prologue, took 101 us of
+# attention at batch 1 and 457 at batch 8 on an H200; without it 27 and 116, and the product before,
+# which rotates instead, 7 and 22 more (python -m benchmarks.gpu_models, profiled).
+SLOWDOWN = 8
+
+
+def expensive_prologue(
+    problem: FlashProblem, config: FlashMmaConfig, device: Device
+) -> Refusal | None:
+    """Refuse an attention whose operands are better computed by a kernel before.
+
+    Parameters
+    ----------
+    problem : FlashProblem
+        The attention.
+    config : FlashMmaConfig
+        Its configuration, on tensor cores.
+    device : Device
+        A GPU.
+    """
+    peak, bandwidth = device.peak_flops.get("float32"), device.memory_bandwidth
+    computed = [x for x in (problem.q, problem.k, problem.v) if is_computed(x)]
+    if not computed or not peak or not bandwidth:
+        return None
+    fused, separate = 0.0, LAUNCH_US
+    for operand in computed:
+        elements = _elements(problem, operand)
+        work = operations(operand.element) + len(loads(operand.element))
+        times = 1 if operand is problem.q else _readers(problem, config)
+        fused += 1e6 * SLOWDOWN * elements * times * work / peak
+        separate += 1e6 * 2 * 2 * elements / bandwidth
+    if fused <= separate:
+        return None
+    return Refusal(
+        "prologue_recomputed",
+        f"Computing operands in the kernel would take about {fused:.1f} us, as each block of "
+        f"queries computes all keys again; a kernel of its own takes about {separate:.1f}.",
+    )
+
+
+def is_computed(operand: Operand) -> bool:
+    """Whether vectors of an operand are neither copies nor single elements of one tensor."""
+    if operand.loads:
+        return False
+    element = operand.element
+    if isinstance(element, ir.TensorLoad):
+        return False  # of other strides, or unaligned
+    choices = [c for kind in (tirx.Select, ir.Call) for c in map(choice, find(element, kind)) if c]
+    along = operand.along.var
+    return operations(element) > 0 or any(along in variables(c[0]) for c in choices)
+
+
+def _elements(problem: FlashProblem, operand: Operand) -> int:
+    """Count the different elements of an operand."""
+    pattern, used = problem.pattern, variables(operand.element)
+    if operand is problem.q:
+        axes = [*pattern.batch, problem.query, pattern.depth]
+        return math.prod(at(a.extent) for a in axes if a.var in used)
+    heads, group = [a.extent for a in pattern.batch if a.var in used], QueryGroup.of(pattern)
+    if group is not None:
+        heads = [extent for axis, extent in group.batch if axis.var in used]
+    return math.prod(map(at, heads)) * at(pattern.key.extent) * operand.extent
+
+
+def _readers(problem: FlashProblem, config: FlashMmaConfig) -> float:
+    """Count the blocks that compute an element of keys; half of them where masks hide tiles."""
+    pattern = problem.pattern
+    blocks = math.prod(at(a.extent) for a in pattern.batch)
+    group = QueryGroup.of(pattern)
+    heads = blocks if group is None else math.prod(map(at, group.extents))
+    of_head = math.ceil(at(problem.query.extent) / config.block_m)
+    seen = (of_head + 1) / 2 if problem.skips else of_head
+    return max(1.0, blocks / heads) * seen

@@ -1,0 +1,224 @@
+"""The online softmax of FlashAttention on tensor cores, on accumulators of a tile's scores.
+
+s = score(s), masked;  m_new = max(m_i, row maxima of s)     over the four threads of a row
+m_new = m_i where it is not far larger                       as in FlashAttention-4
+alpha = exp(m_i - m_new);  m_i = m_new;  l_i *= alpha;  acc *= alpha where a row's is not 1
+p = exp(s - m_i);  l_i += p;  p_frag = p, in pairs           A fragment of the product with v
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tvm import ir, tirx
+
+from ....core.expressions import load
+from ....core.loops import coordinates, index, sequence, substitute, unrolled
+from ...gpu.exponential import any_of_warp, exp2_fma_ftz, exp2_ftz
+from ...gpu.register_moves import store_pair
+from ..problem.online_softmax import assign, float_
+from .block import PAIR, FlashMmaBlock
+
+LOG2_E = math.log2(math.e)
+# Exponentials are of scores over a maximum that is at most so much, in powers of two, below the
+# largest: sums and results are seldom rescaled, and half types hold 256 as they hold 1. On an H100,
+# rescaled for every new maximum and seldom: 4x32x4096x128, causal, 1,017 and 975 us; 2x16x2048x128
+# 126.1 and 122.6; of 256, causal, 135.8 and 128.3.
+FAR = 8.0
+LEAST_MAXIMUM = -1e30  # that is multiplied before it is subtracted
+
+
+class FlashMmaSoftmax(FlashMmaBlock):
+    """One thread, and the rows and columns that it has of scores."""
+
+    _edges: ir.Var | None = None  # of each row of the thread, columns of a tile: from, and up to
+
+    def _softmax(self, n: ir.Expr) -> tirx.Stmt:
+        """Compute scores, their maxima, and weights; rescale what was accumulated."""
+        return sequence(
+            [
+                self._maxima(n),
+                self._rescale_results(),
+                self._exponentials(),
+                self._pack_weights(n),
+            ]
+        )
+
+    def _maxima(self, n: ir.Expr) -> tirx.Stmt:
+        """Compute scores and their maxima; rescale the sums of rows."""
+        form, tiles = self._problem.score, self._tiles
+        inside = self._scores(n, form.inside)
+        if tiles.are_whole:
+            scores = inside
+        else:
+            scores = tirx.IfThenElse(tiles.is_whole(n), inside, self._masked_scores(n))
+
+        def start(slot: ir.Expr) -> tirx.Stmt:
+            return assign(load(self._m_new, [slot]), load(self._m_i, [slot]))
+
+        def larger(i: ir.Expr) -> tirx.Stmt:
+            m_new = load(self._m_new, [self._slot_of(i)])
+            return assign(m_new, tirx.max(m_new, load(self._s, [i])))
+
+        def exp(x: ir.Expr) -> ir.Expr:
+            return exp2_ftz(x * float_(self._scale))
+
+        def rescale(slot: ir.Expr) -> tirx.Stmt:
+            m_new, m_i = load(self._m_new, [slot]), load(self._m_i, [slot])
+            is_far = (m_new - m_i) * float_(self._scale) > float_(FAR)
+            kept = assign(m_new, tirx.Select(is_far, m_new, m_i))
+            return sequence([kept, *self._state(slot).rescale(m_new, exp)])
+
+        return sequence(
+            [
+                scores,
+                unrolled("slot", self._slots, start),
+                unrolled("i", int(self._s.ty.shape[0]), larger),
+                *self._all_reduce(self._m_new, tirx.max),
+                unrolled("slot", self._slots, rescale),
+            ]
+        )
+
+    @property
+    def _scale(self) -> float:
+        """What a score is multiplied with in the exponent of two."""
+        return self._problem.score.factor * LOG2_E
+
+    def _rescale_results(self) -> tirx.Stmt:
+        """Move what was accumulated to the new maxima."""
+        is_rescaled = any_of_warp(self._is_rescaled())
+        return tirx.IfThenElse(is_rescaled, self._rescaled(), None)
+
+    def _is_rescaled(self) -> ir.Expr:
+        """Whether a row of the thread has a new maximum."""
+        factors = [load(self._alpha, [index(slot)]) for slot in range(self._slots)]
+        return tirx.any(*(tirx.NE(alpha, float_(1)) for alpha in factors))
+
+    def _rescaled(self) -> tirx.Stmt:
+        def scaled(i: ir.Expr) -> tirx.Stmt:
+            return self._state(self._slot_of(i, self._columns8)).scale(load(self._acc, [i]))
+
+        return unrolled("i", int(self._acc.ty.shape[0]), scaled)
+
+    def _slot_of(self, i: ir.Expr, n8: int | None = None) -> ir.Expr:
+        """Give the row of an accumulator among those of the thread."""
+        m, _, half, _ = coordinates(i, [self._config.m16, n8 or self._n8, 2, PAIR])
+        return m * 2 + half
+
+    def _scores(
+        self,
+        n: ir.Expr,
+        score: ir.Expr,
+        is_seen: Callable[[ir.Expr, ir.Expr, ir.Expr], ir.Expr] | None = None,
+    ) -> tirx.Stmt:
+        """Compute scores; those of keys that a row does not see, by ``is_seen``, are hidden.
+
+        It is given the row among those of the thread, the column of the tile without what follows
+        from the thread, and the key.
+        """
+        pattern, tiles = self._problem.pattern, self._tiles
+
+        def one(i: ir.Expr) -> tirx.Stmt:
+            m, n8, half, lane = coordinates(i, [self._config.m16, self._n8, 2, PAIR])
+            slot, key = m * 2 + half, tiles.start(n) + self._own_column(n8, lane)
+            at = {**self._row(slot), pattern.key.var: tiles.clamped(key) if is_seen else key}
+            raw: ir.Expr = load(self._s, [i])
+            if self._problem.factor is not None:
+                raw = raw * substitute(self._problem.factor, at)
+            value = substitute(score, {**at, pattern.raw: raw})
+            if is_seen is not None:
+                value = tirx.Select(is_seen(slot, n8 * 8 + lane, key), value, float_(-math.inf))
+            return assign(load(self._s, [i]), value)
+
+        return unrolled("i", int(self._s.ty.shape[0]), one)
+
+    def _masked_scores(self, n: ir.Expr) -> tirx.Stmt:
+        """Compute scores of a tile that not all rows see whole."""
+        form, tiles = self._problem.score, self._tiles
+        if form.bounds and not form.hides_wholly:
+
+            def is_key(_slot: ir.Expr, _column: ir.Expr, key: ir.Expr) -> ir.Expr:
+                return tirx.const(True) if tiles.is_even else key < tiles.keys
+
+            return self._scores(n, form.full, is_key)
+        if self._edges is None:
+            self._edges = self._declare("edges", 2 * self._slots, "int32")
+        first = tiles.start(n) + self._own_column(index(0), index(0))
+
+        def edge(slot: ir.Expr, is_upper: bool) -> ir.TensorLoad:
+            return load(self._edges, [slot * 2 + int(is_upper)])
+
+        def found(slot: ir.Expr) -> tirx.Stmt:
+            """Find the first and the last column that a row sees, in 32 bits."""
+            stmts = []
+            for is_upper in sides:
+                limit = self._limit(slot, is_upper) - first
+                limit = tirx.max(tirx.min(limit, index(self._config.block_n)), index(-1))
+                stmts.append(assign(edge(slot, is_upper), tirx.Cast("int32", limit)))
+            return sequence(stmts)
+
+        def is_seen(slot: ir.Expr, column: ir.Expr, _key: ir.Expr) -> ir.Expr:
+            own = tirx.Cast("int32", column)
+            return tirx.all(
+                *(own <= edge(slot, True) if upper else own >= edge(slot, False) for upper in sides)
+            )
+
+        sides = [False] if any(not b.is_upper for b in form.bounds) else []
+        sides += [True] if not tiles.is_even or any(b.is_upper for b in form.bounds) else []
+        scores = self._scores(n, form.inside, is_seen)
+        return sequence([unrolled("slot", self._slots, found), scores])
+
+    def _limit(self, slot: ir.Expr, is_upper: bool) -> ir.Expr:
+        """Give the last key that a row sees, or the first one."""
+        at, count = self._row(slot), 0
+        limit = self._tiles.keys - 1 if is_upper else index(0)
+        for bound in self._problem.score.bounds:
+            own = substitute(bound.limit, at)
+            if bound.is_loaded:
+                place = index(count * self._slots) + slot
+                own, count = tirx.Cast("int64", load(self._own_limits, [place])), count + 1
+            if bound.is_upper == is_upper:
+                limit = tirx.min(limit, own) if is_upper else tirx.max(limit, own)
+        return limit
+
+    def _exponentials(self) -> tirx.Stmt:
+        """Make exponentials of scores, and add them up."""
+        bounded, scale = self._problem.score.is_bounded, self._scale
+
+        def base(slot: ir.Expr) -> tirx.Stmt:
+            m_i = tirx.max(load(self._m_i, [slot]), float_(LEAST_MAXIMUM))
+            return assign(load(self._m_new, [slot]), m_i * float_(-scale))
+
+        def exponential(i: ir.Expr) -> tirx.Stmt:
+            slot, p = self._slot_of(i), load(self._s, [i])
+            if bounded:
+                value = exp2_fma_ftz(p, float_(scale), load(self._m_new, [slot]))
+            else:
+                value = exp2_ftz((p - load(self._m_i, [slot])) * float_(scale))
+            l_i = load(self._l_i, [slot])
+            return sequence([assign(p, value), assign(l_i, l_i + p)])
+
+        size = int(self._s.ty.shape[0])
+        bases = [unrolled("slot", self._slots, base)] if bounded else []
+        return sequence([*bases, unrolled("i", size, exponential)])
+
+    def _pack_weights(self, n: ir.Expr) -> tirx.Stmt:
+        """Make of exponentials the A fragment of the second product."""
+        pattern, tiles = self._problem.pattern, self._tiles
+
+        def weight(i: ir.Expr, lane: int) -> ir.Expr:
+            m, n8, half = coordinates(i, [self._config.m16, self._n8, 2])
+            p = load(self._s, [i * PAIR + lane])
+            if pattern.weight.same_as(pattern.exponential):
+                return p
+            key = tiles.clamped(tiles.start(n) + self._own_column(n8, index(lane)))
+            at = {**self._row(m * 2 + half), pattern.key.var: key}
+            return substitute(pattern.weight, {**at, pattern.exponential: p})
+
+        def pack(i: ir.Expr) -> tirx.Stmt:
+            m, k16, j, half = coordinates(i, [self._config.m16, self._n8 // 2, 2, 2])
+            place = (((m * (self._n8 // 2) + k16) * 2 + half) * 2 + j) * PAIR
+            return store_pair(load(self._p_frag, [place]), weight(i, 0), weight(i, 1), self._half)
+
+        return unrolled("i", int(self._s.ty.shape[0]) // PAIR, pack)

@@ -1,0 +1,248 @@
+"""Match a program as attention: by what its stages compute, never by names of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from ....core.expressions import loads, variables
+from ....core.loops import constant, substitute
+from ....core.template import Refusal
+from ....program.contractions import is_contraction
+from ....program.program import Program
+from ....program.stage import Axis, Stage
+from ...contraction.problem.sum_of_products import SumOfProducts, analyse
+from ...index.inline import inlined, inlined_size
+from .pattern import FLOAT, Pattern, widened
+from .score_axes import ScoreAxes, is_same, scores_elsewhere
+from .weights import Weights, read_weights
+
+FLOATS = ("float32", "float16")
+
+
+def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusal:
+    """Match a program as attention, or give the difference.
+
+    Parameters
+    ----------
+    program : Program
+        A group's.
+    floats : collection of str
+        Types that scores may have.
+
+    Returns
+    -------
+    Pattern or Refusal
+        ``not_mine`` for a program that is no attention at all.
+    """
+    reductions = [s for s in program.stages if not s.is_map]
+    if len(reductions) != 4 or not is_contraction(reductions[0]):
+        return Refusal(
+            "not_mine",
+            "It is not two matrix products with a softmax (a maximum and a sum) between them.",
+        )
+    if any(len(s.targets) != 1 or len(s.reduce) != 1 for s in reductions):
+        return Refusal(
+            "several_axes",
+            f"A reduction ({_titles(reductions)}) has several results or several axes.",
+        )
+    refusal = inlined_size(program)
+    if refusal is not None:
+        return refusal
+    stages = inlined(program)
+    scores, maximum, total, product = (s for s in stages if not s.is_map)
+    if not isinstance(maximum.values[0], tirx.Max) or not isinstance(total.values[0], tirx.Add):
+        return Refusal(
+            "no_softmax" if is_contraction(product) else "not_mine",
+            f"The reductions behind {scores.title} ({_titles((maximum, total))}) are not the "
+            "maximum and the sum of a softmax.",
+        )
+    if not is_contraction(product):
+        return Refusal(
+            "second_product", f"{product.title} behind the softmax is no product with values."
+        )
+    between = [s.targets[0] for s in (scores, maximum, total)]
+    for stage in stages:
+        if stage.is_map and not stage.reads.isdisjoint(between):
+            sentence = (
+                f"{stage.title} reads scores or softmax statistics, which attention kernels "
+                "never write to memory."
+            )
+            return Refusal("scores_used_elsewhere", sentence)
+    if not program.outputs or any(t in program.outputs for t in between):
+        return Refusal(
+            "scores_used_elsewhere",
+            "Scores or softmax statistics are read outside of the group; attention kernels never "
+            "write them to memory.",
+        )
+    whole = (scores, maximum, total, product)
+    if any(str(s.targets[0].ty.dtype) not in floats for s in whole):
+        dtypes = dict.fromkeys(str(s.targets[0].ty.dtype) for s in whole)
+        return Refusal(
+            "unsupported_dtype",
+            f"Scores, statistics or results are {', '.join(dtypes)}; "
+            f"attention kernels take {', '.join(floats)}.",
+        )
+    return _Reader(program, stages, *whole).pattern()
+
+
+class _Reader:
+    """Match one stage after the other, all expressed over the axes of the scores."""
+
+    def __init__(
+        self,
+        program: Program,
+        stages: Sequence[Stage],
+        scores: Stage,
+        maximum: Stage,
+        total: Stage,
+        product: Stage,
+    ) -> None:
+        self._program = program
+        self._stages = stages
+        self._scores, self._maximum, self._total = scores, maximum, total
+        self._product = product
+        self._axes = ScoreAxes(scores, maximum, total)
+
+    def pattern(self) -> Pattern | Refusal:
+        """Match the stages one after the other."""
+        first = self._contraction(self._scores, [self._scores])
+        second = self._contraction(
+            self._product, [self._product, *(s for s in self._stages if s.is_map)]
+        )
+        if isinstance(first, Refusal):
+            return first
+        if isinstance(second, Refusal):
+            return second
+        if second.column_split is not None:
+            return Refusal(
+                "epilogue_elsewhere",
+                f"An output of the group needs several columns of the result of "
+                f"{self._product.title}.",
+            )
+        key = self._axes.key()
+        if isinstance(key, Refusal):
+            return key
+        score = self._axes.express(self._maximum, _added(self._maximum))
+        if score is None:
+            return scores_elsewhere(self._maximum)
+        exponent = tirx.exp(score - self._axes.row_max)
+        added = self._axes.express(self._total, _added(self._total))
+        if added is None or not tvm_ffi.structural_equal(added, exponent, map_free_vars=False):
+            return Refusal(
+                "no_softmax",
+                f"It is no softmax: {self._total.title} does not sum the exponentials of the "
+                f"scores less their maximum by {self._maximum.title}, over the same axis.",
+            )
+        weighted = [f for f in (second.left, second.right) if self._reads_softmax(f)]
+        if len(weighted) != 1:
+            return Refusal(
+                "second_product",
+                f"{self._product.title} multiplies no values with softmax weights.",
+            )
+        own = self._axes.axes_of(self._product)
+        if own is None or not is_same(own.get(self._product.reduce[0].var), key.var):
+            return Refusal(
+                "second_product",
+                f"{self._product.title} does not reduce the axis of the softmax.",
+            )
+        return self._finish(first, second, key, score, exponent, weighted[0], own)
+
+    def _finish(
+        self,
+        first: SumOfProducts,
+        second: SumOfProducts,
+        key: Axis,
+        score: ir.Expr,
+        exponent: ir.Expr,
+        weighted: ir.Expr,
+        own: Mapping[ir.Var, ir.Var],
+    ) -> Pattern | Refusal:
+        normal = self._axes.express(self._product, weighted)
+        weights = None if normal is None else read_weights(normal, exponent, self._axes.row_sum)
+        if not isinstance(weights, Weights):
+            return weights or scores_elsewhere(self._product)
+        columns = [a for a in self._product.axes if a.var not in own]
+        if len(columns) != 1:
+            return Refusal("second_product", f"{self._product.title} has not one axis of columns.")
+        value = second.right if weighted.same_as(second.left) else second.left
+        k, q = first.left, first.right
+        if key.var not in variables(k):
+            k, q = q, k
+        if key.var in variables(q):
+            return Refusal(
+                "query_varies_with_key",
+                f"Both operands of {self._scores.title} vary along the axis of the softmax.",
+            )
+        value = substitute(value, own)
+        others = [a for a in self._scores.axes if a.var is not key.var]
+        used = variables(k) | variables(value)
+        rows = [a for a in others if a.var not in used]
+        query = max(rows, key=_extent, default=None)
+        exprs = (q, k, value, score, weights.value, weights.masked_weight)
+        try:
+            wide = [None if e is None else widened(e) for e in exprs]
+        except ValueError as reason:
+            return Refusal("unsupported_dtype", f"Operands of attention: {reason}.")
+        if any(e is not None and str(e.ty.dtype) != FLOAT for e in wide):
+            return Refusal(
+                "unsupported_dtype",
+                f"Operands of {self._scores.title} or {self._product.title} are not floating "
+                "point of at most 32 bits.",
+            )
+        dtypes = (_dtype(q), _dtype(k), _dtype(value))
+        q, k, value, score, weight, masked_weight = wide
+        return Pattern(
+            tuple(a for a in others if a is not query),
+            query,
+            key,
+            self._scores.reduce[0],
+            columns[0],
+            q,
+            k,
+            value,
+            self._axes.raw,
+            score,
+            weights.exponential,
+            weight,
+            masked_weight,
+            second,
+            {**own, columns[0].var: columns[0].var},
+            dtypes,
+        )
+
+    def _contraction(self, stage: Stage, stages: Sequence[Stage]) -> SumOfProducts | Refusal:
+        """Match one product, its operands taken as inputs."""
+        program = self._program
+        outputs = program.outputs if stage is self._product else (stage.targets[0],)
+        alone = Program(program.inputs, outputs, program.scalars, tuple(stages), 0)
+        return analyse(alone, stages)
+
+    def _reads_softmax(self, factor: ir.Expr) -> bool:
+        return any(x.source.same_as(self._total.targets[0]) for x in loads(factor))
+
+
+def _added(stage: Stage) -> ir.Expr | None:
+    """Return the term that a reduction adds to its own value."""
+    update, target = stage.values[0], stage.targets[0]
+    for own, other in ((update.a, update.b), (update.b, update.a)):
+        if isinstance(own, ir.TensorLoad) and own.source.same_as(target):
+            return other
+    return None
+
+
+def _titles(stages: Sequence[Stage]) -> str:
+    return ", ".join(dict.fromkeys(stage.title for stage in stages))
+
+
+def _extent(axis: Axis) -> float:
+    return constant(axis.extent) or float("inf")
+
+
+def _dtype(operand: ir.Expr) -> str:
+    """Return the type of an operand before it was widened for a product in float32."""
+    while isinstance(operand, tirx.Cast) and str(operand.ty.dtype) == FLOAT:
+        operand = operand.value
+    return str(operand.ty.dtype)

@@ -1,0 +1,149 @@
+"""Maps of the softmax before the second product: a NaN guard, factors, masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from ....core.expressions import call_name, choice, substitute, variables
+from ....core.template import Refusal
+from .pattern import FLOAT
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of the values, as a function of the exponential of their score.
+
+    Attributes
+    ----------
+    exponential : Var
+        Placeholder of ``exp(score - row's maximum)``.
+    value : PrimExpr
+        The weight without the division by the row's sum; linear in ``exponential``.
+    masked_weight : PrimExpr or None
+        The weight that a guard puts where softmax is NaN; ``None`` without a guard.
+    """
+
+    exponential: ir.Var
+    value: ir.Expr
+    masked_weight: ir.Expr | None
+
+
+def read_weights(normal: ir.Expr, exponent: ir.Expr, total: ir.Var) -> Weights | Refusal:
+    """Take the division by the row's sum out of an expression over the softmax.
+
+    Parameters
+    ----------
+    normal : PrimExpr
+        Factor of the values.
+    exponent : PrimExpr
+        The exponential that a row's sum adds up.
+    total : Var
+        Placeholder of the row's sum.
+    """
+    dtype = str(exponent.ty.dtype)
+    numerator, softmax = tirx.Var("numerator", dtype), tirx.Var("softmax", dtype)
+
+    def name(node: ir.Expr) -> ir.Expr:
+        if tvm_ffi.structural_equal(node, exponent, map_free_vars=False):
+            return numerator
+        return node
+
+    def divide(node: ir.Expr) -> ir.Expr:
+        return softmax if _is_quotient(node, numerator, total) else node
+
+    named = tvm_ffi.structural_map(normal, (ir.Call, name), order="pre")
+    divided = tvm_ffi.structural_map(named, ((tirx.Div, tirx.Mul), divide), order="post")
+    if {numerator, total} & variables(divided):
+        return Refusal("no_softmax", "The exponentials are not divided by their row's sum.")
+    linear = _Linear(softmax)
+    value = linear.read(divided)
+    if value is None:
+        return Refusal(
+            "weights_changed",
+            "Operators behind the softmax are not linear in its weights.",
+        )
+    exponential = tirx.Var("exponential", FLOAT)
+    stands = exponential if dtype == FLOAT else tirx.Cast(dtype, exponential)
+    masked_weight = (
+        None if linear.masked_weight is None else substitute(value, {softmax: linear.masked_weight})
+    )
+    return Weights(exponential, substitute(value, {softmax: stands}), masked_weight)
+
+
+def _is_quotient(node: ir.Expr, numerator: ir.Var, total: ir.Var) -> bool:
+    if isinstance(node, tirx.Div):
+        return node.a.same_as(numerator) and node.b.same_as(total)
+    for one, other in ((node.a, node.b), (node.b, node.a)):
+        is_inverse = isinstance(other, tirx.Div) and isinstance(other.a, tirx.FloatImm)
+        if one.same_as(numerator) and is_inverse:
+            return float(other.a.value) == 1 and other.b.same_as(total)
+    return False
+
+
+class _Linear:
+    """Match an expression that is linear in a variable, and take guards out of it."""
+
+    def __init__(self, variable: ir.Var) -> None:
+        self._variable = variable
+        self.masked_weight: ir.Expr | None = None
+
+    def read(self, expr: ir.Expr) -> ir.Expr | None:
+        if expr.same_as(self._variable):
+            return expr
+        if isinstance(expr, tirx.Cast):
+            inner = self.read(expr.value)
+            return None if inner is None else tirx.Cast(expr.ty.dtype, inner)
+        chosen = choice(expr)
+        if chosen is not None:
+            return self._choice(expr, *chosen)
+        if isinstance(expr, tirx.Mul | tirx.Div):
+            left, right = self._depends(expr.a), self._depends(expr.b)
+            if left and not right:
+                inner = self.read(expr.a)
+                return None if inner is None else type(expr)(inner, expr.b)
+            if right and not left and isinstance(expr, tirx.Mul):
+                inner = self.read(expr.b)
+                return None if inner is None else tirx.Mul(expr.a, inner)
+        return None
+
+    def _choice(
+        self, expr: ir.Expr, condition: ir.Expr, then: ir.Expr, otherwise: ir.Expr
+    ) -> ir.Expr | None:
+        if self._is_guard(condition) and not self._depends(then) and self._is_plain(otherwise):
+            self.masked_weight = then
+            return otherwise
+        if self._depends(condition):
+            return None
+        for branch, other in ((then, otherwise), (otherwise, then)):
+            inner = self.read(branch) if self._depends(branch) and _is_zero(other) else None
+            if inner is not None:
+                pair = (inner, then if branch is otherwise else otherwise)
+                pair = pair if branch is then else pair[::-1]
+                return tirx.Select(condition, *pair)
+        return None
+
+    def _is_guard(self, condition: ir.Expr) -> bool:
+        """Whether a condition is ``isnan(softmax)``, as a bool or as a number."""
+        if isinstance(condition, tirx.Cast):
+            return self._is_guard(condition.value)
+        for kind, zero, truth in ((tirx.LT, "a", "b"), (tirx.GT, "b", "a"), (tirx.NE, "b", "a")):
+            if isinstance(condition, kind) and _is_zero(getattr(condition, zero)):
+                return self._is_guard(getattr(condition, truth))
+        if isinstance(condition, tirx.NE):
+            return condition.a.same_as(self._variable) and condition.b.same_as(self._variable)
+        return call_name(condition) == "isnan" and self._is_plain(condition.args[0])
+
+    def _is_plain(self, expr: ir.Expr) -> bool:
+        while isinstance(expr, tirx.Cast):
+            expr = expr.value
+        return expr.same_as(self._variable)
+
+    def _depends(self, expr: ir.Expr) -> bool:
+        return self._variable in variables(expr)
+
+
+def _is_zero(expr: ir.Expr) -> bool:
+    return isinstance(expr, tirx.IntImm | tirx.FloatImm) and float(expr.value) == 0
