@@ -15,7 +15,7 @@ from tvm_fusion.schedule.contraction.gpu.grouped_gemm_template import GpuGrouped
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.convolution.template_gpu import GpuDepthwise
-from tvm_fusion.schedule.rows.split_template import SplitRows
+from tvm_fusion.schedule.rows.split.template import SplitRows
 
 op = relax.op
 N = tirx.Var("n", "int64")

@@ -130,14 +130,14 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "lanes without an element contribute zeros",
-        "schedule/rows/vectors_cpu.py",
+        "schedule/rows/cpu/vectors.py",
         "tirx.Select(lane >= first_new, value, start)",
         "tirx.Select(lane >= first_new, value, tirx.const(0, str(start.ty.dtype)))",
         seeds=(0,),
     ),
     Bug(
         "every reduction starts from zero",
-        "schedule/rows/vectors_cpu.py",
+        "schedule/rows/cpu/vectors.py",
         "lambda lane: store_all(partial, [lane], stage.init))",
         "lambda lane: store_all(\n"
         "            partial, [lane], [tirx.const(0, str(i.ty.dtype)) for i in "
@@ -146,28 +146,28 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a vector with one element too many is left out",
-        "schedule/rows/cpu.py",
+        "schedule/rows/cpu/kernel.py",
         "chunks = sym.Analyzer().simplify(tirx.floordiv(extent + (width - 1), index(width)))",
         "chunks = sym.Analyzer().simplify(tirx.floordiv(extent + (width - 2), index(width)))",
         seeds=(11,),
     ),
     Bug(
         "stages of other extents share a loop",
-        "schedule/rows/passes.py",
+        "schedule/rows/program/passes.py",
         "return not mixed and equal_loops(one.stages[0], stage)",
         "return not mixed and len(one.loop_axes) == len(stage.loop_axes)",
         seeds=(0,),
     ),
     Bug(
         "a reduction's result is read before it is complete",
-        "schedule/rows/passes.py",
+        "schedule/rows/program/passes.py",
         "(0 if is_same else 1)",
         "(0 if is_same or not stage.is_map else 1)",
         seeds=(7, 8),
     ),
     Bug(
         "one reader in the pass keeps a value from all later ones",
-        "schedule/rows/passes.py",
+        "schedule/rows/program/passes.py",
         "    return producer.is_map and all(\n",
         "    return producer.is_map and any(\n",
         seeds=(0,),
@@ -230,7 +230,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "elements of the last vector are counted twice",
-        "schedule/rows/loops_cpu.py",
+        "schedule/rows/cpu/loops.py",
         "index(size), index(size - int(extent) % size))",
         "index(size), None)",
         seeds=(0,),

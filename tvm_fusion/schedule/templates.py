@@ -16,7 +16,7 @@ from .convolution.template import CpuConvolution
 from .convolution.template_gpu import GpuDepthwise
 from .elementwise.template import Elementwise
 from .recurrent.template import Recurrent
-from .rows.split_template import SplitRows
+from .rows.split.template import SplitRows
 from .rows.template import Rows
 from .scan.template import PrefixSum
 from .single.template import Single

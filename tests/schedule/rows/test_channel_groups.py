@@ -11,10 +11,10 @@ from tests.layout.laid_out import variant_of
 from tvm_fusion.core.loops import find
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.program.layouts import Layout
-from tvm_fusion.schedule.rows import split_template
-from tvm_fusion.schedule.rows.group_configs import ChannelGroupsConfig
-from tvm_fusion.schedule.rows.invariants import Invariants
-from tvm_fusion.schedule.rows.split_template import SplitRows
+from tvm_fusion.schedule.rows.channel_groups.space import ChannelGroupsConfig
+from tvm_fusion.schedule.rows.program.invariants import Invariants
+from tvm_fusion.schedule.rows.split import template as split_template
+from tvm_fusion.schedule.rows.split.template import SplitRows
 from tvm_fusion.schedule.rows.template import Rows
 
 op = relax.op

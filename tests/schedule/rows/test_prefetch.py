@@ -6,10 +6,10 @@ import tvm_ffi
 from row_checks import build, check, cpu_target
 from tvm import ir, tirx
 
-from tvm_fusion.schedule.rows.cpu import schedule_rows_cpu
-from tvm_fusion.schedule.rows.passes import plan_passes
-from tvm_fusion.schedule.rows.prefetch import plan_hints
-from tvm_fusion.schedule.rows.row_program import row_program
+from tvm_fusion.schedule.rows.cpu.kernel import schedule_rows_cpu
+from tvm_fusion.schedule.rows.cpu.prefetch import plan_hints
+from tvm_fusion.schedule.rows.program.passes import plan_passes
+from tvm_fusion.schedule.rows.program.row_program import row_program
 
 AVX512 = "cpu:skylake-avx512"
 

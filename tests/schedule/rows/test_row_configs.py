@@ -15,10 +15,10 @@ from tvm import tirx
 
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.gpu.keep_packed import KEEP_PACKED
-from tvm_fusion.schedule.rows.config_gpu import row_config
-from tvm_fusion.schedule.rows.configs_gpu import FLAGS, configs
-from tvm_fusion.schedule.rows.gpu import schedule_rows_gpu
-from tvm_fusion.schedule.rows.row_program import row_program
+from tvm_fusion.schedule.rows.gpu.config import row_config
+from tvm_fusion.schedule.rows.gpu.kernel import schedule_rows_gpu
+from tvm_fusion.schedule.rows.gpu.space import FLAGS, configs
+from tvm_fusion.schedule.rows.program.row_program import row_program
 
 SEED = 5
 

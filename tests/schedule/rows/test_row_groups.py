@@ -10,11 +10,11 @@ from test_rows_gpu import DEVICE
 from test_rows_vectors import TOLERANCE
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.rows import row_groups
-from tvm_fusion.schedule.rows.config_gpu import row_config
-from tvm_fusion.schedule.rows.default_config import default_config
-from tvm_fusion.schedule.rows.gpu import schedule_rows_gpu
-from tvm_fusion.schedule.rows.row_program import row_program
+from tvm_fusion.schedule.rows.gpu import row_groups
+from tvm_fusion.schedule.rows.gpu.config import row_config
+from tvm_fusion.schedule.rows.gpu.default import default_config
+from tvm_fusion.schedule.rows.gpu.kernel import schedule_rows_gpu
+from tvm_fusion.schedule.rows.program.row_program import row_program
 
 
 def made(example, threads, rows=1, groups=3, **options):

@@ -13,7 +13,7 @@ from tvm.script import tirx as T
 
 from tvm_fusion.schedule.cpu.register_tile import VectorUnit
 from tvm_fusion.schedule.math.vector_math import vector_math
-from tvm_fusion.schedule.rows.cpu import schedule_rows_cpu
+from tvm_fusion.schedule.rows.cpu.kernel import schedule_rows_cpu
 
 pytestmark = pytest.mark.slow_beyond(4)
 

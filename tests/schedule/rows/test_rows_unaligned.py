@@ -11,8 +11,8 @@ from test_rows_gpu import scheduled
 from test_rows_vectors import NORMS, TOLERANCE, widths
 from tvm import te, tirx
 
-from tvm_fusion.schedule.rows.unaligned_loop import UnalignedLoop
-from tvm_fusion.schedule.rows.vector_loop import VectorLoop
+from tvm_fusion.schedule.rows.gpu.unaligned_loop import UnalignedLoop
+from tvm_fusion.schedule.rows.gpu.vector_loop import VectorLoop
 
 pytestmark = pytest.mark.slow_beyond(4)
 

@@ -11,10 +11,10 @@ from test_rows_gpu import DEVICE, buffers, scheduled, threads_and_blocks
 from tvm import ir, te, tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.rows.config_gpu import row_config
-from tvm_fusion.schedule.rows.default_config import default_config
-from tvm_fusion.schedule.rows.gpu import estimate_rows_gpu
-from tvm_fusion.schedule.rows.row_program import row_program
+from tvm_fusion.schedule.rows.gpu.config import row_config
+from tvm_fusion.schedule.rows.gpu.default import default_config
+from tvm_fusion.schedule.rows.gpu.kernel import estimate_rows_gpu
+from tvm_fusion.schedule.rows.program.row_program import row_program
 
 pytestmark = pytest.mark.slow_beyond(4)
 

@@ -8,9 +8,9 @@ from row_checks import build, cpu_target
 from row_programs import Example, compute, reduced, tensor
 from tvm import te
 
-from tvm_fusion.schedule.rows.cpu import schedule_rows_cpu
-from tvm_fusion.schedule.rows.row_program import row_program
-from tvm_fusion.schedule.rows.softmax import decaying, with_inverses
+from tvm_fusion.schedule.rows.cpu.kernel import schedule_rows_cpu
+from tvm_fusion.schedule.rows.program.row_program import row_program
+from tvm_fusion.schedule.rows.program.softmax import decaying, with_inverses
 
 
 def stages(example):

@@ -12,11 +12,11 @@ from tvm_fusion import transform
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import Layout
-from tvm_fusion.schedule.rows import split_template
-from tvm_fusion.schedule.rows.row_program import row_program
-from tvm_fusion.schedule.rows.split_configs import SplitRowsConfig
-from tvm_fusion.schedule.rows.split_reduction import split_reduction
-from tvm_fusion.schedule.rows.split_template import SplitRows
+from tvm_fusion.schedule.rows.program.row_program import row_program
+from tvm_fusion.schedule.rows.split import template as split_template
+from tvm_fusion.schedule.rows.split.reduction import split_reduction
+from tvm_fusion.schedule.rows.split.space import SplitRowsConfig
+from tvm_fusion.schedule.rows.split.template import SplitRows
 
 op = relax.op
 GROUPS, CHANNELS, SIZE = 3, 48, 46  # rows of 33,856 elements: 16 channels of 2,116 pixels

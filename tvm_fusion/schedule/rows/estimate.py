@@ -13,8 +13,8 @@ from ...program.contractions import is_contraction
 from ...program.program import Program
 from ..index.estimate import terms
 from ..index.strides import strided_access_cost
-from .contiguity import has_branches
-from .gpu import RowEstimate
+from .gpu.contiguity import has_branches
+from .gpu.kernel import RowEstimate
 
 MOST_UNROLLED = 32  # terms of a thread, of which more wait for loads
 # 40 ns at 150 GFLOP/s of one multiprocessor. On one H200, layer norms of 197 tokens of 768 elements

@@ -26,15 +26,15 @@ from ...program.stage import Stage, Unstructured
 from ..index.address import known_step
 from ..index.design_space import Kernels, not_in_space
 from ..index.estimate import flops, too_many_parameters, traffic
-from .config_cpu import KERNELS as CPU_KERNELS
-from .config_cpu import CpuRowConfig
-from .config_cpu import configs as cpu_configs
-from .config_gpu import RowConfig
-from .configs_gpu import KERNELS, configs
-from .cpu import schedule_rows_cpu
+from .cpu.config import KERNELS as CPU_KERNELS
+from .cpu.config import CpuRowConfig
+from .cpu.config import configs as cpu_configs
+from .cpu.kernel import schedule_rows_cpu
 from .estimate import count_rows, obstacles, parallelism, read_again, waits
-from .gpu import estimate_rows_gpu, schedule_rows_gpu, tunable_rows
-from .propose import row_proposals
+from .gpu.config import RowConfig
+from .gpu.kernel import estimate_rows_gpu, schedule_rows_gpu, tunable_rows
+from .gpu.space import KERNELS, configs
+from .program.propose import row_proposals
 
 # A contraction may be one stage of a row, such as the two small products that weigh the channels of
 # an image (squeeze and excitation), if there are few rows: each reads the operand again.

@@ -17,8 +17,8 @@ from ....program.program import Program
 from ....program.stage import Axis, Stage, Unstructured
 from ...index.estimate import flops, points, terms, too_many_parameters, traffic
 from ...index.inline import inlined, inlined_size
-from ...rows.passes import lanes_are_rows
-from ...rows.row_program import row_program
+from ...rows.program.passes import lanes_are_rows
+from ...rows.program.row_program import row_program
 from ..problem.gemm_view import GemmView, gemm_view
 from ..problem.norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
 from ..problem.sum_of_products import SumOfProducts, analyse

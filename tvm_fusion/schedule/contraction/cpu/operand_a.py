@@ -13,7 +13,7 @@ from tvm.target import Target
 from ...._tvm.buffer import declare
 from ....core.expressions import load
 from ....core.loops import coordinates, index, loop, product, substitute
-from ...rows.cpu import row_by_number
+from ...rows.cpu.kernel import row_by_number
 from ..problem.gemm_view import GemmView
 from ..problem.norm_prologue import NormPrologue
 

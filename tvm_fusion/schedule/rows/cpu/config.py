@@ -1,0 +1,89 @@
+"""Configurations of a row kernel on a CPU: its vectors, and whether it wakes other threads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from ...._tvm.structural import structural_walk
+from ....core.loops import constant
+from ....device import Device
+from ....program.program import Program
+from ...cpu.schedule import PARALLEL_WORK, VectorRegisters
+from ...index.design_space import Kernels
+from ..program.emit import static_volume
+from ..program.row_program import RowProgram
+
+VECTORS = 4  # registers of a vector of a row
+CHOICES = (1, 2, VECTORS, 8)
+
+
+@dataclass(frozen=True)
+class CpuRowConfig:
+    """Configuration of a row kernel on a CPU.
+
+    Attributes
+    ----------
+    width : int
+        Elements of a vector.
+    is_parallel : bool
+        Whether the work is worth waking other threads.
+    prefetches : bool
+        Whether passes prefetch what the next row or pass reads.
+    """
+
+    width: int
+    is_parallel: bool
+    prefetches: bool
+
+    @classmethod
+    def of(cls, program: Program, device: Device) -> CpuRowConfig:
+        """Choose by the work of all rows."""
+        loops = [(*stage.axes, *stage.reduce) for stage in program.stages]
+        work = sum(static_volume(axes, PARALLEL_WORK) for axes in loops)
+        return cls(VECTORS * VectorRegisters.of(device).lanes, work >= PARALLEL_WORK, True)
+
+
+KERNELS = Kernels({CpuRowConfig: ("rows", ("width", "is_parallel", "prefetches"))})
+
+
+def configs(chosen: CpuRowConfig) -> Iterator[CpuRowConfig]:
+    """Enumerate configurations, each once, the default first.
+
+    Parameters
+    ----------
+    chosen : CpuRowConfig
+        The default.
+    """
+    yield chosen
+    widths = [chosen.width * n // VECTORS for n in CHOICES]
+    for width, is_parallel, prefetches in itertools.product(widths, (False, True), (False, True)):
+        config = CpuRowConfig(width, is_parallel, prefetches)
+        if config != chosen:
+            yield config
+
+
+# The width of vectors of rows whose elements are in blocks.
+#
+# ``x[c // 16, ..., c % 16]`` is contiguous within a block alone: a vector over several blocks would
+# be read element by element.
+def width_in_blocks(program: RowProgram, width: int) -> int:
+    """Limit the width of vectors to the smallest block that it is a multiple of.
+
+    Parameters
+    ----------
+    program : RowProgram
+        Stages over common rows.
+    width : int
+        Elements of a vector.
+    """
+    divisions: list[ir.Expr] = []
+    for stage in program.stages:
+        places = [*stage.indices, *(load.indices for load in stage.loads)]
+        for index in (i for place in places for i in place):
+            structural_walk(index, (tirx.FloorMod, divisions.append))
+    blocks = (constant(d.b) for d in divisions)
+    return min([width, *(b for b in blocks if b and b > 1 and width % b == 0)])

@@ -1,0 +1,264 @@
+"""The row kernel on a GPU: a thread block for one or several rows, or several blocks for a row.
+
+grid: ceil(rows / config.rows) * parts blocks; block: config.threads threads for each of its rows
+registers: elements of a row that a thread keeps from one pass to the next; others: shared memory
+of few blocks: load what all rows share, constants before the wait for the kernel before
+for pass over the row (max, sum of exp, normalize, ..):
+    for vectors of 16 bytes, every `threads`-th, LOADS_IN_FLIGHT at a time:
+        load what only this row needs; compute; partial reductions per thread; store
+    block all-reduce of the pass's reductions: warp shuffles, then warps in shared memory, one
+    __syncthreads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+
+from ....core.loops import (
+    NEAR,
+    block,
+    ceildiv,
+    constant,
+    find,
+    index,
+    kernel,
+    loop,
+    sequence,
+    threads,
+)
+from ....core.template import Refusal
+from ....device import Device
+from ....program.program import Program
+from ...gpu.launch import STATIC_SHARED_BYTES, dependency_wait, min_blocks_per_sm
+from ..program.emit import volume
+from ..program.passes import plan_passes
+from ..program.row_program import RowProgram, row_program
+from ..program.softmax import with_inverses
+from .arg_extremum import with_extrema_first
+from .config import MAX_THREADS_PER_SM, RowConfig, longest_loop
+from .default import default_config
+from .half_precision import with_half_precision_math
+from .passes import emit_early_loads, emit_first_rows, emit_pass
+from .register_budget import BLOCK_REGISTERS, RegisterBudget
+from .row_groups import group_stride
+from .split_form import with_axes_of_maps
+from .split_rows import blocks_per_row
+from .storage import copy_inputs, place_rows
+from .thread_block import ThreadBlock
+from .vector_loop import VectorLoop
+from .vectorize import shares_vectors, vectorize
+from .wide_integers import with_wide_integers
+
+WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
+# Of a thread with few elements, and for each of the row that it computes with; others have one.
+FEW_REGISTERS, ELEMENT_REGISTERS = 20, 3
+# Of what all rows share, such as the scale of a norm, in the registers of a thread. No load passes
+# a barrier: issued behind the last one, its latency would be added to that of the rows.
+EARLY_BYTES = 64
+ALL_BYTES = 1 << 10  # of a block of several groups of rows
+
+
+@dataclass(frozen=True)
+class RowEstimate:
+    """The configuration of a row kernel, and what it takes.
+
+    Attributes
+    ----------
+    config : RowConfig
+        Threads of a block.
+    shared_bytes : int
+        Static shared memory for row buffers; the exchange between warps comes on top.
+    registers : int
+        Of a thread, where launch bounds decide how many it gets; otherwise 0.
+    """
+
+    config: RowConfig
+    shared_bytes: int
+    registers: int
+
+
+def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal:
+    """Choose the configuration of a row kernel, without building it.
+
+    Parameters
+    ----------
+    program : Program
+        Stages over common rows.
+    device : Device
+        A GPU.
+
+    Returns
+    -------
+    RowEstimate or Refusal
+        The figures, or why there is no kernel.
+    """
+    try:
+        rows = _row_program(program)
+    except ValueError as reason:
+        return Refusal("no_combiner", f"{reason}.")
+    split = with_extrema_first(rows)
+    config = default_config(split, device)
+    if not _holds(split, config):
+        config = default_config(rows, device)
+    storage = place_rows(rows, config, _shared_limit(device), copies=False)
+    if isinstance(storage, str):
+        return Refusal("row_too_long", storage)
+    registers = _claimed_registers(rows, config) if device.kind == "cuda" else 0
+    return RowEstimate(config, storage.shared_bytes, registers)
+
+
+def _claimed_registers(rows: RowProgram, config: RowConfig) -> int:
+    """Estimate the registers that launch bounds leave a thread; 0 where there are none."""
+    if config.min_blocks_per_sm is not None:
+        return BLOCK_REGISTERS // (config.threads * config.rows * config.min_blocks_per_sm) // 8 * 8
+    is_vector_loop = vectorize(rows, longest_loop(rows)).is_unconditional
+    if config.rows_first or not is_vector_loop or not shares_vectors(rows):
+        return 0
+    copied, room = copy_inputs(rows), RegisterBudget(config)
+    if not room.hold_all(copied):
+        return 0
+    kept = room.kept(copied)
+    held, elements = (sum(one) for one in zip(*kept, strict=True)) if kept else (0, 0)
+    largest = max((own for _, own in kept), default=0)
+    wanted = FEW_REGISTERS + elements + (ELEMENT_REGISTERS - 1) * largest
+    return min(held // 4 + WORKING_REGISTERS, wanted)
+
+
+def tunable_rows(program: Program, device: Device) -> RowProgram:
+    """Give the form of a row program that :func:`estimate_rows_gpu` configures."""
+    rows = _row_program(program)
+    split = with_extrema_first(rows)
+    return split if _holds(split, default_config(split, device)) else rows
+
+
+def schedule_rows_gpu(
+    program: Program, config: RowConfig, device: Device, constants: Container[ir.Var] = ()
+) -> tirx.PrimFunc:
+    """Run a row program in one launch.
+
+    Parameters
+    ----------
+    program : Program
+        Stages over common rows.
+    config : RowConfig
+        Of :func:`estimate_rows_gpu`.
+    device : Device
+        A GPU.
+    constants : container of Var
+        Inputs that no kernel writes.
+
+    Raises
+    ------
+    ValueError
+        If a reduction cannot be split, or what :func:`estimate_rows_gpu` says.
+    """
+    rows = _row_program(program)
+    split = with_extrema_first(rows)
+    rows = split if _holds(split, config) else rows
+    rows = with_half_precision_math(with_inverses(rows), config.one_pass_variance)
+    rows = with_wide_integers(rows)
+    return row_kernel(rows, config, device, constants)
+
+
+def row_kernel(
+    rows: RowProgram,
+    config: RowConfig,
+    device: Device,
+    constants: Container[ir.Var] = (),
+) -> tirx.PrimFunc:
+    """Write the kernel of a row program as it is.
+
+    Parameters
+    ----------
+    rows : RowProgram
+        The stages, and the parameters: inputs, scalars and outputs.
+    config : RowConfig
+        Threads of a block.
+    device : Device
+        A GPU.
+    constants : container of Var
+        Inputs that no kernel writes.
+
+    Raises
+    ------
+    ValueError
+        If there is no room for the row buffers.
+    """
+    groups = ceildiv(volume(rows.rows), config.rows)
+    stride = group_stride(groups, config)
+    config = config if stride else replace(config, groups_per_block=1)
+    storage = place_rows(rows, config, _shared_limit(device), copies=True)
+    if isinstance(storage, str):
+        raise ValueError(storage)
+    passes = plan_passes(storage.program)
+    parts = blocks_per_row(storage.program, passes, config, device.sm_count or 1)
+
+    blocks = groups * parts if stride is None else index(stride)
+    early_bytes = EARLY_BYTES if parts == 1 and _run_at_once(blocks, config, device) else 0
+    early_bytes = early_bytes if stride is None else ALL_BYTES
+
+    def body(number: ir.Expr) -> tirx.Stmt:
+        owner = ThreadBlock(storage, passes, config, number, parts, early_bytes)
+        loops: list[VectorLoop] = []
+        if stride is not None:
+            owner.stride, owner.turns = stride, ceildiv(groups - number, stride)
+
+        def group(turn: ir.Expr) -> tirx.Stmt:
+            owner.turn = turn
+            return sequence([stmt for one in passes for stmt in emit_pass(owner, one, loops)])
+
+        stmts = loop("turn", owner.turns, group)
+        owner.turn = index(0)
+        before = emit_early_loads(owner, loops, constants, True)
+        behind = emit_early_loads(owner, loops, constants, False)
+        wait = [dependency_wait()] if before and device.dependent_launch else []
+        ahead = emit_first_rows(owner, loops)
+        stmt = sequence([*before, *wait, *ahead, *behind, stmts])
+        stmt = block("rows", stmt, owner.buffers)
+        has_bound = owner.row_registers > 0 and _loads_shared(stmt)
+        has_bound = device.kind == "cuda" and (has_bound or config.min_blocks_per_sm is not None)
+        return _with_occupancy(stmt, owner) if has_bound else stmt
+
+    return kernel(rows, threads("blockIdx.x", blocks, body))
+
+
+def _row_program(program: Program) -> RowProgram:
+    """Give the stages; sums run through their elements in the order of the maps of the same."""
+    return with_axes_of_maps(row_program(program))
+
+
+def _run_at_once(blocks: ir.Expr, config: RowConfig, device: Device) -> bool:
+    """Whether all blocks run at the same time, so that none hides what another waits for."""
+    count, most = constant(blocks), (device.max_threads_per_sm or MAX_THREADS_PER_SM)
+    each = most // (config.threads * config.rows)
+    return count is not None and count <= each * (device.sm_count or 0)
+
+
+def _holds(program: RowProgram, config: RowConfig) -> bool:
+    """Whether registers hold what several passes load."""
+    return RegisterBudget(config).hold_all(copy_inputs(program))
+
+
+def _loads_shared(body: tirx.Stmt) -> bool:
+    """Whether rows load vectors that all of them share, such as the scale of a norm."""
+    return any(NEAR in copy.annotations for copy in find(body, tirx.For))
+
+
+def _with_occupancy(body: tirx.Stmt, owner: ThreadBlock) -> tirx.Stmt:
+    """Bound the blocks of a multiprocessor by the registers of a thread.
+
+    The compiler then has registers for what rows share, such as the scale of a norm, and no more;
+    left alone, it takes too few, and waits for each vector, or so many that blocks wait.
+    """
+    if owner.config.min_blocks_per_sm is not None:
+        return min_blocks_per_sm(body, owner.config.min_blocks_per_sm)
+    each = owner.row_registers + owner.early_words + WORKING_REGISTERS
+    count = BLOCK_REGISTERS // (each * owner.config.threads * owner.config.rows)
+    return body if count < 1 else min_blocks_per_sm(body, count)
+
+
+def _shared_limit(device: Device) -> int:
+    return min(device.shared_memory_per_block or STATIC_SHARED_BYTES, STATIC_SHARED_BYTES)

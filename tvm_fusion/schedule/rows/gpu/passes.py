@@ -1,0 +1,214 @@
+"""Passes over the rows of a thread block: loops of its threads, then block reductions.
+
+for r in the rows of a thread:
+    for s in reductions:  term_s[r] = init
+    for item:                                   element or vector item * threads + t of the row
+        for stage of the pass:
+            map:          y[r, i] = f(x[r, i], results of earlier passes)
+            reduction s:  term_s[r] = combine(term_s[r], f(x[r, i]))
+result_s[r] = all-reduce of term_s[r] over the threads of row r     shuffles, then shared memory
+outputs among the reductions:  C[r] = result_s[r]
+
+A reduction with several results in a row (pooling) has a thread for each: no block reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+
+from tvm import ir, sym, tirx
+
+from ....core.loops import index, loop, sequence, store_all, update_all
+from ....program.stage import Axis
+from ...gpu.block_reduce import Reduction, block_all_reduce
+from ..program.emit import Pairs, bind, nest, unflatten, volume
+from ..program.passes import Pass
+from ..program.row_program import RowStage
+from .register_budget import items_per_thread
+from .row_vectors import RowVectorLoad
+from .thread_block import Position, ThreadBlock
+from .unaligned_loop import MaskedTailLoop, UnalignedLoop, can_mask_tail
+from .vector_loop import VectorLoop
+
+MAX_UNROLLED = 32  # iterations; arrays in registers need constant indices
+
+
+def emit_pass(block: ThreadBlock, one: Pass, loops: list[VectorLoop]) -> list[tirx.Stmt]:
+    """Write one pass over the rows of a block, then the reductions across its threads.
+
+    Its loop over vectors, if it has one, is added to ``loops``.
+    """
+    first = one.stages[0]
+    each_thread = block.config.each_thread
+    if first.inner and first.reduce:
+        return [each_thread(lambda r, t: _results(block, first, r, t))]
+    reductions = [stage for stage in one.stages if stage.combine is not None]
+    stmts = [each_thread(_initialize(block, stage)) for stage in reductions]
+    vectors = block.vectorized(first.loop_axes)
+    is_unconditional = vectors.is_unconditional and (
+        vectors.width > 1 or not block.config.rows_first
+    )
+
+    def whole(r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        if not is_unconditional:
+            return _elements(block, one.stages, r, t)
+        loops.append(_vectors(block, one.stages, r, t))
+        return loops[-1].whole()
+
+    stmts.append(each_thread(whole))
+    across = [
+        Reduction(s.name, s.combine, s.init, block.terms(s), block.results(s))
+        for s in reductions
+        if s.combine is not None
+    ]
+    stmts += block_all_reduce(block.config, across, block.scratch)
+    for stage in reductions:
+        if not block.program.is_internal(stage.targets[0]):
+            stmts.append(each_thread(_store_reduction(block, stage)))
+    return stmts
+
+
+def emit_early_loads(
+    block: ThreadBlock,
+    loops: Sequence[VectorLoop],
+    constants: Container[ir.Var],
+    is_constant: bool,
+) -> list[tirx.Stmt]:
+    """Load what rows share before the first pass: constants, or the rest of it.
+
+    Parameters
+    ----------
+    block : ThreadBlock
+        The rows.
+    loops : sequence of VectorLoop
+        Of its passes.
+    constants : container of Var
+        Inputs that no kernel writes.
+    is_constant : bool
+        Whether to load these, or the others.
+    """
+    found: list[tirx.Stmt] = []
+    for one in loops:
+        reads = [x for x in one.early if (x.load.source in constants) == is_constant]
+        if reads:
+            found.append(block.config.each_thread(_copies(one, reads)))
+    return found
+
+
+def emit_first_rows(block: ThreadBlock, loops: Sequence[VectorLoop]) -> list[tirx.Stmt]:
+    """Load the first rows of a block of several groups, which loads each a group ahead."""
+    return [block.config.each_thread(_copies_ahead(one)) for one in loops if one.ahead]
+
+
+def _copies_ahead(one: VectorLoop) -> Callable[[ir.Expr, ir.Expr], tirx.Stmt]:
+    return lambda r, t: one.at(r, t).copies_ahead()
+
+
+def _copies(
+    one: VectorLoop, reads: Sequence[RowVectorLoad]
+) -> Callable[[ir.Expr, ir.Expr], tirx.Stmt]:
+    return lambda r, t: one.at(r, t).copies(reads)
+
+
+def _vectors(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> VectorLoop:
+    """Loop over every ``threads``-th vector of a row, from the thread's own on."""
+    is_aligned = block.vectorized(stages[0].loop_axes).origin is None
+    is_masked = is_aligned and block.config.mask_tail and can_mask_tail(block, stages)
+    loop_class = VectorLoop if is_aligned else UnalignedLoop
+    loop_class = MaskedTailLoop if is_masked else loop_class
+    return loop_class(block, stages, r, t)
+
+
+def _elements(block: ThreadBlock, stages: Sequence[RowStage], r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+    """Loop over every ``threads``-th element of a row, from the thread's own on."""
+    vectors = block.vectorized(stages[0].loop_axes).axes
+    axes = [[stage.loop_axes[i] for i in vectors] for stage in stages]
+
+    def at(flat: ir.Expr, item: ir.Expr) -> tirx.Stmt:
+        position = Position(r, t, item)
+        return sequence(
+            [
+                _element(block, stage, bind(own, unflatten(flat, own)), position)
+                for stage, own in zip(stages, axes, strict=True)
+            ]
+        )
+
+    return _items(block, axes[0], t, at)
+
+
+def _results(block: ThreadBlock, stage: RowStage, r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+    """Compute whole results in a thread, where a reduction has several in a row."""
+    inner = [stage.inner[i] for i in block.vectorized(stage.inner).axes]
+    terms = block.terms(stage)
+
+    def at(flat: ir.Expr, item: ir.Expr) -> tirx.Stmt:
+        position = Position(r, t, item)
+        known = bind(inner, unflatten(flat, inner))
+
+        def term(terms_at: list[ir.Expr]) -> tirx.Stmt:
+            return _element(block, stage, known + bind(stage.reduce, terms_at), position)
+
+        values = [tirx.BufferLoad(b, [r, t]) for b in terms]
+        return sequence(
+            [
+                store_all(terms, [r, t], stage.init),
+                nest(stage.reduce, term),
+                block.store(stage, block.pairs(stage, known, r), position, values),
+            ]
+        )
+
+    return _items(block, inner, t, at)
+
+
+def _items(
+    block: ThreadBlock,
+    axes: Sequence[Axis],
+    t: ir.Expr,
+    at: Callable[[ir.Expr, ir.Expr], tirx.Stmt],
+) -> tirx.Stmt:
+    """Loop over some axes, element by element: ``at(flat position, item)``."""
+    if not axes:
+        return at(index(0), index(0))
+    threads = block.config.threads
+    extent = volume(axes)
+    count = items_per_thread(axes, threads)
+
+    def item(number: ir.Expr) -> tirx.Stmt:
+        flat = number * threads + t
+        body = at(flat, number)
+        whole = count is not None and count * threads == int(extent)
+        return body if whole else tirx.IfThenElse(flat < extent, body, None)
+
+    if count is None:
+        number = sym.Analyzer().simplify(tirx.floordiv(extent + (threads - 1), index(threads)))
+        return loop("item", number, item)
+    unrolled = tirx.ForKind.UNROLLED if count <= MAX_UNROLLED else tirx.ForKind.SERIAL
+    return loop("item", count, item, unrolled)
+
+
+def _element(block: ThreadBlock, stage: RowStage, at: Pairs, position: Position) -> tirx.Stmt:
+    """Compute one element of a map, or combine one term of a reduction."""
+    pairs = block.pairs(stage, at, position.r)
+    values = [block.value(stage, value, pairs, position) for value in stage.values]
+    if stage.combine_in_order is None:
+        return block.store(stage, pairs, position, values)
+    terms = block.terms(stage)
+    mine = [position.r, position.t]
+    return update_all(
+        terms, mine, stage.combine_in_order([tirx.BufferLoad(b, mine) for b in terms], values)
+    )
+
+
+def _initialize(block: ThreadBlock, stage: RowStage):
+    return lambda r, t: store_all(block.terms(stage), [r, t], stage.init)
+
+
+def _store_reduction(block: ThreadBlock, stage: RowStage):
+    """Store a reduction's results to memory."""
+
+    def body(r: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        values = [tirx.BufferLoad(result, [r]) for result in block.results(stage)]
+        position = Position(r, t, index(0))
+        return block.store(stage, block.pairs(stage, [], r), position, values)
+
+    return body

@@ -1,0 +1,192 @@
+"""Placement of row buffers on a GPU: registers, shared memory, or recomputed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+
+from ...._tvm.buffer import declare
+from ....core.expressions import call_name, loads, map_loads, substitute, variables
+from ..program.passes import equal_loops, plan_passes, private_buffers
+from ..program.row_program import RowProgram, RowStage
+from .config import RowConfig
+from .register_budget import RegisterBudget, is_thread_local
+
+RESERVED_SHARED = 4096  # bytes left to the block reductions
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The stages, with a place for each row buffer.
+
+    Attributes
+    ----------
+    program : RowProgram
+        With copies of inputs that are loaded more than once, without maps that are recomputed.
+    shared : tuple of Var
+        Internal buffers in shared memory.
+    shared_bytes : int
+        Static shared memory of a block for those.
+    """
+
+    program: RowProgram
+    shared: tuple[ir.Var, ...]
+    shared_bytes: int
+
+
+def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool) -> Storage | str:
+    """Place each row buffer.
+
+    Parameters
+    ----------
+    program : RowProgram
+        The stages.
+    config : RowConfig
+        Threads of a row and rows of a block.
+    limit : int
+        Bytes of shared memory that a block may declare.
+    copies : bool
+        Whether to keep inputs that are loaded more than once; an estimate needs no copies, since
+        they live in registers.
+
+    Returns
+    -------
+    Storage or str
+        The placement, or why there is none: a sentence.
+    """
+    room = RegisterBudget(config)
+    if copies:
+        copied = copy_inputs(program)
+        if room.hold_all(copied):
+            program = copied
+    while True:
+        shared = []
+        kept: list[ir.Var] = []
+        used = 0
+        passes = plan_passes(program)
+        private = private_buffers(program, passes)
+        for buffer in program.internal:
+            producer = program.producer(buffer)
+            if not producer.inner or buffer in private:
+                continue
+            if is_thread_local(program, buffer) and room.hold(program, passes, [*kept, buffer]):
+                kept.append(buffer)
+                continue
+            size = _bytes(buffer, program.row_rank)
+            if size is not None and used + size * config.rows <= limit - RESERVED_SHARED:
+                shared.append(buffer)
+                used += size * config.rows
+                continue
+            if not producer.is_map or not all(
+                isinstance(i, ir.Var) for i in producer.written(buffer)
+            ):
+                held = "an unknown number of" if size is None else size * config.rows
+                return (
+                    f"The results of {producer.title} need {held} bytes of shared memory; "
+                    f"a block has {limit - RESERVED_SHARED}."
+                )
+            program = recompute(program, producer)
+            break
+        else:
+            return Storage(program, tuple(shared), used)
+
+
+def copy_inputs(program: RowProgram) -> RowProgram:
+    """Load each input element once: what several passes load becomes a row buffer."""
+    stages = list(program.stages)
+    for load, owner in _repeated_loads(program):
+        axes = (*owner.rows, *owner.loop_axes)
+        shape = [axis.extent for axis in axes]
+        copy = declare(shape, str(load.source.dtype), f"{load.source.name}_row")
+        stages = [_redirect(stage, owner, load, copy) for stage in stages]
+        indices = tuple(axis.var for axis in axes)
+        # Behind what computes its indices, such as the rows of an embedding table.
+        read = [other.source for index in load.indices for other in loads(index)]
+        behind = [n for n, s in enumerate(stages) if any(b in s.targets for b in read)]
+        stages.insert(
+            max(behind, default=-1) + 1,
+            RowStage.map_of(copy, owner.rows, owner.loop_axes, indices, load),
+        )
+    return program.with_stages(stages)
+
+
+def _repeated_loads(program: RowProgram) -> list[tuple[ir.TensorLoad, RowStage]]:
+    """Find what several passes load at the same position, with the stage whose axes it uses."""
+    found: list[tuple[ir.TensorLoad, RowStage, set[int]]] = []
+    for number, one in enumerate(plan_passes(program)):
+        for stage in one.stages:
+            for load in _plain_loads(program, stage):
+                for seen, owner, numbers in found:
+                    if equal_loops(owner, stage) and _is_same(seen, owner, load, stage):
+                        numbers.add(number)
+                        break
+                else:
+                    found.append((load, stage, {number}))
+    return [(load, owner) for load, owner, numbers in found if len(numbers) > 1]
+
+
+def _plain_loads(program: RowProgram, stage: RowStage) -> list[ir.TensorLoad]:
+    """List unconditional loads of inputs that vary along the loop."""
+    branches: list[ir.Call] = []
+    for value in stage.values:
+        tvm_ffi.structural_walk(value, (ir.Call, branches.append))
+    guarded = [
+        load for call in branches if call_name(call) == "if_then_else" for load in loads(call)
+    ]
+    axes = [axis.var for axis in stage.loop_axes]
+    return [
+        load
+        for load in stage.loads
+        if not program.is_internal(load.source)
+        and any(v in axes for index in load.indices for v in variables(index))
+        and not any(tvm_ffi.structural_equal(load, other) for other in guarded)
+    ]
+
+
+def _is_same(one: ir.TensorLoad, owner: RowStage, other: ir.TensorLoad, stage: RowStage) -> bool:
+    return one.source.same_as(other.source) and tvm_ffi.structural_equal(
+        one, _in_axes_of(owner, other, stage)
+    )
+
+
+def _in_axes_of(owner: RowStage, expr: ir.Expr, stage: RowStage) -> ir.Expr:
+    old, new = (*stage.rows, *stage.loop_axes), (*owner.rows, *owner.loop_axes)
+    return substitute(expr, {o.var: n.var for o, n in zip(old, new, strict=True)})
+
+
+def _redirect(stage: RowStage, owner: RowStage, load: ir.TensorLoad, copy: ir.Var) -> RowStage:
+    """Redirect a stage's loads to the copy."""
+    if not equal_loops(owner, stage):
+        return stage
+    position = [axis.var for axis in (*stage.rows, *stage.loop_axes)]
+
+    def take(other: ir.TensorLoad) -> ir.Expr:
+        same = _is_same(load, owner, other, stage)
+        return tirx.BufferLoad(copy, position) if same else other
+
+    return stage.with_values([map_loads(value, take) for value in stage.values])
+
+
+def recompute(program: RowProgram, producer: RowStage) -> RowProgram:
+    """Inline a map into its readers."""
+    buffer = producer.targets[0]
+
+    def inlined(load: ir.TensorLoad) -> ir.Expr:
+        if not load.source.same_as(buffer):
+            return load
+        pairs = dict(zip(producer.written(buffer), load.indices, strict=True))
+        return substitute(producer.values[0], pairs)
+
+    kept = program.with_stages([stage for stage in program.stages if stage is not producer])
+    return kept.map_values(lambda value: map_loads(value, inlined))
+
+
+def _bytes(buffer: ir.Var, rows: int) -> int | None:
+    count = 1
+    for extent in list(buffer.shape)[rows:]:
+        if not isinstance(extent, tirx.IntImm):
+            return None
+        count *= int(extent)
+    return count * DataType(str(buffer.dtype)).itemsize
