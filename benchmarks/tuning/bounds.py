@@ -44,7 +44,7 @@ from tvm_fusion.fusion.features import is_contraction
 from tvm_fusion.measure.build import build_groups
 from tvm_fusion.measure.isolate import isolated
 from tvm_fusion.measure.timing import Effort, bound, in_turns, random_array, random_input, swept
-from tvm_fusion.schedule.convolution.problem import ConvProblem
+from tvm_fusion.schedule.convolution.problem.problem import ConvProblem
 from tvm_fusion.tuning.tasks import MAIN, survey, title_of
 from tvm_fusion.tuning.whole import build_model
 

@@ -13,8 +13,8 @@ from tvm_fusion.schedule.contraction.cpu.grouped_gemm_template import GroupedGem
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
 from tvm_fusion.schedule.contraction.gpu.grouped_gemm_template import GpuGroupedGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.convolution.depthwise.gpu_template import GpuDepthwise
 from tvm_fusion.schedule.convolution.template import CpuConvolution
-from tvm_fusion.schedule.convolution.template_gpu import GpuDepthwise
 from tvm_fusion.schedule.rows.split.template import SplitRows
 
 op = relax.op

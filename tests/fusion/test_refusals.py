@@ -29,7 +29,7 @@ from tvm_fusion.schedule.contraction.cpu.grouped_gemm_template import GroupedGem
 from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.convolution import groups
+from tvm_fusion.schedule.convolution.problem import groups
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.elementwise.template import Elementwise
 from tvm_fusion.schedule.index.inline import inlined_size

@@ -12,8 +12,8 @@ from .contraction.cpu.norm_gemm_template import NormGemm
 from .contraction.cpu.template import CpuContraction
 from .contraction.gpu.grouped_gemm_template import GpuGroupedGemm
 from .contraction.gpu.template import GpuContraction
+from .convolution.depthwise.gpu_template import GpuDepthwise
 from .convolution.template import CpuConvolution
-from .convolution.template_gpu import GpuDepthwise
 from .elementwise.template import Elementwise
 from .recurrent.template import Recurrent
 from .rows.split.template import SplitRows

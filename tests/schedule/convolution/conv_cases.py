@@ -8,9 +8,9 @@ from group_kernels import CPU, extents, group, tensor
 from tvm import relax, te, tirx
 
 from tvm_fusion.core.template import Claim
-from tvm_fusion.schedule.convolution.config import ConvConfig
+from tvm_fusion.schedule.convolution.dense.config import ConvConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
-from tvm_fusion.schedule.convolution.winograd_config import WinogradConfig
+from tvm_fusion.schedule.convolution.winograd.config import WinogradConfig
 from tvm_fusion.schedule.cpu.schedule import schedule_cpu
 from tvm_fusion.schedule.stage.gather import gather
 

@@ -8,8 +8,8 @@ import tvm
 from conv_cases import Conv, check, claimed
 from group_kernels import CPU
 
-from tvm_fusion.schedule.convolution.config import ConvConfig
-from tvm_fusion.schedule.convolution.prefetch import Prefetch
+from tvm_fusion.schedule.convolution.dense.config import ConvConfig
+from tvm_fusion.schedule.convolution.dense.prefetch import Prefetch
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
 NONE = (0, 0, 0, 0)

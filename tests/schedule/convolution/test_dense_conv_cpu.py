@@ -32,7 +32,7 @@ from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
 from tvm_fusion.schedule.contraction.cpu.blocking import PER_CYCLE
-from tvm_fusion.schedule.convolution.config import L1_BYTES, STREAM, ConvConfig
+from tvm_fusion.schedule.convolution.dense.config import L1_BYTES, STREAM, ConvConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
 pytestmark = pytest.mark.slow_beyond(2)

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tvm_fusion.core.template import Refusal
-from tvm_fusion.schedule.convolution.depthwise_config import DepthwiseConfig
+from tvm_fusion.schedule.convolution.depthwise.cpu_config import DepthwiseConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
 pytestmark = pytest.mark.slow_beyond(4)

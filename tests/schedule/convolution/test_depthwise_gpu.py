@@ -10,7 +10,7 @@ from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
-from tvm_fusion.schedule.convolution.template_gpu import GpuDepthwise
+from tvm_fusion.schedule.convolution.depthwise.gpu_template import GpuDepthwise
 from tvm_fusion.schedule.stage.gather import gather
 
 op = relax.op

@@ -15,8 +15,8 @@ from tvm import relax, tirx
 
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.convolution.config import ConvConfig
-from tvm_fusion.schedule.convolution.depthwise_config import DepthwiseConfig
+from tvm_fusion.schedule.convolution.dense.config import ConvConfig
+from tvm_fusion.schedule.convolution.depthwise.cpu_config import DepthwiseConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
 pytestmark = pytest.mark.slow_beyond(2)

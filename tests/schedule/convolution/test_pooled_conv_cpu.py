@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.convolution.config import ConvConfig
+from tvm_fusion.schedule.convolution.dense.config import ConvConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 
 op = relax.op

@@ -17,11 +17,11 @@ from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.flags import APPROXIMATE
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.convolution.config import ConvConfig, default
-from tvm_fusion.schedule.convolution.dense_cpu import dense_cpu
+from tvm_fusion.schedule.convolution.dense.config import ConvConfig, default
+from tvm_fusion.schedule.convolution.dense.kernel import dense_cpu
 from tvm_fusion.schedule.convolution.template import CpuConvolution
-from tvm_fusion.schedule.convolution.winograd_config import WinogradConfig
-from tvm_fusion.schedule.convolution.winograd_transforms import INPUT, OUTPUT, SIZES, WEIGHT
+from tvm_fusion.schedule.convolution.winograd.config import WinogradConfig
+from tvm_fusion.schedule.convolution.winograd.transforms import INPUT, OUTPUT, SIZES, WEIGHT
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -9,8 +9,8 @@ from rounding import assert_sums_close
 
 from tvm_fusion.core.flags import APPROXIMATE
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.convolution.winograd_config import WinogradConfig
-from tvm_fusion.schedule.convolution.winograd_transforms import INPUT, OUTPUT, WEIGHT
+from tvm_fusion.schedule.convolution.winograd.config import WinogradConfig
+from tvm_fusion.schedule.convolution.winograd.transforms import INPUT, OUTPUT, WEIGHT
 
 # One CPU for what is chosen, whatever runs the tests.
 DEFAULT = parse("cpu:x86-64-v4")

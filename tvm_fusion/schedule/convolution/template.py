@@ -27,25 +27,25 @@ from ..index.design_space import not_in_space, plain
 from ..index.estimate import flops, operations, points, terms, too_many_parameters, traffic
 from ..index.inline import inlined, inlined_size
 from ..index.strides import SCATTER
-from .config import ConvConfig, configs, default
-from .dense_cpu import dense_cpu
-from .depthwise_config import DepthwiseConfig, depthwise_config, depthwise_configs
-from .depthwise_cpu import depthwise_cpu
-from .groups import with_groups
-from .pool_proposals import pooling_proposals
-from .problem import BLOCK, ConvProblem, conv_problem
-from .result_layout import (
+from .dense.config import ConvConfig, configs, default
+from .dense.kernel import dense_cpu
+from .dense.row_stores import is_by_rows, square_size
+from .depthwise.cpu_config import DepthwiseConfig, depthwise_config, depthwise_configs
+from .depthwise.cpu_kernel import depthwise_cpu
+from .problem.groups import with_groups
+from .problem.pool import pooling_proposals
+from .problem.problem import BLOCK, ConvProblem, conv_problem
+from .problem.result_layout import (
     can_store,
     conditions_known,
     has_vectors,
     is_contiguous,
     shuffles_channels,
 )
-from .row_stores_cpu import is_by_rows, square_size
-from .winograd_choice import winograd_choice
-from .winograd_config import WinogradConfig, winograd_configs, winograd_tasks
-from .winograd_cpu import winograd_cpu
-from .words import with_words
+from .problem.words import with_words
+from .winograd.choice import winograd_choice
+from .winograd.config import WinogradConfig, winograd_configs, winograd_tasks
+from .winograd.kernel import winograd_cpu
 
 # The cost model assumes that arithmetic reaches 30 % of the peak; tiles of whole vectors reach two
 # thirds. Of one thread, SqueezeNet takes 15.5 ms in the layout of the graph, blocked 3.9; ResNet-50

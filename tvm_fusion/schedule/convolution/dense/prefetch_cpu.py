@@ -1,0 +1,143 @@
+"""What tiles of a dense convolution prefetch: the next weight and pixels, operands of results.
+
+  tile:
+    for pixel, vector of channels:  prefetch operand of the results[pixel, vector]    of this tile
+    for block of c:
+      for pixel:  prefetch image[pixel of the next tile, block of c]
+      for c of the block:  prefetch weight of the next tile of channels[c, one vector]
+
+A tile reads a few pixels of every block of channels: short pieces of as many streams as there are
+blocks, which hardware follows too late where they come from memory. On one Zen 5 core, 8 images of
+56 x 56 pixels: 256 to 64 channels take 966 us an image without the pixels, 460 with them; 8 of
+28 x 28, 128 to 512 channels with a residual, 594 and 489.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tvm import ir, tirx
+
+from ....core.expressions import load
+from ....core.loops import index, prefetch, substitute
+from ...index.index_ranges import Ranges
+from ..problem.image_reader import ImageReader
+from ..problem.problem import ConvProblem
+from .config import ConvConfig
+from .prefetch import Prefetch, pixel_operands
+from .weight import PackedWeight
+
+
+class TilePrefetch:
+    """Writes the prefetches of tiles.
+
+    Parameters
+    ----------
+    problem, config, image, weight, ranges
+        Those of the tiles, see :class:`.dense_tile_cpu.DenseTile`.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        config: ConvConfig,
+        image: ImageReader,
+        weight: PackedWeight,
+        ranges: Ranges,
+    ) -> None:
+        self._problem, self._config, self._ranges = problem, config, ranges
+        self._image, self._weight = image, weight
+
+    def weight(
+        self,
+        number: ir.Expr,
+        tile_index: ir.Expr,
+        block_c: ir.Expr,
+        window: list[ir.Expr],
+        inner: ir.Expr,
+    ) -> ir.Expr | None:
+        """Give the element of a step: every tile of pixels asks for another vector.
+
+        On one Zen 5 core, 512 channels of 7 x 7 pixels with weights in memory take 1.41 ms without.
+
+        Parameters
+        ----------
+        number : PrimExpr
+            The tile of output channels.
+        tile_index : PrimExpr
+            How many tiles of pixels the task has done with these channels.
+        block_c, inner : PrimExpr
+            The block of the packed weight, and the channel in it.
+        window : list of PrimExpr
+            The place in the window.
+        """
+        if not self._config.prefetches & Prefetch.WEIGHT:
+            return None
+        vector = tirx.floormod(tile_index, index(self._config.vectors)) * self._config.lanes
+        return self._weight.element(number + 1, block_c, window, inner, vector)
+
+    def image(
+        self, task: Mapping, tile_index: ir.Expr, row_tiles: int, block_c: ir.Expr
+    ) -> list[tirx.Stmt]:
+        """Prefetch a block of channels of the next tile of pixels.
+
+        Behind the last tile of a task are pixels that the next one begins with, or nothing: no
+        address faults.
+
+        Parameters
+        ----------
+        task : Mapping
+            As it was filled.
+        tile_index : PrimExpr
+            How many tiles of pixels the task has done with these channels.
+        row_tiles : int
+            Tiles of a row of pixels.
+        block_c : PrimExpr
+            The block of channels.
+        """
+        problem, config = self._problem, self._config
+        if not config.prefetches & Prefetch.IMAGE or problem.c is None:
+            return []
+        row = tirx.floordiv(tile_index + 1, index(row_tiles)) * config.height
+        column = tirx.floormod(tile_index + 1, index(row_tiles)) * config.width
+        stmts = []
+        for pixel in range(config.height * config.width):
+            down, right = divmod(pixel, config.width)
+            place = {**task, problem.y.var: row + down, problem.x.var: column + right}
+            place[problem.c.var] = block_c * problem.depth
+            stmts.append(prefetch(self._image.address(task, place, self._ranges), level=1))
+        return stmts
+
+    def operands(
+        self,
+        shape: tuple[int, int],
+        width: int,
+        first_k: ir.Expr,
+        place: Callable[[ir.Expr, ir.Expr], dict[ir.Var, ir.Expr]],
+    ) -> list[tirx.Stmt]:
+        """Prefetch what the results of a tile read beside its sums.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of pixels of the tile.
+        width : int
+            Its channels.
+        first_k : PrimExpr
+            The first of them.
+        place : callable
+            Gives all axes but the channels, at a row and a column of the tile.
+        """
+        if not self._config.prefetches & Prefetch.OPERANDS:
+            return []
+        stmts = []
+        for operand in pixel_operands(self._problem, self._config.lanes):
+            for pixel in range(shape[0] * shape[1]):
+                row, column = divmod(pixel, shape[1])
+                where = place(index(row), index(column))
+                for lane in range(0, width, self._config.lanes):
+                    where[self._problem.k.var] = first_k + lane
+                    indices = [substitute(i, where) for i in operand.indices]
+                    element = load(operand.source, self._ranges.indices(indices))
+                    stmts.append(prefetch(element, level=1))
+        return stmts

@@ -1,0 +1,142 @@
+"""The weight of a direct convolution, packed at compile time in the order in which it is read.
+
+for tile, block, r, s, c, lane:        k = tile * width + lane;  C = block * depth + c
+    packed[tile, block, r, s, c, lane] = W[k, C, r, s] if k < K and C < the tile's channels else 0
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from tvm import ir, tirx
+
+from ...._tvm.buffer import declare
+from ....core.expressions import load
+from ....core.loops import block, ceildiv, constant, index, substitute
+from ....core.untouched import SCHEDULED
+from ....program.program import Program
+from ....program.stage import Axis
+from ...contraction.problem.packing_function import packing_function
+from ..problem.groups import Band
+from ..problem.problem import ConvProblem
+
+
+class KernelWeight(ABC):
+    """A weight that a kernel reads as it was packed at compile time.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        The convolution.
+    buffer : Var
+        The packed weight.
+    """
+
+    def __init__(self, problem: ConvProblem, buffer: ir.Var) -> None:
+        self._problem, self.buffer = problem, buffer
+
+    @abstractmethod
+    def packing(self) -> tirx.PrimFunc:
+        """Make the function that packs."""
+
+    def kernel(
+        self, program: Program, body: tirx.Stmt
+    ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
+        """Make the kernel that reads it, and its packing by its position among the inputs."""
+        position = next(i for i, x in enumerate(program.inputs) if x.same_as(self._problem.source))
+        inputs = list(program.inputs)
+        inputs[position] = self.buffer
+        func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
+        func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
+        return func, {position: self.packing()}
+
+
+class PackedWeight(KernelWeight):
+    """``[k tile][block of c][window][c in the block][k in the tile]``, padded with zeros.
+
+    Of grouped convolutions, c counts from the first channel that a tile reads. Where that is no
+    multiple of a block of the image, blocks are of one channel. Weights of narrow types stay
+    narrow.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        The convolution.
+    width : int
+        Output channels of a tile.
+    """
+
+    def __init__(self, problem: ConvProblem, width: int) -> None:
+        self._width = width
+        self.band = Band(problem, width)
+        self.block = problem.depth if self.band.is_aligned else 1
+        shape = [
+            ceildiv(problem.k.extent, width),
+            ceildiv(self.band.most, self.block),
+            *(index(a.extent) for a in problem.window),
+            index(self.block),
+            index(width),
+        ]
+        self._core, self._casts = _core(problem.weight)
+        dtype = str(self._core.ty.dtype)
+        super().__init__(problem, declare(shape, dtype, f"{problem.source.name}_packed"))
+
+    def at(
+        self,
+        tile: ir.Expr,
+        block_c: ir.Expr,
+        window: Sequence[ir.Expr],
+        c: ir.Expr,
+        lane: ir.Expr,
+    ) -> ir.Expr:
+        """Read an element, in the type that is multiplied."""
+        value = self.element(tile, block_c, window, c, lane)
+        for dtype in self._casts:
+            value = tirx.Cast(dtype, value)
+        return value
+
+    def element(
+        self,
+        tile: ir.Expr,
+        block_c: ir.Expr,
+        window: Sequence[ir.Expr],
+        c: ir.Expr,
+        lane: ir.Expr,
+    ) -> ir.Expr:
+        """Read an element as it is packed."""
+        return load(self.buffer, [tile, block_c, *window, c, lane])
+
+    def packing(self) -> tirx.PrimFunc:
+        """Make the function that packs."""
+        problem = self._problem
+        names = ["tile", "block", *(a.var.name for a in problem.window), "c", "lane"]
+        axes = [
+            Axis(tirx.Var(name, "int64"), extent)
+            for name, extent in zip(names, self.buffer.ty.shape, strict=True)
+        ]
+        tile, block_c, *window, inner, lane = (a.var for a in axes)
+        k, c = tile * self._width + lane, block_c * self.block + inner
+        place = dict(zip((a.var for a in problem.window), window, strict=True))
+        place[problem.k.var] = k
+        inside = []
+        if problem.channels % self._width or constant(problem.k.extent) != problem.channels:
+            inside.append(k < index(problem.channels))
+        if problem.c is not None:
+            c = self.band.begin(tile) + c
+            place[problem.c.var] = c
+            if self.band.size is None or self.band.size % self.block:
+                inside.append(c < self.band.end(tile))
+        value = substitute(self._core, place)
+        for condition in inside:
+            value = tirx.if_then_else(condition, value, tirx.const(0, str(value.ty.dtype)))
+        return packing_function(problem.source, self.buffer, axes, value)
+
+
+def _core(weight: ir.Expr) -> tuple[ir.Expr, list[str]]:
+    """Take the casts off a weight, which is packed as it is; they are given innermost first."""
+    casts: list[str] = []
+    while isinstance(weight, tirx.Cast):
+        casts.insert(0, str(weight.ty.dtype))
+        weight = weight.value
+    return weight, casts

@@ -1,0 +1,93 @@
+"""Configurations of depthwise convolutions on CPUs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ....core.expressions import loads, variables
+from ....core.loops import constant
+from ....device import Device
+from ....program.stage import Axis
+from ...contraction.cpu.blocking import Machine
+from ...index.address import lies_along
+from ...math.vector_math import makes_vectors, vector_math
+from ..problem.problem import ConvProblem
+
+GRAIN = 1 << 14  # multiplications of vectors that are worth a task
+TASKS = 4  # per core, for balance
+
+
+@dataclass(frozen=True)
+class DepthwiseConfig:
+    """Configuration of a depthwise convolution.
+
+    Attributes
+    ----------
+    lanes : int
+        float32 elements of a vector.
+    width : int
+        Pixels of a tile.
+    band : int
+        Rows of pixels of a task.
+    """
+
+    lanes: int
+    width: int
+    band: int
+
+
+def depthwise_config(problem: ConvProblem, device: Device) -> DepthwiseConfig | None:
+    """Choose a configuration; ``None`` where channels of the image are not contiguous.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        The convolution.
+    device : Device
+        A CPU.
+    """
+    image, k = problem.image, problem.k
+    own = [a for a, p in zip(image.axes, image.place, strict=True) if p.same_as(k.var)]
+    if problem.c is not None or len(own) != 1 or own[0].var in image.inside or not image.has_zeros:
+        return None
+    axis = Axis(own[0].var, k.extent)
+    along = [x for x in loads(image.value) if axis.var in variables(x)]
+    machine = Machine.of(device)
+    lanes = machine.unit.lanes
+    if not along or not all(lies_along(x.source, x.indices, axis, lanes) for x in along):
+        return None
+    if not makes_vectors(vector_math(image.value)):
+        return None
+    x, y = (constant(a.extent) or 1 for a in (problem.x, problem.y))
+    most = (machine.unit.registers - 2) // 2
+    width = math.ceil(x / math.ceil(x / most))
+    around = math.prod(constant(a.extent) or 1 for a in problem.batch)
+    around *= math.ceil((constant(k.extent) or 1) / lanes)
+    window = math.prod(constant(a.extent) or 1 for a in problem.window)
+    wanted = min(TASKS * machine.cores, max(1, around * y * x * window // GRAIN))
+    fewest = max(1, min(y, math.ceil(wanted / around)))
+    even = (n for n in range(fewest, y + 1) if around * n % machine.cores == 0)
+    bands = next(even, fewest) if wanted > 1 else 1
+    return DepthwiseConfig(lanes, width, math.ceil(y / bands))
+
+
+def depthwise_configs(problem: ConvProblem, device: Device) -> Iterator[DepthwiseConfig]:
+    """Enumerate tiles that fit the registers and tasks, each once, the default first.
+
+    Parameters are those of :func:`depthwise_config`.
+    """
+    chosen = depthwise_config(problem, device)
+    if chosen is None:
+        return
+    yield chosen
+    x, y = (constant(a.extent) or 1 for a in (problem.x, problem.y))
+    most = min(x, Machine.of(device).unit.registers - 2)
+    widths = sorted({math.ceil(x / math.ceil(x / width)) for width in range(1, most + 1)})
+    bands = sorted({math.ceil(y / parts) for parts in range(1, y + 1)})
+    for width, band in itertools.product(widths, bands):
+        config = DepthwiseConfig(chosen.lanes, width, band)
+        if config != chosen:
+            yield config

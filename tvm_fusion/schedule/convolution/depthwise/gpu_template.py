@@ -1,0 +1,97 @@
+"""The template of depthwise convolutions over channels-last images on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tvm.target import Target
+
+from ....core.template import Claim, Config, Emission, Refusal, Template
+from ....device import Device
+from ....program.group import Group
+from ....program.images import convolution_groups
+from ....program.stage import Unstructured
+from ...contraction.problem.sum_of_products import analyse
+from ...contraction.problem.template import constants_of
+from ...index.design_space import find as find_config
+from ...index.design_space import not_in_space, plain
+from ...index.estimate import flops, too_many_parameters, traffic
+from ...index.inline import inlined, inlined_size
+from .gpu_config import blocks, depthwise_gpu_configs, registers
+from .gpu_kernel import depthwise_gpu
+from .gpu_view import depthwise_view
+
+_ADDRESSES = 32  # registers beside sums, columns and the weight's vector
+
+
+class GpuDepthwise(Template):
+    """Depthwise convolutions whose channels are the last axis; any epilogue."""
+
+    name = "depthwise"
+
+    def claim(self, group: Group, device: Device) -> Claim | Refusal:
+        """Claim one depthwise convolution with a constant weight."""
+        if device.kind != "cuda":
+            return Refusal("not_mine", "Channels-last convolutions are for NVIDIA's GPUs.")
+        found = self._claim(group, device)
+        if isinstance(found, Refusal) and all(convolution_groups(o) < 2 for o in group.members):
+            return Refusal("not_mine", found.sentence)
+        return found
+
+    def _claim(self, group: Group, device: Device) -> Claim | Refusal:
+        try:
+            program = group.program
+        except Unstructured as reason:
+            return Refusal("unstructured", str(reason))
+        reductions = [stage.title for stage in program.stages if not stage.is_map]
+        if len(reductions) != 1:
+            sentence = (
+                f"A depthwise convolution computes one reduction; there are {len(reductions)} "
+                f"({', '.join(dict.fromkeys(reductions))})."
+            )
+            return Refusal("several_reductions", sentence)
+        refusal = too_many_parameters(program) or inlined_size(program)
+        if refusal is not None:
+            return refusal
+        stages = inlined(program)
+        contraction = analyse(program, stages)
+        if isinstance(contraction, Refusal):
+            return contraction
+        view = depthwise_view(contraction, constants_of(group))
+        if isinstance(view, Refusal):
+            return view
+        config = next(depthwise_gpu_configs(view, device))
+        return Claim(
+            self,
+            group,
+            launches=1,
+            bytes=traffic(group, stages),
+            flops=flops(stages),
+            parallelism=blocks(view, config),
+            registers=registers(view, config.lanes, config.pixels) + config.lanes + _ADDRESSES,
+            details={"view": view, "config": config},
+        )
+
+    def emit(self, claim: Claim, target: Target) -> Emission:
+        """Make the kernel of the claimed configuration."""
+        view, config = claim.details["view"], claim.details["config"]
+        func, packing = depthwise_gpu(claim.group.program, view, config)
+        return replace(Emission.one(func, claim.group), packing=packing)
+
+    def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
+        """Enumerate pixels of a thread and shapes of a block."""
+        return map(plain, depthwise_gpu_configs(claim.details["view"], device))
+
+    def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
+        """Give a claimed convolution another configuration."""
+        chosen = find_config(depthwise_gpu_configs(claim.details["view"], device), config)
+        if chosen is None:
+            return not_in_space(claim, config)
+        view = claim.details["view"]
+        return replace(
+            claim,
+            parallelism=blocks(view, chosen),
+            registers=registers(view, chosen.lanes, chosen.pixels) + chosen.lanes + _ADDRESSES,
+            details={**claim.details, "config": chosen},
+        )

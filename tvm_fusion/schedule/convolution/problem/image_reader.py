@@ -1,0 +1,60 @@
+"""How tiles of a direct convolution read the image."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from tvm import ir, tirx
+
+from ...index.index_ranges import Ranges
+from .problem import ConvProblem
+
+Place = Mapping[ir.Var, ir.Expr]
+
+
+class ImageReader(ABC):
+    """The image, an element at a time.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        The convolution.
+    """
+
+    def __init__(self, problem: ConvProblem) -> None:
+        self.problem, self.image = problem, problem.image
+
+    def buffers(self) -> list[ir.Var]:
+        """List the buffers of one task."""
+        return []
+
+    def fill(self, task: Place, ranges: Ranges) -> tirx.Stmt | None:
+        """Prepare the image of a task.
+
+        Parameters
+        ----------
+        task : Mapping
+            Batch axes, the first output channel, and the first row of pixels, by variable.
+        ranges : Ranges
+            Of their variables.
+        """
+        return None
+
+    def address(self, task: Place, place: Place, ranges: Ranges) -> ir.Expr:
+        """Give what to prefetch of an element; parameters are those of :meth:`at`."""
+        return self.at(task, place, ranges)
+
+    @abstractmethod
+    def at(self, task: Place, place: Place, ranges: Ranges) -> ir.Expr:
+        """Read an element.
+
+        Parameters
+        ----------
+        task : Mapping
+            As it was filled.
+        place : Mapping
+            All axes of the convolution; y relative to the task's first row.
+        ranges : Ranges
+            Of their variables.
+        """

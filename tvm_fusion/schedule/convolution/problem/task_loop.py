@@ -1,0 +1,56 @@
+"""The loop over the tasks of a convolution, whose coordinates are variables with ranges.
+
+for task in parallel:
+    image, channels, band = coordinates of task
+    body
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm import ir, tirx
+
+from ....core.loops import constant, coordinates, product, sequence, tasks
+from ....program.stage import Axis
+from ...cpu.schedule import PARALLEL_WORK
+from ...index.index_ranges import Ranges
+
+
+def task_loop(
+    axes: Sequence[Axis],
+    products: Sequence[ir.Expr | int],
+    ranges: Ranges,
+    body: Callable[[], tirx.Stmt],
+) -> tirx.For:
+    """Write the loop; it is parallel where there is enough work.
+
+    Parameters
+    ----------
+    axes : sequence of Axis
+        The coordinates of a task, bound in its body.
+    products : sequence of PrimExpr or int
+        Multiply to the products of a task.
+    ranges : Ranges
+        Gets the coordinates.
+    body : callable
+        Writes a task, after that.
+    """
+    extents = [a.extent for a in axes]
+
+    def task(number: ir.Expr) -> tirx.Stmt:
+        for axis in axes:
+            ranges.bind(axis.var, axis.extent)
+        stmt = body()
+        places = coordinates(number, extents)
+        for axis, value in reversed(list(zip(axes, places, strict=True))):
+            stmt = sequence([tirx.Bind(axis.var, value), stmt])
+        return stmt
+
+    work = constant(product([*extents, *products]))
+    return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
+
+
+def fresh(axes: Sequence[Axis]) -> list[Axis]:
+    """Give axes variables of their own, for the coordinates of a task."""
+    return [Axis(ir.Var(a.var.name, a.var.ty), a.extent) for a in axes]
