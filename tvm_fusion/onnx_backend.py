@@ -33,10 +33,10 @@ from .deploy.tensors import to_numpy
 from .device import cuda_devices
 from .errors import UserError
 from .frontend.onnx import dim_table
-from .frontend.onnx_constants import shape_inputs
-from .frontend.onnx_file import load as load_file
-from .frontend.onnx_rewrite import without_optionals
-from .frontend.onnx_sequences import element_type, elements_of, with_elements
+from .frontend.onnx_model.constants import shape_inputs
+from .frontend.onnx_model.file import load as load_file
+from .frontend.onnx_model.rewrite import without_optionals
+from .frontend.onnx_model.sequences import element_type, elements_of, with_elements
 from .signature import DimRange
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from tvm.ir.transform import Pass
 
 from .deploy.lower import LowerToVM
 from .ecg.legalize import Legalize
+from .frontend.half.precision import ToHalfPrecision
 from .frontend.normalize import NormalizeImport
-from .frontend.precision import ToHalfPrecision
 from .fusion.fuse import FuseOperators
 from .fusion.tuned_configs import tuned_configs
 from .layout.plan_layout import PlanLayout

@@ -27,7 +27,7 @@ def ours(case: Case) -> tuple[str, str]:
     that is refused is compiled again with inputs that carry shapes bound to the sample's values.
     """
     import tvm_fusion
-    from tvm_fusion.frontend.onnx_constants import shape_inputs
+    from tvm_fusion.frontend.onnx_model.constants import shape_inputs
 
     names: tuple[str, ...] = ()
     try:
@@ -75,8 +75,8 @@ def _compiled(case: Case, names: Collection[str]) -> Any:
     """Compile a case, inputs that carry shapes bound to the values of the first sample."""
     import tvm_fusion
     from tvm_fusion.frontend.onnx import dim_table
-    from tvm_fusion.frontend.onnx_rewrite import without_optionals
-    from tvm_fusion.frontend.onnx_sequences import with_elements
+    from tvm_fusion.frontend.onnx_model.rewrite import without_optionals
+    from tvm_fusion.frontend.onnx_model.sequences import with_elements
 
     feeds = _feeds(case, case.samples[0][0])
     dims: dict[str, Any] = {}
@@ -106,7 +106,7 @@ _ALONE = RuntimeAlone()
 def _call(
     artifact: Path, case: Case, names: Collection[str], inputs: list[Any]
 ) -> list[np.ndarray]:
-    from tvm_fusion.frontend.onnx_sequences import elements_of
+    from tvm_fusion.frontend.onnx_model.sequences import elements_of
 
     feeds, first = _feeds(case, inputs), _feeds(case, case.samples[0][0])
     if any(not np.array_equal(feeds.pop(name), first[name]) for name in names):

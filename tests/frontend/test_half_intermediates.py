@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tvm_fusion.frontend.half_intermediates import narrowed, rounds_between, widened
+from tvm_fusion.frontend.half.intermediates import narrowed, rounds_between, widened
 
 op = relax.op
 F16, F32 = "float16", "float32"

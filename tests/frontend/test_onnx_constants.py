@@ -11,7 +11,7 @@ from rounding import assert_sums_close
 from tvm_fusion import FusionConfig, UserError
 from tvm_fusion.config import parse_constants
 from tvm_fusion.frontend import import_model
-from tvm_fusion.frontend.onnx_constants import SHAPE_OPERANDS, bind_inputs, shape_inputs
+from tvm_fusion.frontend.onnx_model.constants import SHAPE_OPERANDS, bind_inputs, shape_inputs
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
-from tvm_fusion.frontend.onnx_file import is_cut_short, load
+from tvm_fusion.frontend.onnx_model.file import is_cut_short, load
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tvm.script import relax as R
 
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.frontend import import_model
-from tvm_fusion.frontend.precision import ToHalfPrecision
+from tvm_fusion.frontend.half.precision import ToHalfPrecision
 from tvm_fusion.signature import DimRange
 
 pytestmark = pytest.mark.slow_beyond(2)

@@ -16,7 +16,7 @@ import onnx
 from ..config import FusionConfig
 from ..device import TargetSpec
 from ..errors import UserError
-from ..frontend.onnx_file import load
+from ..frontend.onnx_model.file import load
 
 _PACKAGES = ("tvm_fusion", "apache-tvm", "apache-tvm-ffi")
 _RECORDS = "TVM_FUSION_RECORDS"

@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from ..core.decisions import Decision, record
 from ..core.untouched import has_blocks, is_scheduled
-from ..frontend.half_intermediates import adds_or_multiplies
+from ..frontend.half.intermediates import adds_or_multiplies
 from .expand import Expansion, is_call_tir, stand_in
 from .narrow import HALF, WIDE, narrow
 

@@ -83,7 +83,7 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
             "make the value a constant of the model",
         )
     if ("torch", "ExportedProgram") in origin:
-        from .torch import from_exported_program
+        from .torch_program.importer import from_exported_program
 
         return from_exported_program(model, config)
     # What TVMScript makes of a class that may hold Python functions.

@@ -10,8 +10,8 @@ from tvm import relax
 from ..config import FusionConfig
 from ..core.untouched import is_rewritable, on_rewritable
 from ..signature import DimRange
+from .half.precision import ToHalfPrecision
 from .normalize import NormalizeImport
-from .precision import ToHalfPrecision
 
 
 def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRange]) -> tvm.IRModule:

@@ -14,19 +14,20 @@ from ..config import FusionConfig
 from ..core.weight_names import WeightNames, tracking
 from ..errors import UserError
 from ..signature import DimRange
-from . import Imported, onnx_file, preflight
+from . import Imported, preflight
 from .describe import signature_of, with_storage
 from .dims import DimTable
 from .extents import names_in, to_tir
 from .finish import finish
 from .narrow_types import NARROW
-from .onnx_constants import bind_inputs
-from .onnx_graph import with_standard_opset
-from .onnx_names import check_names, has_undecodable_text
+from .onnx_model import file as onnx_file
+from .onnx_model.constants import bind_inputs
+from .onnx_model.graph import with_standard_opset
+from .onnx_model.rewrite import inline_functions, without_optionals
+from .onnx_model.sequences import element_type, known_lengths, length_option, with_elements
+from .onnx_model.types import dtype_name, infer_types
 from .onnx_ops import CONVERTERS, Importer
-from .onnx_rewrite import inline_functions, without_optionals
-from .onnx_sequences import element_type, known_lengths, length_option, with_elements
-from .onnx_types import dtype_name, infer_types
+from .onnx_ops.defined_names import check_names, has_undecodable_text
 from .steps import Steps
 
 

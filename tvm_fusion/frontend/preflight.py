@@ -10,13 +10,13 @@ from onnx import defs
 from .dims import SymbolicDim
 from .findings import Findings
 from .narrow_types import NARROW
-from .onnx_functions import schema_of
-from .onnx_graph import nodes, opsets_of
+from .onnx_model.functions import schema_of
+from .onnx_model.graph import nodes, opsets_of
+from .onnx_model.rewrite import inlined, upgraded
+from .onnx_model.types import ValueType
 from .onnx_ops.advice import advice_for
 from .onnx_ops.registry import CONVERTERS, STANDARD, covers, defined, qualified_name
 from .onnx_ops.reviewed import CARRY_NARROW, is_reviewed
-from .onnx_rewrite import inlined, upgraded
-from .onnx_types import ValueType
 from .registry import Unsupported
 
 # Operator sets before it are translated by onnx's version converter.

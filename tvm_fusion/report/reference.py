@@ -115,7 +115,7 @@ def _as_the_model_takes_them(
     """Convert floats to the model's dtypes: an artifact's inputs may be of half precision."""
     import onnx
 
-    from ..frontend.onnx_constants import as_input
+    from ..frontend.onnx_model.constants import as_input
 
     model = onnx.load(path, load_external_data=False)
     infos = {info.name: info for info in model.graph.input}

@@ -28,7 +28,7 @@ from ..control_flow.lifted import (
 )
 from ..control_flow.loops import ENDLESS, Loop, Slices, take_slice
 from ..control_flow.recursion import convert_loop as convert_any_loop
-from ..onnx_graph import nodes, outer_names
+from ..onnx_model.graph import nodes, outer_names
 from ..registry import Unsupported
 from ..shape_values import SymbolicArray
 from ..tensor_types import static

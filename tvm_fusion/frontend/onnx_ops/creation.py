@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from ..narrow_types import NARROW, STORAGE
-from ..onnx_types import dtype_name
+from ..onnx_model.types import dtype_name
 from ..registry import Unsupported
 from .node import Node
 from .registry import register

@@ -13,8 +13,8 @@ from tvm import relax
 from tvm.ir import GenericConst, is_prim_expr
 
 from ..extents import from_tir
-from ..onnx_constants import SHAPE_OPERANDS
-from ..onnx_types import ValueType
+from ..onnx_model.constants import SHAPE_OPERANDS
+from ..onnx_model.types import ValueType
 from .registry import STANDARD
 
 # Inputs that are named; nodes such as Concat have hundreds.

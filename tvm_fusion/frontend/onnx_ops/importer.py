@@ -15,9 +15,9 @@ from ...errors import UserError
 from ...signature import DimRange
 from ..control_flow.lifted import finished
 from ..narrow_types import NARROW
-from ..onnx_constants import shape_inputs
-from ..onnx_graph import nodes, opsets_of, subgraphs
-from ..onnx_types import ValueType, dtype_name
+from ..onnx_model.constants import shape_inputs
+from ..onnx_model.graph import nodes, opsets_of, subgraphs
+from ..onnx_model.types import ValueType, dtype_name
 from ..quiet import quiet_importer
 from ..reasons import reason_in_words
 from . import control_flow

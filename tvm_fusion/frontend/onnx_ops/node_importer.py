@@ -17,9 +17,9 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ...errors import UserError
 from ...signature import DimRange, EqualExtents
-from ..half_intermediates import narrowed, rounds_between, widened
+from ..half.intermediates import narrowed, rounds_between, widened
 from ..narrow_types import NARROW, STORAGE, storage_of
-from ..onnx_types import ValueType
+from ..onnx_model.types import ValueType
 from ..registry import Unsupported
 from ..shape_values import Facts, SymbolicArray, array_of, evaluate
 from ..shape_values.arrays import LARGEST

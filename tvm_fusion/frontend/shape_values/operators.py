@@ -16,7 +16,7 @@ import onnx
 from onnx import helper
 from tvm import ir, relax, tirx
 
-from ..onnx_types import dtype_name
+from ..onnx_model.types import dtype_name
 from . import elements
 from .arrays import DTYPES, LARGEST, SymbolicArray, array_of, of_extents
 from .elements import Real, Unknown, is_symbolic

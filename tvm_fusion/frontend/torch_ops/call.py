@@ -11,7 +11,7 @@ from torch import fx
 from tvm import relax
 
 from ...errors import UserError
-from ..half_intermediates import widened
+from ..half.intermediates import widened
 from ..registry import Unsupported
 from ..tensor_types import accumulation_dtype, dtype_of, is_integer
 

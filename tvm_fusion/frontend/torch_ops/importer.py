@@ -12,7 +12,7 @@ from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
-from ..half_intermediates import narrowed, rounds_between
+from ..half.intermediates import narrowed, rounds_between
 from ..registry import Unsupported
 from ..tensor_types import HALF, dtype_of
 from . import complex_pairs, control_flow

@@ -8,8 +8,8 @@ import onnx
 from onnx import version_converter
 from onnx.inliner import inline_selected_functions
 
-from .onnx_functions import inline_standard_functions
-from .onnx_types import infer_types, set_shape, without_weights
+from .functions import inline_standard_functions
+from .types import infer_types, set_shape, without_weights
 
 Extents = Mapping[str, Sequence[int | None]]
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ..errors import UserError
-from .onnx_graph import nodes, subgraphs
+from ...errors import UserError
+from .graph import nodes, subgraphs
 
 #: Indices of the inputs whose values decide shapes, or how an operator is computed: axes, sizes,
 #: counts. A compiler has to know them.

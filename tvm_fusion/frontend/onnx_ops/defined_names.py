@@ -12,9 +12,9 @@ import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import defs
 
-from ..errors import UserError
-from .onnx_graph import opsets_of, subgraphs
-from .onnx_ops.registry import STANDARD, defined
+from ...errors import UserError
+from ..onnx_model.graph import opsets_of, subgraphs
+from .registry import STANDARD, defined
 
 _MOST_AXES = 64
 _MOST_ELEMENTS = 2**48  # of an input: a petabyte; sums and products of some sizes fit 64 bits

@@ -10,10 +10,10 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from .half_precision_casts import FULL, Casts, Value
-from .normalize.engine import op_name
+from ..normalize.engine import op_name
+from ..tensor_types import dtype_of
+from .casts import FULL, Casts, Value
 from .operator_precision import REDUCTIONS, SHAPED_LIKE, Precision, leaves, precision_of, readers
-from .tensor_types import dtype_of
 
 
 def to_half_precision(

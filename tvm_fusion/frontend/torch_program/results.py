@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..core.decisions import Decision, record
-from ..errors import UserError
+from ...core.decisions import Decision, record
+from ...errors import UserError
 
 
 def output_names(program: torch.export.ExportedProgram) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..core.decisions import Decision, record
+from ...core.decisions import Decision, record
 
 _ASSERT = torch.ops.aten._assert_scalar.default
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from ..errors import UserError
+from ...errors import UserError
 
 
 def length_option(name: str) -> str:

@@ -16,9 +16,9 @@ import numpy as np
 from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
-from .._tvm.structural import structural_walk
-from .normalize.engine import op_name
-from .tensor_types import HALF, dtype_of
+from ..._tvm.structural import structural_walk
+from ..normalize.engine import op_name
+from ..tensor_types import HALF, dtype_of
 
 WIDE = "float32"
 # Larger constants are cast by an operator, which products of matrices look through: so they are

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import relax
 
-from .normalize.engine import op_name
+from ..normalize.engine import op_name
 
 
 class Precision(Enum):

@@ -10,14 +10,14 @@ import torch
 from torch import fx
 from torch._higher_order_ops import effects
 
-from ..core.decisions import Decision, record
-from ..errors import UserError
-from .quiet import quiet_importer
-from .torch_assertions import without_assertions
-from .torch_attention import DECOMPOSITIONS
-from .torch_half_decompositions import in_float32
-from .torch_half_functions import between_casts
-from .torch_ops import reason_of, unsupported
+from ...core.decisions import Decision, record
+from ...errors import UserError
+from ..quiet import quiet_importer
+from ..torch_ops import reason_of, unsupported
+from .assertions import without_assertions
+from .attention import DECOMPOSITIONS
+from .half_decompositions import in_float32
+from .half_functions import between_casts
 
 # Torch would unroll these over time.
 _KEPT = ("lstm", "gru", "rnn_tanh", "rnn_relu")

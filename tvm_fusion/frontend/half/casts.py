@@ -15,9 +15,9 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
-from ..core.numpy_types import numpy_dtype
-from ..core.weight_names import derived
-from .tensor_types import dtype_of
+from ...core.numpy_types import numpy_dtype
+from ...core.weight_names import derived
+from ..tensor_types import dtype_of
 
 FULL = "float32"
 

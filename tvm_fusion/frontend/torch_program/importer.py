@@ -9,23 +9,26 @@ from typing import Any
 import ml_dtypes
 import torch
 
-from ..config import FusionConfig
-from ..core.decisions import Decision, record
-from ..core.weight_names import WeightNames, constants, tracking, weight_key
-from ..errors import UserError
-from ..signature import DimRange
-from . import Imported
-from .control_flow.lifted import finished
-from .describe import signature_of
-from .dims import UNLIMITED
-from .findings import Findings
-from .finish import finish, without_bounds
-from .quiet import quiet_importer
-from .reasons import reason_in_words
-from .relax import bind
-from .steps import Steps
-from .torch_decompose import calls, decompose
-from .torch_dims import (
+from ...config import FusionConfig
+from ...core.decisions import Decision, record
+from ...core.weight_names import WeightNames, constants, tracking, weight_key
+from ...errors import UserError
+from ...signature import DimRange
+from .. import Imported
+from ..control_flow.lifted import finished
+from ..describe import signature_of
+from ..dims import UNLIMITED
+from ..findings import Findings
+from ..finish import finish, without_bounds
+from ..quiet import quiet_importer
+from ..reasons import reason_in_words
+from ..relax import bind
+from ..steps import Steps
+from ..torch_ops import Importer, operator_name, unsupported
+from ..torch_ops.advice import advice
+from ..torch_ops.complex_pairs import is_complex
+from .decompose import calls, decompose
+from .dims import (
     as_table,
     chosen_extents,
     derived_extents,
@@ -34,11 +37,8 @@ from .torch_dims import (
     user_names,
     without_ranges_of_expressions,
 )
-from .torch_ops import Importer, operator_name, unsupported
-from .torch_ops.advice import advice
-from .torch_ops.complex_pairs import is_complex
-from .torch_results import drop_none
-from .torch_state import with_state
+from .results import drop_none
+from .state import with_state
 
 SOURCE = "ExportedProgram"
 

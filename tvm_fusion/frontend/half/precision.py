@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tvm
 
-from ..core.untouched import is_rewritable
-from .half_precision_rewriter import to_half_precision
+from ...core.untouched import is_rewritable
+from .rewriter import to_half_precision
 
 _STORAGE = {"fp16": "float16", "bf16": "bfloat16"}
 

@@ -13,8 +13,8 @@ from onnx.external_data_helper import (
     uses_external_data,
 )
 
-from ..errors import UserError
-from .onnx_graph import tensors
+from ...errors import UserError
+from .graph import tensors
 
 
 def load(path: str | os.PathLike) -> onnx.ModelProto:

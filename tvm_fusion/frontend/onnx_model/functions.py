@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
 import onnx
-from onnx import defs, helper
+from onnx import TensorProto, defs, helper
 from onnx.inliner import inline_selected_functions
 
-from .onnx_graph import nodes, opsets_of
-from .onnx_half_functions import between_casts
-from .onnx_types import infer_types
+from ..tensor_types import HALF
+from .graph import nodes, opsets_of
+from .types import ValueType, infer_types
 
 # Where bodies live that are made for one node.
 _DOMAIN = "tvm_fusion.expanded"
@@ -100,3 +100,53 @@ def _bodies_of_model(
     if found:
         model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
     return found
+
+
+# Compute ONNX's functions over half types in float32, between casts of inputs and results.
+#
+# The body of a function rounds what it computes at each of its nodes; of what belongs to one
+# operator that is rounded once: see :mod:`.half_intermediates`.
+_ELEMENTS = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+
+
+def between_casts(
+    model: onnx.ModelProto, names: Container[tuple[str, str]], types: Mapping[str, ValueType]
+) -> onnx.ModelProto:
+    """Put casts around the nodes that are about to be replaced by a function's body.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is changed.
+    names : container of (str, str)
+        Domain and name of the operators.
+    types : mapping of str to ValueType
+        Types of the model's values.
+    """
+    halves = {name: known.dtype for name, known in types.items() if known.dtype in HALF}
+    if not halves:
+        return model
+    new: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        is_function = (node.domain, node.op_type) in names
+        if not is_function or not any(name in halves for name in node.input):
+            new.append(node)
+            continue
+        inner, behind = onnx.NodeProto(), []
+        inner.CopyFrom(node)
+        for i, name in enumerate(node.input):
+            if name in halves:
+                inner.input[i] = f"{name}_wide_{len(new)}"
+                new.append(_cast(name, inner.input[i], TensorProto.FLOAT))
+        for i, name in enumerate(node.output):
+            if name in halves:
+                inner.output[i] = f"{name}_wide"
+                behind.append(_cast(inner.output[i], name, _ELEMENTS[halves[name]]))
+        new += [inner, *behind]
+    del model.graph.node[:]
+    model.graph.node.extend(new)
+    return model
+
+
+def _cast(given: str, result: str, element: int) -> onnx.NodeProto:
+    return helper.make_node("Cast", [given], [result], to=element, name=f"{result}_cast")

@@ -15,10 +15,10 @@ from typing import Any
 import sympy
 import torch
 
-from ..errors import UserError
-from ..signature import DimRange, Signature, TensorSpec
-from .dims import UNLIMITED, DimTable
-from .extents import to_tir
+from ...errors import UserError
+from ...signature import DimRange, Signature, TensorSpec
+from ..dims import UNLIMITED, DimTable
+from ..extents import to_tir
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""frontend/onnx_model."""
