@@ -13,15 +13,15 @@ from .frontend.normalize import NormalizeImport
 from .fusion.fuse import FuseOperators
 from .fusion.tuned_configs import tuned_configs
 from .layout.plan_layout import PlanLayout
-from .rewrite.batch_matmuls import BatchMatmuls
-from .rewrite.byte_products import ByteProducts
-from .rewrite.greedy import GreedyEquivalents
-from .rewrite.join_matmuls import JoinMatmuls
-from .rewrite.norm_statistics import NormStatistics
+from .rewrite.bytes.products import ByteProducts
+from .rewrite.norms.statistics import NormStatistics
+from .rewrite.products.batch_matmuls import BatchMatmuls
+from .rewrite.products.join_matmuls import JoinMatmuls
+from .rewrite.products.transposed_phases import TransposedConvByPhases
 from .rewrite.recompose.recompose import Recompose
-from .rewrite.search import SearchEquivalents
+from .rewrite.search.dnnfusion_search import GreedyEquivalents
+from .rewrite.search.search import SearchEquivalents
 from .rewrite.simplify import Rewrite
-from .rewrite.transposed_phases import TransposedConvByPhases
 from .schedule import kernels, templates
 
 _ = templates  # their import makes them known to the planner

@@ -27,7 +27,7 @@ STAGES = (
     ("imports", "importlib._bootstrap>", "_find_and_load"),
     ("frontend", "frontend/__init__.py", "import_model"),
     ("recomposition", "recompose/recompose.py", "transform_module"),
-    ("search for equal forms", "rewrite/search.py", "transform_module"),
+    ("search for equal forms", "rewrite/search/search.py", "transform_module"),
     ("other rewriting", "rewrite/simplify.py", "transform_module"),
     ("legalization", "ecg/legalize.py", "transform_module"),
     ("fusion planning", "fusion/fuse.py", "transform_module"),

@@ -237,7 +237,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a difference is bounded as if both ends went together",
-        "rewrite/bounds.py",
+        "rewrite/egraph/bounds.py",
         "return _add(a, Bounds(-b.high, -b.low))",
         "return _add(a, Bounds(-b.low, -b.high))",
         seeds=(4,),

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from term_numerics import LIMIT, SLACK, apply, deviations, exactly, finite, run, wide
 
-from tvm_fusion.rewrite.eclass_analysis import Node
-from tvm_fusion.rewrite.egraph import EGraph
-from tvm_fusion.rewrite.head import Head
-from tvm_fusion.rewrite.terms import Term, subterms
+from tvm_fusion.rewrite.egraph.eclass_analysis import Node
+from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.head import Head
+from tvm_fusion.rewrite.egraph.terms import Term, subterms
 
 ROUGH = 1e-3  # of expressions that laws made of nothing the region has: nobody knows their error
 

@@ -11,8 +11,8 @@ from suite.expression import module, whole
 from tvm import relax
 from tvm.relax import op
 
-from tvm_fusion.rewrite.head import Head, Heads
-from tvm_fusion.rewrite.regions import Region
+from tvm_fusion.rewrite.egraph.head import Head, Heads
+from tvm_fusion.rewrite.egraph.regions import Region
 
 FLOAT, INT, BOOL = "float32", "int32", "bool"
 SHAPES = ((3, 5), (3, 5), (3, 5), (3, 1), (1, 5), (5,), (), (5, 3), (2, 3, 5))

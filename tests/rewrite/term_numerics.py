@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tvm_fusion.core.numpy_types import numpy_dtype
-from tvm_fusion.rewrite.head import Head, Heads, is_tensor
-from tvm_fusion.rewrite.terms import Term, subterms
+from tvm_fusion.rewrite.egraph.head import Head, Heads, is_tensor
+from tvm_fusion.rewrite.egraph.terms import Term, subterms
 
 REPLICAS = 4
 SLACK = 16  # the largest error accepted, in what the replicas are apart

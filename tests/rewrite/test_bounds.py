@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tvm_fusion.rewrite.bounds import ANY, Bounds, bounds_of_value
-from tvm_fusion.rewrite.egraph import EGraph
-from tvm_fusion.rewrite.head import Heads
+from tvm_fusion.rewrite.egraph.bounds import ANY, Bounds, bounds_of_value
+from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.head import Heads
+from tvm_fusion.rewrite.egraph.saturate import Limits, saturate
+from tvm_fusion.rewrite.egraph.terms import Term
 from tvm_fusion.rewrite.laws import allowed
-from tvm_fusion.rewrite.saturate import Limits, saturate
-from tvm_fusion.rewrite.terms import Term
 
 op = relax.op
 

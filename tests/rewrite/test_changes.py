@@ -13,13 +13,13 @@ from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite import rules
-from tvm_fusion.rewrite.changes import note, note_uses, noting
-from tvm_fusion.rewrite.difference import readable
-from tvm_fusion.rewrite.head import Heads
-from tvm_fusion.rewrite.law import Law
-from tvm_fusion.rewrite.pattern import function, tensors
-from tvm_fusion.rewrite.regions import regions
-from tvm_fusion.rewrite.terms import Numbering, expression, subterms
+from tvm_fusion.rewrite.egraph.changes import note, note_uses, noting
+from tvm_fusion.rewrite.egraph.head import Heads
+from tvm_fusion.rewrite.egraph.law import Law
+from tvm_fusion.rewrite.egraph.pattern import function, tensors
+from tvm_fusion.rewrite.egraph.regions import regions
+from tvm_fusion.rewrite.egraph.terms import Numbering, expression, subterms
+from tvm_fusion.rewrite.search.difference import readable
 
 a, b, c = tensors("a b c")
 exp = function("relax.exp")

@@ -7,13 +7,13 @@ from tvm.relax import op
 
 from tvm_fusion.core import templates
 from tvm_fusion.device import parse
-from tvm_fusion.rewrite.emit import function_of
-from tvm_fusion.rewrite.greedy import flops
-from tvm_fusion.rewrite.law import FLAGS
+from tvm_fusion.rewrite.egraph.emit import function_of
+from tvm_fusion.rewrite.egraph.law import FLAGS
+from tvm_fusion.rewrite.egraph.saturate import Limits
+from tvm_fusion.rewrite.egraph.terms import subterms
 from tvm_fusion.rewrite.laws import allowed
-from tvm_fusion.rewrite.saturate import Limits
-from tvm_fusion.rewrite.search import Searcher
-from tvm_fusion.rewrite.terms import subterms
+from tvm_fusion.rewrite.search.dnnfusion_search import flops
+from tvm_fusion.rewrite.search.search import Searcher
 
 TARGET = parse("cpu:x86-64-v3").tvm_target()
 ALL = templates.templates(TARGET)

@@ -16,14 +16,14 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from tvm_fusion.device import parse
-from tvm_fusion.rewrite.egraph import EGraph
-from tvm_fusion.rewrite.head import Heads
-from tvm_fusion.rewrite.law import FLAGS
+from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.head import Heads
+from tvm_fusion.rewrite.egraph.law import FLAGS
+from tvm_fusion.rewrite.egraph.node_costs import NodeCosts
+from tvm_fusion.rewrite.egraph.saturate import Limits, saturate
+from tvm_fusion.rewrite.egraph.terms import subterms
 from tvm_fusion.rewrite.laws import allowed
-from tvm_fusion.rewrite.node_costs import NodeCosts
-from tvm_fusion.rewrite.saturate import Limits, saturate
-from tvm_fusion.rewrite.search import SearchEquivalents, Searcher
-from tvm_fusion.rewrite.terms import subterms
+from tvm_fusion.rewrite.search.search import SearchEquivalents, Searcher
 
 TARGET = parse("cpu:x86-64-v3").tvm_target()
 LAWS = allowed(tuple(FLAGS))

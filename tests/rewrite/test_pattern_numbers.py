@@ -4,7 +4,7 @@ import operator
 
 import pytest
 
-from tvm_fusion.rewrite.pattern import Number, Tensor, apply
+from tvm_fusion.rewrite.egraph.pattern import Number, Tensor, apply
 
 X = Tensor("x")
 OPERATORS = {

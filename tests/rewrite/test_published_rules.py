@@ -20,14 +20,14 @@ from tvm.target import Target
 
 from tvm_fusion.ecg.legalize import Legalize
 from tvm_fusion.ecg.work import flops
-from tvm_fusion.rewrite.egraph import EGraph
-from tvm_fusion.rewrite.head import Heads, operands
-from tvm_fusion.rewrite.law import FLAGS
+from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.head import Heads, operands
+from tvm_fusion.rewrite.egraph.law import FLAGS
+from tvm_fusion.rewrite.egraph.saturate import Limits, saturate
+from tvm_fusion.rewrite.egraph.terms import Term, subterms
+from tvm_fusion.rewrite.egraph.weights import elements
 from tvm_fusion.rewrite.laws import allowed
-from tvm_fusion.rewrite.saturate import Limits, saturate
-from tvm_fusion.rewrite.search import SearchEquivalents
-from tvm_fusion.rewrite.terms import Term, subterms
-from tvm_fusion.rewrite.weights import elements
+from tvm_fusion.rewrite.search.search import SearchEquivalents
 
 op = relax.op
 M, N = 96, 80

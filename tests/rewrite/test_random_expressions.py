@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from random_expressions import samples
 from term_numerics import worst_error
 
-from tvm_fusion.rewrite.egraph import EGraph
-from tvm_fusion.rewrite.extract import extract
-from tvm_fusion.rewrite.head import Heads
+from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.extract import extract
+from tvm_fusion.rewrite.egraph.head import Heads
+from tvm_fusion.rewrite.egraph.saturate import Limits, saturate
 from tvm_fusion.rewrite.laws import allowed
-from tvm_fusion.rewrite.saturate import Limits, saturate
 
 EXAMPLES = int(os.environ.get("TVM_FUSION_EXAMPLES", "200"))
 LIMITS = Limits(nodes=250, rounds=4, matches=60)

@@ -8,7 +8,7 @@ from tvm.script import relax as R
 
 from tvm_fusion import transform
 from tvm_fusion.device import parse
-from tvm_fusion.rewrite.changes import noting
+from tvm_fusion.rewrite.egraph.changes import noting
 from tvm_fusion.rewrite.recompose.patterns import PATTERNS
 from tvm_fusion.rewrite.recompose.recompose import equation
 

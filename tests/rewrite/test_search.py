@@ -5,7 +5,7 @@ from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.device import parse
-from tvm_fusion.rewrite.search import SearchEquivalents
+from tvm_fusion.rewrite.search.search import SearchEquivalents
 
 op = relax.op
 TARGET = parse("cpu:x86-64-v3").tvm_target()

@@ -13,7 +13,7 @@ from tvm.script import relax as R
 from tvm_fusion.device import parse
 from tvm_fusion.frontend.normalize import FoldConstants
 from tvm_fusion.rewrite.laws import allowed
-from tvm_fusion.rewrite.search import SearchEquivalents
+from tvm_fusion.rewrite.search.search import SearchEquivalents
 
 TARGET = parse("cpu:x86-64-v3")
 RNG = np.random.default_rng(5)
@@ -186,8 +186,8 @@ def test_the_largest_exponential():
 
 
 def test_layers_with_other_biases_are_one_search():
-    from tvm_fusion.rewrite.regions import regions
-    from tvm_fusion.rewrite.search import Searcher
+    from tvm_fusion.rewrite.egraph.regions import regions
+    from tvm_fusion.rewrite.search.search import Searcher
 
     with TARGET.tvm_target() as target:
         searcher = Searcher(allowed(), target)

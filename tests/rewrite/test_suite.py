@@ -7,16 +7,16 @@ from suite import EXPRESSIONS, whole
 from term_numerics import exactly, run, wide, worst_error
 
 from tvm_fusion.device import parse
-from tvm_fusion.rewrite.egraph import EGraph
-from tvm_fusion.rewrite.emit import function_of
-from tvm_fusion.rewrite.extract import extract
-from tvm_fusion.rewrite.greedy import flops, greedy
-from tvm_fusion.rewrite.law import FLAGS
+from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.emit import function_of
+from tvm_fusion.rewrite.egraph.extract import extract
+from tvm_fusion.rewrite.egraph.law import FLAGS
+from tvm_fusion.rewrite.egraph.regions import regions
+from tvm_fusion.rewrite.egraph.saturate import Limits
 from tvm_fusion.rewrite.laws import allowed
-from tvm_fusion.rewrite.published import PUBLISHED
-from tvm_fusion.rewrite.regions import regions
-from tvm_fusion.rewrite.saturate import Limits
-from tvm_fusion.rewrite.search import Searcher
+from tvm_fusion.rewrite.search.dnnfusion_rules import PUBLISHED
+from tvm_fusion.rewrite.search.dnnfusion_search import flops, greedy
+from tvm_fusion.rewrite.search.search import Searcher
 
 MISSED = 20  # at least so many are not found by the published search
 LIMITS = Limits(seconds=600)  # of a busy machine: the other limits end the search

@@ -12,7 +12,7 @@ from tvm import relax
 
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.rewrite.transposed_phases import Phases, TransposedConvByPhases
+from tvm_fusion.rewrite.products.transposed_phases import Phases, TransposedConvByPhases
 from tvm_fusion.transform import Rewrite
 
 op = relax.op

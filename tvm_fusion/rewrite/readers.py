@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import ir, relax
 
-from .head import operands
+from .egraph.head import operands
 from .nonfinite import ALL, NONE, NonFinite, asked
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ..config import unknown_name
 from ..core.registry import Registry
-from .law import Law
+from .egraph.law import Law
 from .laws import LAWS, allowed
 from .recompose.patterns import PATTERNS
 

@@ -17,16 +17,16 @@ from ..frontend.normalize.expand_batch_norm import ExpandBatchNorm
 from ..frontend.normalize.fold_constants import FoldConstants
 from ..frontend.normalize.read_extents import ReadExtents
 from . import rules
-from .batch_matmuls import BatchMatmuls
-from .byte_products import ByteProducts
+from .bytes.products import ByteProducts
 from .common_subexpr import CommonSubexpr
-from .greedy import GreedyEquivalents
-from .join_matmuls import JoinMatmuls
-from .norm_statistics import NormStatistics
+from .norms.statistics import NormStatistics
+from .products.batch_matmuls import BatchMatmuls
+from .products.join_matmuls import JoinMatmuls
+from .products.transposed_phases import TransposedConvByPhases
+from .products.weight_layout import TransposeNarrowWeights
 from .recompose.recompose import Recompose
-from .search import SearchEquivalents
-from .transposed_phases import TransposedConvByPhases
-from .weight_layout import TransposeNarrowWeights
+from .search.dnnfusion_search import GreedyEquivalents
+from .search.search import SearchEquivalents
 
 
 @tvm.transform.module_pass(opt_level=0, name="Rewrite")

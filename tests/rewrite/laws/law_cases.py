@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from tvm import ir, relax, tirx
 
-from tvm_fusion.rewrite.eclass_analysis import FOLDED
-from tvm_fusion.rewrite.head import Heads, is_tensor, operands
-from tvm_fusion.rewrite.law import Law
-from tvm_fusion.rewrite.pattern import Apply, Number, Pattern, Tensor
-from tvm_fusion.rewrite.terms import Term
+from tvm_fusion.rewrite.egraph.eclass_analysis import FOLDED
+from tvm_fusion.rewrite.egraph.head import Heads, is_tensor, operands
+from tvm_fusion.rewrite.egraph.law import Law
+from tvm_fusion.rewrite.egraph.pattern import Apply, Number, Pattern, Tensor
+from tvm_fusion.rewrite.egraph.terms import Term
 
 N = 29  # stands for the symbolic dimension n
 DTYPES = ("float32", "float16")

@@ -8,7 +8,7 @@ import numpy as np
 from law_cases import Case, N
 from law_numerics import inputs, mixed
 
-from tvm_fusion.rewrite.head import Head, Heads
+from tvm_fusion.rewrite.egraph.head import Head, Heads
 
 INTEGERS = ("int8", "uint8", "int32", "int64")
 _NEAR = 0.7  # the share of elements that are near a limit, or 0

@@ -19,8 +19,8 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.evaluate import evaluate_exactly
 from tvm_fusion.core.numpy_types import numpy_dtype
-from tvm_fusion.rewrite.head import Head, Heads, is_tensor
-from tvm_fusion.rewrite.terms import Term, subterms
+from tvm_fusion.rewrite.egraph.head import Head, Heads, is_tensor
+from tvm_fusion.rewrite.egraph.terms import Term, subterms
 
 FACTOR = 8
 TRIALS = 6

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from law_numerics import FACTOR, Program, inputs, mixed
 
-from tvm_fusion.rewrite.head import Head, Heads
+from tvm_fusion.rewrite.egraph.head import Head, Heads
 from tvm_fusion.rewrite.nonfinite import MINUS, NAN, NONE, PLUS, NonFinite
 
 TRIALS = 4

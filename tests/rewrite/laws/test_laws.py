@@ -20,14 +20,14 @@ from law_numerics import Program, compare, compare_nan, inputs
 from law_specials import changes, special_inputs
 
 import tvm_fusion
-from tvm_fusion.rewrite.egraph import EGraph
-from tvm_fusion.rewrite.extract import extract
-from tvm_fusion.rewrite.law import Equation, Law, Match
+from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.extract import extract
+from tvm_fusion.rewrite.egraph.law import Equation, Law, Match
+from tvm_fusion.rewrite.egraph.pattern import tensors
+from tvm_fusion.rewrite.egraph.saturate import Limits, Use, saturate
+from tvm_fusion.rewrite.egraph.terms import Term
 from tvm_fusion.rewrite.laws import LAWS
 from tvm_fusion.rewrite.nonfinite import ALL, NAN, NONE, NonFinite
-from tvm_fusion.rewrite.pattern import tensors
-from tvm_fusion.rewrite.saturate import Limits, Use, saturate
-from tvm_fusion.rewrite.terms import Term
 
 CASES: tuple[Case, ...] = (
     *law_rows_arithmetic.CASES,

@@ -10,10 +10,10 @@ from law_integers import INTEGERS, near_limits, takes
 from law_numerics import Program
 from test_laws import CASES, directed, written
 
-from tvm_fusion.rewrite.law import Equation, Law
+from tvm_fusion.rewrite.egraph.law import Equation, Law
+from tvm_fusion.rewrite.egraph.pattern import tensors
+from tvm_fusion.rewrite.egraph.terms import subterms
 from tvm_fusion.rewrite.laws import LAWS
-from tvm_fusion.rewrite.pattern import tensors
-from tvm_fusion.rewrite.terms import subterms
 
 SEEDS = 3
 # TVM makes no such kernels of integers, or constants are not folded of them.

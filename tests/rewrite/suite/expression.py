@@ -10,8 +10,8 @@ import numpy as np
 import tvm
 from tvm import ir, relax
 
-from tvm_fusion.rewrite.head import operands
-from tvm_fusion.rewrite.regions import Region
+from tvm_fusion.rewrite.egraph.head import operands
+from tvm_fusion.rewrite.egraph.regions import Region
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...rewrite.changes import Change, Gain
-from ...rewrite.saturate import Use
+from ...rewrite.egraph.changes import Change, Gain
+from ...rewrite.egraph.saturate import Use
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Rewriting:
         -------
         dict
             ``changes``: objects with the attributes of
-            :class:`tvm_fusion.rewrite.changes.Change`, ``gain`` an object or None; ``rules``: by
+            :class:`tvm_fusion.rewrite.egraph.changes.Change`, ``gain`` an object or None; ``rules``: by
             name ``tried``, ``fired``, ``refused`` (counts by sentence), ``chosen``, ``gain_us``;
             ``unused``: reasons by name.
         """

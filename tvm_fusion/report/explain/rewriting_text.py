@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ...rewrite.changes import Change
+from ...rewrite.egraph.changes import Change
 from .rewriting import Rewriting
 
 _SHOWN = 3  # variables of equal changes that are named one by one

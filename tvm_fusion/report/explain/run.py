@@ -18,7 +18,7 @@ from ...fusion.plan import Plan
 from ...fusion.views import ViewPath, view_paths
 from ...layout.record import COMPARED, EDGE, KERNEL
 from ...rewrite import rules
-from ...rewrite.changes import Rewrites, noting
+from ...rewrite.egraph.changes import Rewrites, noting
 from ...rewrite.recompose.patterns import PATTERNS
 from ..planned import plan_model
 from .counts import count_scheduled, count_stock_tvm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ..law import Law
+from ..egraph.law import Law
 from . import (
     casts,
     concats,
@@ -66,7 +66,7 @@ def allowed(
     Parameters
     ----------
     flags : collection of str
-        Of :data:`tvm_fusion.rewrite.law.FLAGS`.
+        Of :data:`tvm_fusion.rewrite.egraph.law.FLAGS`.
     without : collection of str
         Names of laws that are switched off.
     laws : sequence of Law

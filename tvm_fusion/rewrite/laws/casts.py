@@ -7,8 +7,8 @@ import numpy as np
 
 from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
-from ..law import Law, Match
-from ..pattern import function, tensors
+from ..egraph.law import Law, Match
+from ..egraph.pattern import function, tensors
 
 (a,) = tensors("a")
 cast, cast_again = function("relax.astype", "to"), function("relax.astype", "again")

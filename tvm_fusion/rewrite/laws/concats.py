@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from tvm import relax
 
 from ...core.template import Refusal
-from ..egraph import EGraph
-from ..head import Head
-from ..law import Law, Match
-from ..pattern import function, one_of, tensors
+from ..egraph.egraph import EGraph
+from ..egraph.head import Head
+from ..egraph.law import Law, Match
+from ..egraph.pattern import function, one_of, tensors
 from .slices import UNARY, Range, extent_of, ranges, sliced
 
 a, b, c = tensors("a b c")

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
-from ..extents import is_float
-from ..law import Law, Match
+from ..egraph.extents import is_float
+from ..egraph.law import Law, Match
 from ..nonfinite import INFINITE, NONE, NonFinite
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.template import Refusal
-from ..extents import Extent, aligned, all_same, extents, is_one, reshaped, spreads
-from ..head import Head
-from ..law import Law, Match
-from ..pattern import function, one_of, tensors
+from ..egraph.extents import Extent, aligned, all_same, extents, is_one, reshaped, spreads
+from ..egraph.head import Head
+from ..egraph.law import Law, Match
+from ..egraph.pattern import function, one_of, tensors
 
 a, b, c, s = tensors("a b c s")
 _FORWARD = tuple(f"nn.conv{n}d" for n in (1, 2, 3))

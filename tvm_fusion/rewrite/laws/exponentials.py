@@ -12,9 +12,9 @@ import numpy as np
 
 from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
-from ..law import Equation, Law, Match
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import constants, function, tensors
 from ..nonfinite import ALL, INFINITE, NAN, PLUS
-from ..pattern import constants, function, tensors
 from .conditions import OnFloats, all_of, floating, nonnegative
 
 a, b = tensors("a b")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.template import Refusal
-from ..axes import ORDERS, renamed
-from ..extents import is_float, is_integer
-from ..law import Equation, Law, Match
+from ..egraph.axes import ORDERS, renamed
+from ..egraph.extents import is_float, is_integer
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import function, one_of, tensors
 from ..nonfinite import NAN
-from ..pattern import function, one_of, tensors
 from .reductions import PullOut, differ
 
 a, b, s = tensors("a b s")

@@ -5,8 +5,8 @@ Both are associative, each distributes over the other and absorbs it, NaN aside.
 
 from __future__ import annotations
 
-from ..law import Equation, Law
-from ..pattern import constants, function, tensors
+from ..egraph.law import Equation, Law
+from ..egraph.pattern import constants, function, tensors
 from .conditions import without_nan
 
 a, b, c = tensors("a b c")

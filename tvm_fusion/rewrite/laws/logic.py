@@ -9,8 +9,8 @@ from tvm import relax
 
 from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
-from ..law import Equation, Law, Match
-from ..pattern import constants, function, number, one_of, tensors
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import constants, function, number, one_of, tensors
 from .conditions import without_nan
 
 a, b, s = tensors("a b s")

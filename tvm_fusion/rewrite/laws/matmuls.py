@@ -5,10 +5,10 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.template import Refusal
-from ..axes import keeps_axes, permutation, reduce, reduced_axes
-from ..extents import all_same, extents, nbytes, reshaped, same
-from ..law import Equation, Law, Match
-from ..pattern import function, tensors
+from ..egraph.axes import keeps_axes, permutation, reduce, reduced_axes
+from ..egraph.extents import all_same, extents, nbytes, reshaped, same
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import function, tensors
 
 a, b, c = tensors("a b c")
 total = function("relax.sum", "axes")

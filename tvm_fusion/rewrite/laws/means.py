@@ -7,11 +7,11 @@ from tvm import relax
 
 from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
-from ..axes import reduced_axes, renamed
-from ..extents import count, is_float, normal
-from ..law import Equation, Law, Match
+from ..egraph.axes import reduced_axes, renamed
+from ..egraph.extents import count, is_float, normal
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import constants, function, tensors
 from ..nonfinite import INFINITE
-from ..pattern import constants, function, tensors
 from .reductions import INTEGER, differ
 
 a, b = tensors("a b")

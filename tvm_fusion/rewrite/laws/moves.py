@@ -5,10 +5,10 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.template import Refusal
-from ..axes import permutation
-from ..extents import all_same, extents, reshaped
-from ..law import Equation, Law, Match
-from ..pattern import function, one_of, tensors
+from ..egraph.axes import permutation
+from ..egraph.extents import all_same, extents, reshaped
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import function, one_of, tensors
 
 (a,) = tensors("a")
 _VIEWS = ("reshape", "squeeze", "expand_dims", "flatten")

@@ -5,10 +5,19 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.template import Refusal
-from ..axes import LINEAR, ORDERS, keeps_axes, permutation, reduce, reduced_axes
-from ..extents import aligned, count, extents, is_integer, is_one, normal, reshaped, without_axes
-from ..law import Law, Match
-from ..pattern import function, one_of, tensors
+from ..egraph.axes import LINEAR, ORDERS, keeps_axes, permutation, reduce, reduced_axes
+from ..egraph.extents import (
+    aligned,
+    count,
+    extents,
+    is_integer,
+    is_one,
+    normal,
+    reshaped,
+    without_axes,
+)
+from ..egraph.law import Law, Match
+from ..egraph.pattern import function, one_of, tensors
 
 (a,) = tensors("a")
 _NAMES = (*LINEAR, *ORDERS, "prod")

@@ -11,9 +11,9 @@ from tvm import relax, tirx
 
 from ...core.numpy_types import numpy_dtype
 from ...core.template import Refusal
-from ..law import Equation, Law, Match
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import constants, function, one_of, tensors
 from ..nonfinite import ALL, NAN
-from ..pattern import constants, function, one_of, tensors
 from .conditions import all_of, floating, nonnegative, signed, without_nan
 
 a, b, c = tensors("a b c")

@@ -8,9 +8,9 @@ import numpy as np
 from tvm import relax
 
 from ...core.template import Refusal
-from ..law import Equation, Law, Match
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import constants, function, tensors
 from ..nonfinite import ALL, PLUS
-from ..pattern import constants, function, tensors
 from .conditions import all_of, floating, nonnegative, representable
 
 a, b = tensors("a b")

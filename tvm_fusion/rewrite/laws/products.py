@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.template import Refusal
-from ..extents import magnitudes
-from ..law import Equation, Law, Match
+from ..egraph.extents import magnitudes
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import constants, number, tensors
 from ..nonfinite import ALL, INFINITE, NAN, NONE, NonFinite
-from ..pattern import constants, number, tensors
 from .conditions import floating, representable, sum_overflows
 
 a, b, c = tensors("a b c")

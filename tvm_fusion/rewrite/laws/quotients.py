@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.template import Refusal
-from ..extents import magnitudes
-from ..law import Equation, Law, Match
+from ..egraph.extents import magnitudes
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import constants, number, tensors
 from ..nonfinite import ALL, INFINITE, NAN
-from ..pattern import constants, number, tensors
 from .conditions import all_of, floating, representable
 
 a, b, c = tensors("a b c")

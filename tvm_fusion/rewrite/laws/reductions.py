@@ -5,11 +5,11 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.template import Refusal
-from ..axes import LINEAR, inside, invariant, outside, reduced_axes
-from ..extents import all_same, count, extents, is_float, is_integer, magnitudes, normal
-from ..law import Equation, Law, Match
+from ..egraph.axes import LINEAR, inside, invariant, outside, reduced_axes
+from ..egraph.extents import all_same, count, extents, is_float, is_integer, magnitudes, normal
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import constants, function, one_of, tensors
 from ..nonfinite import ALL
-from ..pattern import constants, function, one_of, tensors
 
 a, b, s = tensors("a b s")
 (n,) = constants("n")

@@ -6,9 +6,9 @@ check; the other direction does.
 
 from __future__ import annotations
 
-from ..law import Equation, Law
+from ..egraph.law import Equation, Law
+from ..egraph.pattern import function, tensors
 from ..nonfinite import NAN, PLUS
-from ..pattern import function, tensors
 from .conditions import all_of, floating, nonnegative
 
 a, b = tensors("a b")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.template import Refusal
-from ..extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
-from ..law import Law, Match
-from ..pattern import function, tensors
+from ..egraph.extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
+from ..egraph.law import Law, Match
+from ..egraph.pattern import function, tensors
 from .conditions import floating
 from .matmuls import VECTOR, Linear, matrices
 

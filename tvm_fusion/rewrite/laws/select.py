@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...core.template import Refusal
-from ..law import Equation, Law, Match
-from ..pattern import constants, function, one_of, tensors
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import constants, function, one_of, tensors
 from .conditions import without_nan
 from .order import INCREASING
 

@@ -6,8 +6,8 @@ Taking a sign away, or putting it elsewhere, is exact; but the smallest integer 
 from __future__ import annotations
 
 from ...core.template import Refusal
-from ..law import Equation, Law, Match
-from ..pattern import function, one_of, tensors
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import function, one_of, tensors
 from .conditions import floating, nonnegative, signed
 
 a, b = tensors("a b")

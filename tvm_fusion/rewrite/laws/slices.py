@@ -10,10 +10,10 @@ from typing import NamedTuple
 from tvm import relax, tirx
 
 from ...core.template import Refusal
-from ..egraph import EGraph
-from ..head import Head
-from ..law import Law, Match
-from ..pattern import function, one_of, tensors
+from ..egraph.egraph import EGraph
+from ..egraph.head import Head
+from ..egraph.law import Law, Match
+from ..egraph.pattern import function, one_of, tensors
 from .order import INCREASING
 
 a, b = tensors("a b")

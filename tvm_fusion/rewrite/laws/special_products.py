@@ -6,11 +6,11 @@ import numpy as np
 from tvm import relax
 
 from ...core.template import Refusal
-from ..axes import reduce
-from ..extents import extents, is_one
-from ..law import Law, Match
+from ..egraph.axes import reduce
+from ..egraph.extents import extents, is_one
+from ..egraph.law import Law, Match
+from ..egraph.pattern import constants, function, tensors
 from ..nonfinite import NAN
-from ..pattern import constants, function, tensors
 
 (a,) = tensors("a")
 (k,) = constants("k")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.template import Refusal
-from ..law import Equation, Law, Match
+from ..egraph.law import Equation, Law, Match
+from ..egraph.pattern import constants, number, tensors
 from ..nonfinite import ALL, NAN
-from ..pattern import constants, number, tensors
 from .conditions import representable, sum_overflows, without_rounding
 
 a, b, c = tensors("a b c")

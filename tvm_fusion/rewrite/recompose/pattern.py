@@ -38,7 +38,7 @@ class Match:
         Gives the same as operators that templates of their own take, where the pattern's template
         does not.
     needs : str
-        The flag that allows it, as of :class:`tvm_fusion.rewrite.law.Law`.
+        The flag that allows it, as of :class:`tvm_fusion.rewrite.egraph.law.Law`.
     changes : NonFinite
         Non-finite values of what was written out that the operator may not have, as of a law.
     """

@@ -12,10 +12,10 @@ from tvm.target import Target
 
 from ...frontend.tensor_types import dtype_of
 from ...fusion.estimate import Estimator, RegionCost
-from ..emit import Emitter, build_function, function_of, parameters
-from ..head import Head, Heads, is_tensor, operands
-from ..regions import Region
-from ..terms import Numbering, Term, structure
+from ..egraph.emit import Emitter, build_function, function_of, parameters
+from ..egraph.head import Head, Heads, is_tensor, operands
+from ..egraph.regions import Region
+from ..egraph.terms import Numbering, Term, structure
 from .extents import known_shape
 from .pattern import Match, Pattern, Writer
 from .view import View

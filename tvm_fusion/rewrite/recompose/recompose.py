@@ -14,10 +14,10 @@ from ...core.current_target import current_target
 from ...core.decisions import Decision, record
 from ...core.flags import REASSOCIATE
 from ...core.untouched import is_lowered, is_rewritable
-from ..changes import Change, Gain, note, note_uses
+from ..egraph.changes import Change, Gain, note, note_uses
+from ..egraph.saturate import Use
 from ..nonfinite import NONE, NonFinite, words
 from ..readers import Readers
-from ..saturate import Use
 from .pattern import Match, Mismatch, Pattern, Writer
 from .patterns import patterns
 from .price import Price, Pricer

@@ -14,7 +14,7 @@ from tvm.ir import GenericConst
 
 from ...frontend.normalize import engine
 from ...frontend.tensor_types import HALF, dtype_of
-from ..head import operands
+from ..egraph.head import operands
 from .coefficient import rounded
 from .extents import extent, known_shape, longer, same_extent
 

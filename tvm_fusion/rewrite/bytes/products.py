@@ -1,0 +1,121 @@
+"""Products and convolutions of quantized tensors as those of 8-bit integers, dequantized after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+
+from ...core.weight_names import derived
+from ...frontend.normalize.engine import Scope, op_name, rewrite
+from ...frontend.tensor_types import dtype_of
+from ..egraph.changes import Change, note
+from .convolutions import convolution
+from .operands import (
+    WIDE_WEIGHTS,
+    ByteTensor,
+    IntegerWeights,
+    byte_tensor,
+    decide,
+    dequantized,
+    integer_weights,
+    is_single,
+    scalar,
+    scaled,
+)
+from .widened_convolutions import CONVOLUTIONS
+
+
+@tvm.transform.module_pass(opt_level=0, name="ByteProducts")
+class ByteProducts:
+    """``(x - z) W = x W - z (1' W)`` and ``s(x - z) t(W - u) = st ((x - z)(W - u))``.
+
+    Importers write quantised products with operands widened to int32 or dequantised to float32:
+    four times the memory, and other instructions. Where the right operand is constant, its zero
+    point goes into it if the differences still are bytes; the left one's becomes a row of
+    constants, times the sums of the columns. Integers are exact, wrapped around in both forms; the
+    float32 product of dequantised operands is rounded once for each result, not for each term.
+    Convolutions are products of the windows of an image: see :mod:`.byte_convolutions`.
+
+    Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
+    Integer-Arithmetic-Only Inference", section 2.3.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite in every rewritable function."""
+        return rewrite(mod, _product)
+
+
+def _product(value: Any, scope: Scope) -> Any:
+    if op_name(value) in CONVOLUTIONS:
+        return convolution(value, scope)
+    if op_name(value) != "relax.matmul" or value.args[1].ty.ndim < 2:
+        return None
+    dtype = dtype_of(value)
+    if dtype == "int32":
+        return _integers(value, scope)
+    return _dequantised(value, scope) if dtype == "float32" else None
+
+
+def _integers(product: relax.Call, scope: Scope) -> Any:
+    left = byte_tensor(product.args[0], scope)
+    weights = integer_weights(product.args[1], scope)
+    if left is None or weights is None:
+        return None
+    narrow = weights.bytes()
+    if narrow is None:
+        decide(product, "refused", *WIDE_WEIGHTS)
+        return None
+    if left.data.same_as(product.args[0]) and narrow.same_as(product.args[1]):
+        return None
+    decide(
+        product,
+        "accepted",
+        "bytes",
+        "Both operands are 8-bit integers: they are multiplied as such and accumulated in int32.",
+    )
+    note(Change("", "", ("byte_products",), "(x - z) W", "x W - z (1' W)"))
+    return _without_zero(left, weights, narrow, scope)
+
+
+def _dequantised(product: relax.Call, scope: Scope) -> Any:
+    found = dequantized(product, product.args[1].ty.ndim - 1, (-2,), scope)
+    if found is None:
+        return None
+    narrow = found.weights.bytes()
+    if narrow is None:
+        decide(product, "refused", *WIDE_WEIGHTS)
+        return None
+    decide(
+        product,
+        "accepted",
+        "bytes",
+        "The quantized operands are multiplied as 8-bit integers, and the result is dequantized.",
+    )
+    both_scaled = ("s(x - z) t(W - u)", "s t ((x - z) (W - u))")
+    note(Change("", "", ("byte_products",), *both_scaled))
+    left = ByteTensor(found.data, scalar(found.zero, "int32", scope))
+    total = scope.emit(_without_zero(left, found.weights, narrow, scope))
+    shape = () if is_single(found.scales) else found.scales.value.shape
+    return scaled(total, found.scale, found.scales, shape, scope)
+
+
+def _without_zero(
+    left: ByteTensor, weights: IntegerWeights, narrow: GenericConst, scope: Scope
+) -> Any:
+    """Multiply bytes, and take the left operand's zero point times the columns' sums away."""
+    total = relax.op.matmul(left.data, narrow, out_dtype="int32")
+    if left.zero is None:
+        return total
+    sums = weights.values.sum(axis=-2, keepdims=True).astype("int32")  # wraps around
+    if isinstance(left.zero, GenericConst):
+        zero = left.zero.value.numpy().astype("int32")
+        if not zero.any():
+            return total
+        row: Any = derived(relax.const(zero * sums), "zero_point", [weights.source])
+    else:
+        column_sums = derived(relax.const(sums), "sum", [weights.source])
+        row = scope.emit(relax.op.multiply(left.zero, column_sums))
+    return relax.op.subtract(scope.emit(total), row)

@@ -1,0 +1,242 @@
+"""What a law is: an equation, when it holds, and how it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+
+from ...core.flags import FLAGS as FLAGS
+from ...core.template import Refusal
+from ..nonfinite import NONE, NonFinite, words
+from .egraph import EGraph
+from .ematch import Bindings, matches, write
+from .head import Head
+from .pattern import Apply, Number, Pattern
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where a law's left side was found.
+
+    Attributes
+    ----------
+    graph : EGraph
+        The e-graph.
+    root : int
+        Class of the left side.
+    bound : Mapping
+        What the names stand for.
+    """
+
+    graph: EGraph
+    root: int
+    bound: Bindings
+
+    def number(self, name: str) -> int:
+        """Give the class that a tensor's name stands for."""
+        found = self.bound[name]
+        if not isinstance(found, int):
+            raise TypeError(f"{name} names no tensor")
+        return found
+
+    def head(self, name: str) -> Head:
+        """Give the operator that an attributes' name stands for."""
+        found = self.bound[name]
+        if not isinstance(found, Head):
+            raise TypeError(f"{name} names no operator")
+        return found
+
+    def type(self, name: str) -> relax.TensorType:
+        """Give the type of a tensor."""
+        return self.graph[self.number(name)].type
+
+    def value(self, name: str) -> np.ndarray | None:
+        """Give a small constant's elements."""
+        return self.graph[self.number(name)].value
+
+    def uniform(self, name: str) -> float | None:
+        """Give the number that all elements of a small constant are."""
+        return self.graph.uniform(self.number(name))
+
+
+class Law:
+    """An equation between expressions.
+
+    Most are an :class:`Equation`. Of other subclasses the docstring is the equation: those that
+    hold under conditions (:meth:`check` tells which are missing), and those with a right side
+    that no pattern can say, which :meth:`rewrite` writes.
+
+    Attributes
+    ----------
+    name : str
+        Stable and public: users switch a law off by it.
+    before, after : Pattern
+        The left and the right side.
+    both : bool
+        Whether the left side is written for the right one, too.
+    needs : str
+        The flag of :data:`FLAGS` that allows it; empty: it always holds.
+    is_modular : bool
+        Whether it is exact modulo a power of two: then integers need no flag.
+    changes : NonFinite
+        Non-finite values of the left side where the right side may have others. Where the left side
+        is finite, the right side is the same; and so, with what is not named here, elsewhere.
+    """
+
+    name: str
+    before: Pattern
+    after: Pattern | None = None
+    both: bool = False
+    needs: str = ""
+    is_modular: bool = False
+    changes: NonFinite = NONE
+
+    def check(self, match: Match) -> Refusal | None:
+        """Say why the law does not hold here; None if it does."""
+        return None
+
+    def changed(self, match: Match) -> NonFinite:
+        """Say of what this match may change; by its constants, for some."""
+        return self.changes
+
+    def may_change(self, match: Match) -> NonFinite:
+        """Say of what this match may change; nothing of integers."""
+        is_floating = "float" in str(match.graph[match.root].type.dtype)
+        return self.changed(match) if is_floating else NONE
+
+    def refusal(self, match: Match) -> Refusal | None:
+        """Say why the law may not be used here; None if it may.
+
+        It may where it holds, unless the model tells values that it changes from numbers.
+        """
+        refusal = self.check(match)
+        if refusal is not None:
+            return refusal
+        told = match.graph.told(match.root)
+        seen = told and self.may_change(match) & told
+        if not seen:
+            return None
+        sentence = f"The model makes numbers of {words(seen)} here, which the law may change."
+        return Refusal("told_apart", sentence)
+
+    def exempt(self, match: Match) -> bool:
+        """Whether it holds here without its flag."""
+        return self.is_modular and "float" not in str(match.graph[match.root].type.dtype)
+
+    def rewrite(self, match: Match) -> int | None:
+        """Add the right side; None where an operator does not take its operands."""
+        if self.after is None:
+            raise NotImplementedError(f"{self.name} has no right side")
+        ty = match.graph[match.root].type
+        if isinstance(self.after, Number):
+            return match.graph.full(self.after.value, ty)
+        dtype = str(ty.dtype)
+        return write(self.after, match.graph, match.bound, dtype, self.name)
+
+    def find(self, graph: EGraph, number: int) -> Iterator[Match]:
+        """Yield the ways in which a class is the left side."""
+        for bound in matches(self.before, number, graph, {}):
+            yield Match(graph, number, bound)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """Names of the left side's operator: no other one needs to be looked at."""
+        if not isinstance(self.before, Apply):
+            raise TypeError(f"the left side of {self.name} is no operator")
+        return self.before.names
+
+    def backwards(self) -> Law | None:
+        """Give the law from right to left, if it is one."""
+        return _Backwards(self) if self.both else None
+
+    def without_flag(self) -> Law | None:
+        """Give what is left of the law where its flag is off; None if nothing is."""
+        if not self.needs:
+            return self
+        has_exempt = self.is_modular or type(self).exempt is not Law.exempt
+        return WithoutFlag(self) if has_exempt else None
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {(self.__doc__ or '').strip()}"
+
+
+class Equation(Law):
+    """A law that is told by its two sides, and by a condition where it has one.
+
+    Parameters
+    ----------
+    name, before, after, both, needs, is_modular
+        As of :class:`Law`.
+    changes : NonFinite or callable
+        As of :class:`Law`, or a function of a match.
+    condition : callable, optional
+        The check: says of a match why the law does not hold there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        before: Pattern,
+        after: Pattern,
+        condition: Callable[[Match], Refusal | None] | None = None,
+        *,
+        both: bool = False,
+        needs: str = "",
+        is_modular: bool = False,
+        changes: NonFinite | Callable[[Match], NonFinite] = NONE,
+    ) -> None:
+        self.name, self.before, self.after = name, before, after
+        self.both, self.needs, self.is_modular = both, needs, is_modular
+        self._condition, self._changes = condition, changes
+
+    def changed(self, match: Match) -> NonFinite:
+        """Ask the function, where there is one."""
+        changes = self._changes
+        return changes if isinstance(changes, NonFinite) else changes(match)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Ask the condition."""
+        return None if self._condition is None else self._condition(match)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.before} = {self.after}."
+
+
+class _Backwards(Law):
+    def __init__(self, law: Law) -> None:
+        if law.after is None:
+            raise TypeError(f"{law.name} has no right side")
+        self.name, self.needs, self.is_modular = law.name, law.needs, law.is_modular
+        self.before, self.after = law.after, law.before
+        self.check, self.exempt = law.check, law.exempt  # type: ignore[method-assign]
+        self.changed = law.changed  # type: ignore[method-assign]
+
+
+class WithoutFlag(Law):
+    """What is left of a law that needs a flag, where the flag is off.
+
+    Parameters
+    ----------
+    law : Law
+        Of which some matches are exempt: those on integers, for many.
+    """
+
+    def __init__(self, law: Law) -> None:
+        self.name, self.before, self.after, self.both = law.name, law.before, law.after, law.both
+        self._law, self._flag = law, law.needs
+        self.rewrite, self.find = law.rewrite, law.find  # type: ignore[method-assign]
+        self.changed = law.changed  # type: ignore[method-assign]
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse what is not exempt."""
+        if not self._law.exempt(match):
+            return Refusal("needs_flag", f"It is allowed here by --allow {self._flag} only.")
+        return self._law.check(match)
+
+    def backwards(self) -> Law | None:
+        """Give the law from right to left, without the flag too."""
+        found = self._law.backwards()
+        return None if found is None else WithoutFlag(found)

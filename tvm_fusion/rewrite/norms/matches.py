@@ -1,0 +1,202 @@
+"""Norms between a product and products with constant matrices, as the graph has them.
+
+    product [+ ..] -> norm -> product [, product ..] [, a sum with a product]
+
+A norm that anything else reads would be a kernel of its own again, and others take less than their
+statistics: those stay, and a decision tells why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.ir import GenericConst
+
+from ...core.decisions import Decision, record
+from ...frontend.normalize.engine import op_name
+from ...frontend.tensor_types import HALF, dtype_of, static
+from .gain import gain_us
+from .operators import WIDTH, row_values
+
+NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
+VECTOR = 8  # columns of a product that are stored together
+LEAST_ROWS = 64  # with fewer, products are of other kernels
+MOST_COLUMNS = 2048  # of x: every thread adds up the statistics of its rows
+# Root of the mean square, and largest element, of a float16 matrix: its least normal numbers are
+# 2^-14, and a column's mean that is taken off may double an element.
+LEAST, MOST = 2.0**-10, 2.0**14
+# What may stand between a product and the norm behind it.
+_LIGHT = tuple(f"relax.{name}" for name in ("add", "astype", "reshape"))
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm that products read: its call, its rows and their elements."""
+
+    call: relax.Call
+    rows: int
+    columns: int
+
+    @property
+    def is_centred(self) -> bool:
+        """Whether it takes the mean off: a layer norm, not an RMS norm."""
+        return op_name(self.call) == NORMS[0]
+
+    @property
+    def epsilon(self) -> float:
+        """What is added to the variance."""
+        return float(self.call.attrs.epsilon)
+
+    @property
+    def row_values(self) -> Callable[..., Any]:
+        """Make the operator of statistics that gives mean and rstd of rows, or rstd alone."""
+        return row_values(self.rows, self.columns, self.epsilon)
+
+    @property
+    def scale(self) -> GenericConst:
+        """Its scale, of each column."""
+        return self.call.args[1]
+
+    @property
+    def shift(self) -> GenericConst | None:
+        """What it adds to each column, if it does."""
+        return self.call.args[2] if self.is_centred else None
+
+
+def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[int, Norm]:
+    """Find the norms between products with constant matrices that are faster without a kernel.
+
+    Parameters
+    ----------
+    func : relax.Function
+        Where to look.
+    multiprocessors : int
+        Of the device.
+
+    Returns
+    -------
+    dict of int to Norm
+        By the hash of the norm's variable; refusals are recorded.
+    """
+    values = {hash(b.var): b.value for b in _bindings(func)}
+    users: dict[int, list[relax.VarBinding]] = {}
+    for b in _bindings(func):
+        for var in relax.analysis.free_vars(b.value):
+            users.setdefault(hash(var), []).append(b)
+    found: dict[int, Norm] = {}
+    for b in _bindings(func):
+        if op_name(b.value) not in NORMS:
+            continue
+        readers = list(_readers(users, b.var))
+        products = [x for x in readers if is_product(x)]
+        if not products:
+            continue
+        columns = _columns(b.value)
+        widths = [_columns(x) or 1 for x in products]
+        norm = None if any(width % VECTOR for width in widths) else _read(b.value)
+        if norm is None:
+            reason = (
+                f"It is not over rows of a multiple of {WIDTH} elements of a half type, at most "
+                f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or a "
+                f"product behind it has no multiple of {VECTOR} columns."
+            )
+        elif not _is_behind(b.value.args[0], values, columns, is_product):
+            reason = "What it reads is not the sum of a product and a residual."
+        elif not all(_is_exact(norm, x.args[1]) for x in products):
+            reason = "Times its scale, a matrix behind it is too large or too small for float16."
+        elif not isinstance(b.var, relax.DataflowVar) or not all(
+            is_product(x) or _is_residual(x, values, columns) for x in readers
+        ):
+            reason = "Something but a product or a sum behind one reads it, as a kernel of its own."
+        else:
+            gain = gain_us(norm.rows, norm.columns, widths, multiprocessors)
+            if gain > 0:
+                found[hash(b.var)] = norm
+                continue
+            reason = (
+                f"It saves less than what statistics of its {norm.rows} rows take in the products "
+                f"behind it: {-gain:.1f} us by the model."
+            )
+        record(Decision(b.var.name, "", "refused", "no_norm_statistics", reason))
+    return found
+
+
+def _readers(users: Mapping[int, Sequence[relax.VarBinding]], var: relax.Var) -> Iterator[Any]:
+    """Yield what reads a variable, through reshapes."""
+    for b in users.get(hash(var), ()):
+        if op_name(b.value) == "relax.reshape":
+            yield from _readers(users, b.var)
+        else:
+            yield b.value
+
+
+def _is_residual(value: Any, values: dict[int, Any], columns: int | None) -> bool:
+    """Whether a value is a sum with a product, which computes the norm in its epilogue."""
+    return op_name(value) == "relax.add" and any(
+        _is_behind(x, values, columns, lambda y: op_name(y) == "relax.matmul") for x in value.args
+    )
+
+
+def _read(call: relax.Call) -> Norm | None:
+    x, weights = call.args[0], call.args[1:]
+    sizes = [static(d) for d in x.ty.shape.values] if x.ty.shape is not None else [None]
+    if None in sizes or dtype_of(x) not in HALF or dtype_of(call) != dtype_of(x):
+        return None
+    *lead, columns = (s for s in sizes if s is not None)
+    axes = [int(a) % len(sizes) for a in call.attrs.axes]
+    rows = int(np.prod(lead))
+    if axes != [len(sizes) - 1] or not all(isinstance(w, GenericConst) for w in weights):
+        return None
+    if columns % WIDTH or not WIDTH < columns <= MOST_COLUMNS or rows < LEAST_ROWS:
+        return None
+    return Norm(call, rows, columns)
+
+
+def _is_exact(norm: Norm, weight: GenericConst) -> bool:
+    """Whether a matrix times the scale stays within the normal numbers of its type."""
+    if dtype_of(weight) != "float16":
+        return True
+    matrix, scale = (np.abs(x.value.numpy().astype("float64")) for x in (weight, norm.scale))
+    typical = np.sqrt((matrix**2).mean() * (scale**2).mean())
+    return bool(typical > LEAST and matrix.max() * scale.max() < MOST)
+
+
+def _is_behind(
+    x: Any, values: dict[int, Any], columns: int | None, is_wanted: Callable[[Any], bool]
+) -> bool:
+    """Whether the nearest that is wanted has as many columns as a tensor, after light operators."""
+    frontier, seen = [x], 0
+    while frontier and seen < 16:
+        value = values.get(hash(frontier.pop(0)))
+        seen += 1
+        if value is not None and is_wanted(value):
+            return _columns(value) == columns
+        if value is not None and op_name(value) in _LIGHT:
+            frontier += [a for a in value.args if isinstance(a, relax.Var)]
+    return False
+
+
+def _columns(x: relax.Expr) -> int | None:
+    """Count a tensor's columns; None where they are not known."""
+    shape = x.ty.shape
+    return static(shape.values[-1]) if isinstance(shape, relax.ShapeExpr) else None
+
+
+def is_product(value: Any) -> bool:
+    """Whether a value is a product with a constant matrix of a half type."""
+    return (
+        op_name(value) == "relax.matmul"
+        and isinstance(value.args[1], GenericConst)
+        and value.args[1].ty.ndim == 2
+        and dtype_of(value.args[1]) in HALF
+    )
+
+
+def _bindings(func: relax.Function) -> Iterator[relax.VarBinding]:
+    if isinstance(func.body, relax.SeqExpr):
+        for block in func.body.blocks:
+            yield from (b for b in block.bindings if isinstance(b, relax.VarBinding))

@@ -1,0 +1,225 @@
+"""Matrix products that share their left operand, joined into one."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from string import ascii_uppercase
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ...core.decisions import Decision, record
+from ...core.untouched import is_rewritable
+from ...core.weight_names import derived
+from ..egraph.changes import Change, note
+
+
+@dataclass(frozen=True)
+class _Siblings:
+    """Products of one left operand, in the order of their bindings; two or more."""
+
+    products: tuple[relax.Var, ...]
+    weights: tuple[GenericConst, ...]
+
+    @property
+    def name(self) -> str:
+        return ", ".join(v.name for v in self.products)
+
+
+@tvm.transform.module_pass(opt_level=0, name="JoinMatmuls")
+class JoinMatmuls:
+    """``x [A | B | ...] = [x A | x B | ...]`` for constant matrices A, B, ...
+
+    The left operand is read once, and what was several narrow products is one wide one: query, key
+    and value of attention, gate and up of a gated feed-forward layer. Its columns are split again;
+    the pieces keep their values, each element being the same sum of the same terms.
+
+    A matrix that something else reads as well stays, or it would be stored twice.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Join in every rewritable function; each refusal is recorded."""
+        ours = [(gvar, func) for gvar, func in mod.functions.items() if is_rewritable(func)]
+        found = {gvar: _siblings(func) for gvar, func in ours}
+        shared = _read_elsewhere(mod, [s for groups in found.values() for s in groups])
+        joined: dict[tuple[int, ...], GenericConst] = {}
+        result = mod
+        for gvar, func in ours:
+            groups = [g for s in found[gvar] if (g := _without(s, shared)) is not None]
+            if groups:
+                result = mod.clone() if result is mod else result
+                result[gvar] = _Joiner(mod, groups, joined).visit_expr(func)
+        return result
+
+
+def _siblings(func: relax.Function) -> list[_Siblings]:
+    """Find products in one block that have the left operand and the type in common."""
+    found = []
+    for block in _blocks(func):
+        by_left: dict[int, list[relax.VarBinding]] = defaultdict(list)
+        for binding in block.bindings:
+            if isinstance(binding, relax.VarBinding) and _is_product(binding.value):
+                by_left[hash(binding.value.args[0])].append(binding)
+        for siblings in by_left.values():
+            alike: dict[tuple[str, ...], list[relax.VarBinding]] = defaultdict(list)
+            for binding in siblings:
+                reason = _obstacle(binding.value) if len(siblings) > 1 else None
+                if reason is None:
+                    dtypes = tuple(
+                        str(x.ty.dtype.dtype) for x in (binding.value.args[1], binding.value)
+                    )
+                    alike[dtypes].append(binding)
+                else:
+                    _refuse(binding.var, *reason)
+            for same in alike.values():
+                if len(same) > 1:
+                    products = tuple(b.var for b in same)
+                    found.append(_Siblings(products, tuple(b.value.args[1] for b in same)))
+                elif len(siblings) > 1 and len(alike) > 1:
+                    _refuse(
+                        same[0].var,
+                        "dtype_differs",
+                        "No other product of its activation has the same dtypes.",
+                    )
+    return found
+
+
+def _obstacle(product: relax.Call) -> tuple[str, str] | None:
+    """Say why a product that has siblings stays alone."""
+    left, right = product.args
+    if left.ty.ndim < 0:
+        return "rank_unknown", "The rank of its activation is not known."
+    if not isinstance(right, GenericConst):
+        return "not_constant", "Its weight is computed at run time: joining would copy it."
+    if right.ty.ndim != 2:
+        return "not_a_matrix", f"Its weight has {right.ty.ndim} dimensions, not two."
+    return None
+
+
+def _read_elsewhere(mod: tvm.IRModule, groups: list[_Siblings]) -> set[int]:
+    """Find matrices that remain in use if all siblings are joined, or that two joins would hold."""
+    uses: Counter[int] = Counter()
+
+    def visit(expr: Any) -> None:
+        operands: Any = ()
+        if isinstance(expr, relax.Call):
+            operands = expr.args
+        elif isinstance(expr, relax.Tuple):
+            operands = expr.fields
+        uses.update(hash(x) for x in operands if isinstance(x, GenericConst))
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func.body, visit)
+    joins = Counter(_key(g.weights) for g in groups)
+    return {w for key, times in joins.items() for w in key if uses[w] != times}
+
+
+def _without(siblings: _Siblings, shared: set[int]) -> _Siblings | None:
+    """Leave out the products whose matrices are shared; None where fewer than two are left."""
+    kept = []
+    for var, weight in zip(siblings.products, siblings.weights, strict=True):
+        if hash(weight) not in shared:
+            kept.append((var, weight))
+            continue
+        _refuse(
+            var,
+            "weight_shared",
+            "Its weight has other readers, and would be stored a second time.",
+        )
+    if len(kept) < 2:
+        return None
+    products, weights = zip(*kept, strict=True)
+    return _Siblings(products, weights)
+
+
+@mutator
+class _Joiner(PyExprMutator):
+    """Puts the joined product in the place of the first sibling."""
+
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        groups: list[_Siblings],
+        joined: dict[tuple[int, ...], GenericConst],
+    ) -> None:
+        super().__init__(mod)
+        self._joined = joined
+        self._place = {hash(v): (g, i) for g in groups for i, v in enumerate(g.products)}
+        self._pieces: dict[int, relax.Var] = {}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if hash(binding.var) not in self._place:
+            super().visit_var_binding_(binding)
+            return
+        siblings, position = self._place[hash(binding.var)]
+        pieces = self._pieces.get(hash(siblings.products[0]))
+        if pieces is None:
+            pieces = self._join(siblings, binding.value)
+            self._pieces[hash(siblings.products[0])] = pieces
+        piece = self.builder_.normalize(relax.TupleGetItem(pieces, position))
+        self.builder_.emit_normalized(relax.VarBinding(binding.var, piece))
+
+    def _join(self, siblings: _Siblings, first: relax.Call) -> relax.Var:
+        left = self.visit_expr(first.args[0])
+        matrix = self._matrix(siblings.weights)
+        wide = self.builder_.emit(relax.op.matmul(left, matrix, first.attrs.out_dtype))
+        widths = [int(w.ty.shape[1]) for w in siblings.weights]
+        boundaries = list(accumulate(widths))[:-1]
+        record(
+            Decision(
+                siblings.name,
+                "",
+                "accepted",
+                "joined",
+                f"Products of one activation are joined into one of {sum(widths)} columns.",
+            )
+        )
+        names = ", ".join(f"x {letter}" for letter in ascii_uppercase[: len(widths)])
+        joined = " | ".join(ascii_uppercase[: len(widths)])
+        note(Change("", siblings.name, ("join_matmuls",), names, f"x [{joined}]"))
+        return self.builder_.emit(relax.op.split(wide, boundaries, axis=-1))
+
+    def _matrix(self, weights: tuple[GenericConst, ...]) -> GenericConst:
+        """Concatenate matrices; the same ones only once."""
+        key = _key(weights)
+        if key not in self._joined:
+            together = np.concatenate([w.value.numpy() for w in weights], axis=1)
+            const = relax.const(together, str(weights[0].ty.dtype.dtype))
+            self._joined[key] = derived(const, "concat", weights)
+        return self._joined[key]
+
+
+def _is_product(value: Any) -> bool:
+    return (
+        isinstance(value, relax.Call)
+        and isinstance(value.op, tvm.ir.Op)
+        and value.op.name == "relax.matmul"
+    )
+
+
+def _blocks(func: relax.Function) -> Iterator[relax.BindingBlock]:
+    """Yield the blocks of a function, those of branches too."""
+    found: list[relax.BindingBlock] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.SeqExpr):
+            found.extend(expr.blocks)
+
+    relax.analysis.post_order_visit(func.body, visit)
+    yield from found
+
+
+def _key(weights: tuple[GenericConst, ...]) -> tuple[int, ...]:
+    return tuple(map(hash, weights))
+
+
+def _refuse(product: relax.Var, code: str, sentence: str) -> None:
+    record(Decision(product.name, "", "refused", code, sentence))
