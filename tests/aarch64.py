@@ -10,7 +10,7 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401  numpy's bfloat16
 import numpy as np
 
-from tvm_fusion.deploy.bundle import SOURCES
+from tvm_fusion.deploy.build.bundle import SOURCES
 from tvm_fusion.deploy.toolchain.host import find_compiler
 
 TRIPLE = "aarch64-linux-gnu"

@@ -27,9 +27,9 @@ import tiny_models
 from hypothesis import HealthCheck, settings
 
 from benchmarks.runtime_alone import RuntimeAlone
-from tvm_fusion.deploy import load as load_module
-from tvm_fusion.deploy import manifest
-from tvm_fusion.deploy.executable import Executable
+from tvm_fusion.deploy.runtime import load as load_module
+from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.executable import Executable
 
 # Neither a busy machine nor a first call that compiles is a failure.
 settings.register_profile(

@@ -301,7 +301,7 @@ assert (rewritten == expected).all()
 # ## Where to go from here
 #
 # * `tvm_fusion/rewrite/laws` has the package's own laws, one family a file.
-# * `tvm_fusion/rewrite/egraph/law.py` has the rest of the contract: laws in both directions, laws that
-#   write what no pattern can say, and flags.
+# * `tvm_fusion/rewrite/egraph/law.py` has the rest of the contract: laws in both directions, laws
+#   that write what no pattern can say, and flags.
 # * Laws meet: the search finds forms that take several of them, and the explanation names those
 #   that a change needs, and no others.

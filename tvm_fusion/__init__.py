@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from . import pipeline, transform
     from .compiler import compile
     from .config import FusionConfig
-    from .deploy.artifact import Artifact
-    from .deploy.executable import Executable
-    from .deploy.load import load
+    from .deploy.build.artifact import Artifact
+    from .deploy.runtime.executable import Executable
+    from .deploy.runtime.load import load
     from .errors import UserError
     from .report.explain import Explanation, explain
     from .signature import DimRange
@@ -33,16 +33,16 @@ versions.check_versions()
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Artifact": "deploy.artifact",
+    "Artifact": "deploy.build.artifact",
     "DimRange": "signature",
-    "Executable": "deploy.executable",
+    "Executable": "deploy.runtime.executable",
     "Explanation": "report.explain",
     "FusionConfig": "config",
     "Tuning": "tuning",
     "UserError": "errors",
     "compile": "compiler",
     "explain": "report.explain",
-    "load": "deploy.load",
+    "load": "deploy.runtime.load",
     "tune": "tuning",
 }
 _MODULES = ("pipeline", "transform")

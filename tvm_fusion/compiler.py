@@ -13,11 +13,11 @@ from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
 from .config import FusionConfig
 from .core.decisions import Decision, record, recording
-from .deploy import manifest
-from .deploy.artifact import Artifact, check_writable
-from .deploy.cache import ArtifactCache
-from .deploy.cache_key import cache_key
-from .deploy.signature_json import dims_to_json, signature_to_json
+from .deploy.build.artifact import Artifact, check_writable
+from .deploy.cache.folder import ArtifactCache
+from .deploy.cache.key import cache_key
+from .deploy.runtime import manifest
+from .deploy.runtime.signature_json import dims_to_json, signature_to_json
 from .device import TargetSpec, parse
 from .device.cpu_features import linux_names
 from .device.plain_cpu import plain_cpu_note, warn_of_plain_cpu
@@ -29,7 +29,7 @@ from .threads import choose_threads
 if TYPE_CHECKING:
     import tvm
 
-    from .deploy.prepare import Prepared
+    from .deploy.build.prepare import Prepared
     from .frontend import Imported
 
 register_errors()
@@ -109,9 +109,9 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         import tvm
 
         from .core.weight_names import WeightNames, tracking
-        from .deploy.build import build, export_library, store
-        from .deploy.packed_functions import packed_functions
-        from .deploy.prepare import prepare
+        from .deploy.build.build import build, export_library, store
+        from .deploy.build.packed_functions import packed_functions
+        from .deploy.build.prepare import prepare
         from .frontend import import_model
         from .fusion.claims import remembering
         from .measure.profiling import profiled
@@ -199,9 +199,9 @@ def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
     """Run all stages on a model for the current target."""
     import tvm
 
-    from .deploy.dump import Dump
-    from .deploy.in_place import update_in_place
-    from .deploy.static_inputs import mark_static_inputs
+    from .deploy.build.dump import Dump
+    from .deploy.cuda_graph.static_inputs import mark_static_inputs
+    from .deploy.memory.in_place import update_in_place
     from .ecg.composites import CompileComposites
     from .pipeline import stages
 

@@ -27,9 +27,9 @@ from onnx.backend.base import Backend as _Backend
 from onnx.backend.base import BackendRep, namedtupledict
 
 from .compiler import compile
-from .deploy.cache import FOLDER
-from .deploy.load import load
-from .deploy.tensors import to_numpy
+from .deploy.cache.folder import FOLDER
+from .deploy.runtime.load import load
+from .deploy.runtime.tensors import to_numpy
 from .device import cuda_devices
 from .errors import UserError
 from .frontend.onnx import dim_table
@@ -40,7 +40,7 @@ from .frontend.onnx_model.sequences import element_type, elements_of, with_eleme
 from .signature import DimRange
 
 if TYPE_CHECKING:
-    from .deploy.executable import Executable
+    from .deploy.runtime.executable import Executable
 
 _TARGETS = {"CPU": "cpu", "CUDA": "cuda"}
 # Programs of one model; the oldest goes.

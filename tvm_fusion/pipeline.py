@@ -20,8 +20,8 @@ from ._tvm.versions import PIPELINE, register_pipelines
 from .config import FusionConfig
 from .core.current_target import current_target
 from .core.untouched import has_blocks
-from .deploy.dependent_launch import ReadBehindWaits
-from .deploy.dump import Dump
+from .deploy.build.dump import Dump
+from .deploy.cuda_graph.dependent_launch import ReadBehindWaits
 from .device.plain_cpu import warn_of_plain_cpu
 from .ecg.composites import CompileComposites
 from .ecg.unlowered import RefuseUnlowered

@@ -6,7 +6,7 @@ import os
 
 from tvm.ir.transform import Pass
 
-from .deploy.lower import LowerToVM
+from .deploy.build.lower import LowerToVM
 from .ecg.legalize import Legalize
 from .frontend.half.precision import ToHalfPrecision
 from .frontend.normalize import NormalizeImport

@@ -95,7 +95,7 @@ def install(folder: Path, compiler: str, reverse: bool = False) -> list[str]:
     """
     import tvm_ffi
 
-    from tvm_fusion.deploy import load
+    from tvm_fusion.deploy.runtime import load
 
     emulator, launched, count = Emulator(folder, reverse), [], itertools.count()
     load._open_library("tvm_runtime")

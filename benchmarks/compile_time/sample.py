@@ -33,15 +33,15 @@ STAGES = (
     ("fusion planning", "fusion/fuse.py", "transform_module"),
     ("layouts", "layout/plan_layout.py", "transform_module"),
     ("kernels", "schedule/kernels.py", "transform_module"),
-    ("virtual machine's code", "deploy/lower.py", "transform_module"),
-    ("counting kernels", "deploy/build.py", "_count"),
-    ("export", "deploy/artifact.py", "export"),
+    ("virtual machine's code", "deploy/build/lower.py", "transform_module"),
+    ("counting kernels", "deploy/build/build.py", "_count"),
+    ("export", "deploy/build/artifact.py", "export"),
 )
 REST = "everything else"
 THREADS = (
     ("LLVM: machine code", "tvm_ffi/module.py", "write_to_file"),
     ("LLVM or CUDA source: generated, optimised", "tirx/build.py", "codegen_build"),
-    ("lowering of kernels", "deploy/codegen.py", "_compile"),
+    ("lowering of kernels", "deploy/build/codegen.py", "_compile"),
 )
 CLAIM = ("claims", "fusion/claims.py", "_ask")
 

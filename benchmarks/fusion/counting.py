@@ -12,7 +12,7 @@ from benchmarks import zoo
 from tvm_fusion import transform
 from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.deploy.count import Count, count, count_stock
-from tvm_fusion.deploy.weights import MIN_BYTES, lift_constants
+from tvm_fusion.deploy.memory.weights import MIN_BYTES, lift_constants
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.pipeline import stages

@@ -75,7 +75,7 @@ def loading(index: Mapping[str, Any]) -> Iterator[None]:
     if assembled is None:
         yield
         return
-    from tvm_fusion.deploy import load
+    from tvm_fusion.deploy.runtime import load
     from tvm_fusion.device.architecture import runs_on
 
     def choose(archs: Sequence[str], device: str) -> str | None:

@@ -25,7 +25,7 @@ def main(folder: str, library: str, text: str, assemble: str | None = None) -> N
     with assembled_for(assemble), toolchain(spec):
         import tvm
 
-        from tvm_fusion.deploy.build import export_library
+        from tvm_fusion.deploy.build.build import export_library
 
         files = sorted(Path(folder).glob("*.json"))
         mods = {file.stem: tvm.ir.load_json(file.read_text()) for file in files}
@@ -46,7 +46,7 @@ def main(folder: str, library: str, text: str, assemble: str | None = None) -> N
 
 def _compile(mods: dict[str, Any], target: Any) -> Any:
     from tvm_fusion._tvm.versions import PIPELINE
-    from tvm_fusion.deploy.codegen import compiling
+    from tvm_fusion.deploy.build.codegen import compiling
 
     from .merge import merged
 

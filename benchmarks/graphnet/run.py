@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from tvm_fusion.deploy.load import load
+from tvm_fusion.deploy.runtime.load import load
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ from benchmarks.records import text
 from tvm_fusion._tvm.fork import has_run_kernels
 from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.deploy.lower import LowerToVM
-from tvm_fusion.deploy.tensors import to_tensor
+from tvm_fusion.deploy.build.lower import LowerToVM
+from tvm_fusion.deploy.runtime.tensors import to_tensor
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model

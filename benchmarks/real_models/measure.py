@@ -14,7 +14,7 @@ import numpy as np
 
 import tvm_fusion
 from tvm_fusion.config import parse_dims
-from tvm_fusion.deploy.arguments import evaluate
+from tvm_fusion.deploy.runtime.arguments import evaluate
 from tvm_fusion.signature import DimRange
 
 from .files import File

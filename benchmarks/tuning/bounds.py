@@ -37,7 +37,7 @@ from tvm_fusion.config import FusionConfig
 from tvm_fusion.core.loops import constant
 from tvm_fusion.core.template import Claim
 from tvm_fusion.core.tuned import untuned
-from tvm_fusion.deploy.tensors import to_tensor
+from tvm_fusion.deploy.runtime.tensors import to_tensor
 from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.frontend import Imported, import_model
 from tvm_fusion.fusion.features import is_contraction

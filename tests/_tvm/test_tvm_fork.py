@@ -1,4 +1,4 @@
-"""Calls in forked children on TVM's pools; those on the team: tests/deploy/test_thread_team.py."""
+"""Calls in forked children on TVM's pools; those on the team: test_thread_team.py."""
 
 import os
 import subprocess

@@ -68,7 +68,7 @@ def test_code_of_older_architectures_has_a_section_of_its_own():
 
 
 def test_older_code_is_loaded_where_it_was_assembled_for():
-    from tvm_fusion.deploy import load
+    from tvm_fusion.deploy.runtime import load
 
     known = load.choose_arch
     with older_code.loading({"target": "cuda:sm_80", "assembled_for": "sm_90"}):

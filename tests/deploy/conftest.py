@@ -6,7 +6,7 @@ import pytest
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory, request):
     """The runner in C++, built once for all processes that run tests."""
-    from tvm_fusion.deploy.bundle import build_runner
+    from tvm_fusion.deploy.build.bundle import build_runner
 
     root = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):  # of xdist: each has a folder of its own in there

@@ -31,7 +31,7 @@ import numpy as np  # noqa: E402
 import onnx  # noqa: E402
 
 import tvm_fusion  # noqa: E402
-from tvm_fusion.deploy import load  # noqa: E402
+from tvm_fusion.deploy.runtime import load  # noqa: E402
 from tvm_fusion.deploy.toolchain import cuda  # noqa: E402
 from tvm_fusion.device import GPUS  # noqa: E402
 

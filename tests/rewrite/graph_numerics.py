@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from term_numerics import LIMIT, SLACK, apply, deviations, exactly, finite, run, wide
 
+from tests.rewrite.term_numerics import LIMIT, SLACK, apply, deviations, exactly, finite, run, wide
 from tvm_fusion.rewrite.egraph.eclass_analysis import Node
 from tvm_fusion.rewrite.egraph.egraph import EGraph
 from tvm_fusion.rewrite.egraph.head import Head

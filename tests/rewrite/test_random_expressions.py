@@ -3,11 +3,11 @@
 import os
 
 import pytest
-from graph_numerics import unequal_nodes
 from hypothesis import given, settings
-from random_expressions import samples
-from term_numerics import worst_error
 
+from tests.rewrite.graph_numerics import unequal_nodes
+from tests.rewrite.random_expressions import samples
+from tests.rewrite.term_numerics import worst_error
 from tvm_fusion.rewrite.egraph.egraph import EGraph
 from tvm_fusion.rewrite.egraph.extract import extract
 from tvm_fusion.rewrite.egraph.head import Heads

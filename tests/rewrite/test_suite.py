@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tvm
 from suite import EXPRESSIONS, whole
-from term_numerics import exactly, run, wide, worst_error
 
+from tests.rewrite.term_numerics import exactly, run, wide, worst_error
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite.egraph.egraph import EGraph
 from tvm_fusion.rewrite.egraph.emit import function_of

@@ -49,9 +49,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ``not_finite``: by output that has some, how many values are ``nan`` and ``inf``, of
         ``values``. An error that is infinite is ``null`` in JSON.
     """
-    from ..deploy.load import load
-    from ..deploy.manifest import main_function
-    from ..deploy.tensors import to_numpy
+    from ..deploy.runtime.load import load
+    from ..deploy.runtime.manifest import main_function
+    from ..deploy.runtime.tensors import to_numpy
     from ..report.reference import compare, onnx_reference
 
     tolerance = options.tolerance

@@ -68,9 +68,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from .._tvm.ffi_speed import speed_up_ffi
     from .._tvm.log import quiet_log
     from ..compiler import compile
-    from ..deploy import manifest
-    from ..deploy.artifact import check_destination
-    from ..deploy.cache import CachedArtifact
+    from ..deploy.build.artifact import check_destination
+    from ..deploy.cache.folder import CachedArtifact
+    from ..deploy.runtime import manifest
 
     start = time.perf_counter()
     if is_command_line():

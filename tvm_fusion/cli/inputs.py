@@ -14,7 +14,7 @@ import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
 
 from ..config import parse_dims
-from ..deploy.arguments import evaluate
+from ..deploy.runtime.arguments import evaluate
 from ..errors import UserError
 from ..signature import DimRange, Signature, TensorSpec
 from ..words import counted

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ..deploy import manifest
-from ..deploy.signature_json import dims_from_json
+from ..deploy.runtime import manifest
+from ..deploy.runtime.signature_json import dims_from_json
 from ..words import counted
 from .notes import Notes, lines
 

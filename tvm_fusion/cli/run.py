@@ -47,9 +47,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         name ``shape``, ``dtype``, ``mean``, ``std``, and how many values are ``nan`` and ``inf``;
         ``dims``: by symbolic dimension the ``extent`` that was run, of ``min`` to ``max``.
     """
-    from ..deploy.load import load
-    from ..deploy.manifest import main_function
-    from ..deploy.tensors import to_numpy
+    from ..deploy.runtime.load import load
+    from ..deploy.runtime.manifest import main_function
+    from ..deploy.runtime.tensors import to_numpy
 
     if options.repeat < 1 or options.warmup < 0:
         raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")

@@ -12,7 +12,7 @@ from .table import GPUS
 
 # How wide LLVM makes vectors of loops; kernels written in vectors keep theirs. LLVM prefers
 # 512 bits on AMD's CPUs alone, and computes some strided loops wrongly then: see the test of
-# PREFER_256 in tests/schedule/contraction/test_dynamic_m_gpu.py.
+# PREFER_256 in tests/schedule/contraction/gpu/test_dynamic_m_gpu.py.
 PREFER_256 = "+prefer-256-bit"
 # With the feature, which LLVM takes for granted on AMD's GPUs, waves pass `s_barrier` before their
 # writes to shared memory have landed.

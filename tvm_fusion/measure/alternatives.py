@@ -26,8 +26,8 @@ import tvm
 from tvm import relax
 
 from ..core.tuned import Lookup, untuned
-from ..deploy.results import leaves
-from ..deploy.tensors import to_numpy, to_tensor
+from ..deploy.runtime.results import leaves
+from ..deploy.runtime.tensors import to_numpy, to_tensor
 from ..device import TargetSpec
 from ..fusion.profile import Alternative, NotNow, Unmeasured
 from .alternative_modules import MAIN, empty_module, modules_of, tolerance

@@ -11,7 +11,7 @@ from tvm.ir.transform import Sequential
 from .._tvm.versions import PIPELINE
 from ..core.decisions import recording
 from ..core.tuned import Lookup, untuned
-from ..deploy.lower import LowerToVM
+from ..deploy.build.lower import LowerToVM
 from ..deploy.toolchain import toolchain
 from ..device import TargetSpec
 from ..fusion.fuse import FuseOperators

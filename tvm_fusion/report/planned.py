@@ -13,7 +13,7 @@ from tvm.ir.transform import Pass, PassContext, Sequential
 from .._tvm.errors import register_errors
 from ..config import FusionConfig
 from ..core.untouched import on_rewritable
-from ..deploy.lower import LowerToVM
+from ..deploy.build.lower import LowerToVM
 from ..device import TargetSpec, parse
 from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError

@@ -80,7 +80,7 @@ def compare(
     UserError
         If a name or shape differs.
     """
-    from ..deploy.tensors import to_numpy
+    from ..deploy.runtime.tensors import to_numpy
 
     result = {}
     for name, value in outputs.items():

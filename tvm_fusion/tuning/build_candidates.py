@@ -22,9 +22,9 @@ from tvm import ir, relax
 from ..core.template import Config
 from ..core.tuned import Lookup, Tuned
 from ..core.weight_names import WeightNames, constants, tracking, weight_key
+from ..deploy.cuda_graph.weight_prefetch import MODEL_BYTES
+from ..deploy.memory.weights import MIN_BYTES, lift_constants
 from ..deploy.toolchain import toolchain
-from ..deploy.weight_prefetch import MODEL_BYTES
-from ..deploy.weights import MIN_BYTES, lift_constants
 from ..device import TargetSpec
 from ..ecg.closed_form import closed_form
 from ..fusion.comparisons import Question

@@ -21,8 +21,8 @@ from tvm import relax
 
 from ..core.template import Claim, Config
 from ..core.tuned import Tuned
-from ..deploy.results import leaves
-from ..deploy.tensors import to_numpy, to_tensor
+from ..deploy.runtime.results import leaves
+from ..deploy.runtime.tensors import to_numpy, to_tensor
 from ..device import Device, TargetSpec
 from ..fusion.tuning_records import Trial
 from ..measure.build import build_groups

@@ -24,7 +24,7 @@ import tvm
 from tvm import relax, rpc
 
 from ..core.template import Config
-from ..deploy.results import leaves
+from ..deploy.runtime.results import leaves
 from ..deploy.toolchain import toolchain
 from ..device import TargetSpec
 from ..errors import UserError

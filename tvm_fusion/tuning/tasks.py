@@ -19,7 +19,7 @@ from tvm.target import Target
 from ..config import FusionConfig
 from ..core.template import TEMPLATE, Claim, Config, Refusal
 from ..core.templates import template
-from ..deploy.in_place import update_in_place
+from ..deploy.memory.in_place import update_in_place
 from ..device import TargetSpec, device_of
 from ..frontend import Imported
 from ..fusion.claims import remembering
@@ -89,7 +89,7 @@ class Survey:
         Distinct groups of symbolic shapes that have choices: there is no one shape to measure.
     weight_bytes : int
         Constants that contractions read in a run of the model: see
-        :mod:`tvm_fusion.deploy.weight_prefetch`.
+        :mod:`tvm_fusion.deploy.cuda_graph.weight_prefetch`.
     constant_bytes : int
         Constants that all groups read in a run.
     planned : tvm.IRModule

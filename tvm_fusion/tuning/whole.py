@@ -17,9 +17,9 @@ from tvm.ir.transform import Sequential
 from .._tvm.versions import PIPELINE
 from ..core.template import Claim, Config
 from ..core.tuned import Tuned
-from ..deploy.lower import LowerToVM
-from ..deploy.results import leaves
-from ..deploy.tensors import to_numpy, to_tensor
+from ..deploy.build.lower import LowerToVM
+from ..deploy.runtime.results import leaves
+from ..deploy.runtime.tensors import to_numpy, to_tensor
 from ..deploy.toolchain import toolchain
 from ..device import Device, TargetSpec
 from ..frontend import Imported

@@ -13,7 +13,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from tvm_fusion.deploy.static_inputs import STATIC_INPUTS
+from tvm_fusion.deploy.cuda_graph.static_inputs import STATIC_INPUTS
 
 
 def cuda() -> tvm.target.Target:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from law_cases import Case, N
-from law_numerics import inputs, mixed
 
+from tests.rewrite.laws.law_cases import Case, N
+from tests.rewrite.laws.law_numerics import inputs, mixed
 from tvm_fusion.rewrite.egraph.head import Head, Heads
 
 INTEGERS = ("int8", "uint8", "int32", "int64")

@@ -13,10 +13,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from law_cases import parse
-from law_convolutions import convolve
 from tvm import relax, tirx
 
+from tests.rewrite.laws.law_cases import parse
+from tests.rewrite.laws.law_convolutions import convolve
 from tvm_fusion.core.evaluate import evaluate_exactly
 from tvm_fusion.core.numpy_types import numpy_dtype
 from tvm_fusion.rewrite.egraph.head import Head, Heads, is_tensor

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from law_cases import Case, holds, refuses
 from tvm import relax
+
+from tests.rewrite.laws.law_cases import Case, holds, refuses
 
 ALL = "float32 float16 int32"
 A, AB = {"a": "n 5"}, {"a": "n 5", "b": "n 5"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from law_cases import Case, holds, refuses
 from tvm import relax
 
+from tests.rewrite.laws.law_cases import Case, holds, refuses
 from tvm_fusion.rewrite.laws.order import INCREASING
 
 op = relax.op

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
-from law_numerics import FACTOR, Program, inputs, mixed
 
+from tests.rewrite.laws.law_numerics import FACTOR, Program, inputs, mixed
 from tvm_fusion.rewrite.egraph.head import Head, Heads
 from tvm_fusion.rewrite.nonfinite import MINUS, NAN, NONE, PLUS, NonFinite
 

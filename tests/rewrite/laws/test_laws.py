@@ -8,18 +8,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import law_rows_arithmetic
-import law_rows_choices
-import law_rows_functions
-import law_rows_products
-import law_rows_reductions
 import pytest
 import tvm
-from law_cases import Case, N, Sides, holds, near_misses, refuses
-from law_numerics import Program, compare, compare_nan, inputs
-from law_specials import changes, special_inputs
 
 import tvm_fusion
+from tests.rewrite.laws import (
+    law_rows_arithmetic,
+    law_rows_choices,
+    law_rows_functions,
+    law_rows_products,
+    law_rows_reductions,
+)
+from tests.rewrite.laws.law_cases import Case, N, Sides, holds, near_misses, refuses
+from tests.rewrite.laws.law_numerics import Program, compare, compare_nan, inputs
+from tests.rewrite.laws.law_specials import changes, special_inputs
 from tvm_fusion.rewrite.egraph.egraph import EGraph
 from tvm_fusion.rewrite.egraph.extract import extract
 from tvm_fusion.rewrite.egraph.law import Equation, Law, Match

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from law_cases import Case, holds
-from law_integers import INTEGERS, near_limits, takes
-from law_numerics import Program
 from test_laws import CASES, directed, written
 
+from tests.rewrite.laws.law_cases import Case, holds
+from tests.rewrite.laws.law_integers import INTEGERS, near_limits, takes
+from tests.rewrite.laws.law_numerics import Program
 from tvm_fusion.rewrite.egraph.law import Equation, Law
 from tvm_fusion.rewrite.egraph.pattern import tensors
 from tvm_fusion.rewrite.egraph.terms import subterms

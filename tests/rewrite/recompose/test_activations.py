@@ -4,7 +4,8 @@ import math
 
 import pytest
 from tvm import tirx
-from written import N, check, check_stays, const, op, tensor
+
+from tests.rewrite.recompose.written import N, check, check_stays, const, op, tensor
 
 X = tensor(5, 37)
 HALF, ONE = const(0.5), const(1.0)

@@ -2,14 +2,14 @@
 
 from types import SimpleNamespace
 
-import attention_variants as variants
 import numpy as np
 import pytest
 import tvm
-from attention_variants import VARIANTS, Variant, build, inputs, reference
 from relax_modules import main_module
 from tvm import relax
 
+from tests.rewrite.recompose import attention_variants as variants
+from tests.rewrite.recompose.attention_variants import VARIANTS, Variant, build, inputs, reference
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.estimate import RegionCost

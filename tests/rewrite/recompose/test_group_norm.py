@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from tvm import relax
-from written import check, check_stays, const, op, tensor
+
+from tests.rewrite.recompose.written import check, check_stays, const, op, tensor
 
 EPS = float(np.float32(1e-5))
 B, C, H, W, G = 2, 6, 3, 5, 3
@@ -97,7 +98,7 @@ def test_instance_norm():
 
 
 def test_symbolic_positions():
-    from written import N
+    from tests.rewrite.recompose.written import N
 
     def write(x, g, b):
         inside = standardize(op.reshape(x, (B, G, C // G * N)), [2])

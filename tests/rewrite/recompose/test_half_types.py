@@ -15,8 +15,17 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 from tvm_ffi import structural_equal
-from written import check, check_stays, cleaned, const, module, op, recomposed, tensor
 
+from tests.rewrite.recompose.written import (
+    check,
+    check_stays,
+    cleaned,
+    const,
+    module,
+    op,
+    recomposed,
+    tensor,
+)
 from tvm_fusion import FusionConfig, transform
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.pipeline import stages

@@ -6,7 +6,8 @@ import test_norms as norms
 import test_rotary as rotary
 import test_softmax as softmax
 from test_attention import NEAR_MISSES, build
-from written import const, module, op, recomposed, tensor
+
+from tests.rewrite.recompose.written import const, module, op, recomposed, tensor
 
 X, ROWS = tensor(2, 5, 24), tensor(2, 5, 1)
 IMAGE = tensor(2, 6, 3, 5)

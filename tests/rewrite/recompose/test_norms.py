@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from tvm import relax
-from written import N, check, check_stays, const, op, tensor
+
+from tests.rewrite.recompose.written import N, check, check_stays, const, op, tensor
 
 EPS = float(np.float32(1e-5))  # as constants of the graphs are
 B, S, C = 2, 5, 24

@@ -8,7 +8,8 @@ from test_norms import by_moments, norm, rms
 from test_softmax import of_quotient, quotient
 from tvm import relax
 from tvm.target import Target
-from written import cleaned, const, module, op, recomposed, tensor
+
+from tests.rewrite.recompose.written import cleaned, const, module, op, recomposed, tensor
 
 ROWS, COLUMNS = 5, 24
 

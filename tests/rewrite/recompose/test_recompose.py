@@ -6,8 +6,8 @@ import tvm
 from tvm import relax
 from tvm.ir import assert_structural_equal
 from tvm.target import Target
-from written import Agreeable, cleaned, const, module, op, tensor
 
+from tests.rewrite.recompose.written import Agreeable, cleaned, const, module, op, tensor
 from tvm_fusion import transform
 from tvm_fusion.core import templates
 from tvm_fusion.core.decisions import recording

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
-from written import cleaned, const, module, op, recomposed, tensor
+
+from tests.rewrite.recompose.written import cleaned, const, module, op, recomposed, tensor
 
 LENGTH, WIDTH = 7, 6
 X = tensor(2, 3, LENGTH, WIDTH)

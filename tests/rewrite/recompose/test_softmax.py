@@ -1,7 +1,8 @@
 """Softmax and log-softmax: ways of writing them, and what is neither."""
 
 import pytest
-from written import N, check, check_stays, const, op, tensor
+
+from tests.rewrite.recompose.written import N, check, check_stays, const, op, tensor
 
 X = tensor(5, 37)
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attention_graphs import PLAIN, op, tensors
 from emulator.launch import launch
 from group_kernels import CUDA, array, arrays, close, cuda_kernel, extents, group, tensor
 
+from tests.schedule.attention.attention_graphs import PLAIN, op, tensors
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.schedule.attention.cuda_cores.config import GpuConfig
 from tvm_fusion.schedule.attention.decode.config import FlashDecodeConfig

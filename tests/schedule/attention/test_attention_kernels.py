@@ -5,21 +5,6 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from attention_graphs import (
-    CASES,
-    LOWEST,
-    PLAIN,
-    SYMBOLIC,
-    added,
-    as_rows,
-    attention,
-    guarded,
-    op,
-    reference,
-    scaled,
-    tensors,
-    to_rows,
-)
 from group_kernels import (
     CPU,
     CUDA,
@@ -36,6 +21,21 @@ from group_kernels import (
 )
 from tvm import relax
 
+from tests.schedule.attention.attention_graphs import (
+    CASES,
+    LOWEST,
+    PLAIN,
+    SYMBOLIC,
+    added,
+    as_rows,
+    attention,
+    guarded,
+    op,
+    reference,
+    scaled,
+    tensors,
+    to_rows,
+)
 from tvm_fusion.schedule.attention.cpu.query_lanes import query_lanes_cpu
 from tvm_fusion.schedule.attention.cpu.query_lanes_config import QueryLanesConfig
 from tvm_fusion.schedule.attention.problem.constants import read_group

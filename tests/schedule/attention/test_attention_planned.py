@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 import tvm
-from attention_graphs import (
+from group_kernels import CPU, CUDA, tensor
+from relax_modules import main_module as module
+from tvm import relax
+
+from tests.schedule.attention.attention_graphs import (
     added,
     attention,
     causal,
@@ -17,10 +21,6 @@ from attention_graphs import (
     to_rows,
     written_out,
 )
-from group_kernels import CPU, CUDA, tensor
-from relax_modules import main_module as module
-from tvm import relax
-
 from tvm_fusion import transform
 from tvm_fusion.fusion.fuse import plan_module
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from attention_graphs import attention, heads, op, to_rows
 from group_kernels import CPU, CUDA, group, tensor
 from relax_modules import main_module
 from tvm import relax
 
+from tests.schedule.attention.attention_graphs import attention, heads, op, to_rows
 from tvm_fusion import transform
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.fusion.fuse import plan_module

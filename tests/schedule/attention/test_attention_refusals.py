@@ -1,10 +1,10 @@
 """What is nearly attention is refused, with a reason."""
 
 import pytest
-from attention_graphs import attention, number, scaled, tensors
 from group_kernels import CPU, CUDA, group, tensor
 from tvm import relax, tirx
 
+from tests.schedule.attention.attention_graphs import attention, number, scaled, tensors
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.attention.template import Attention
 

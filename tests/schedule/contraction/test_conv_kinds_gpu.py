@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conv_graphs import laid_out
 from emulator.launch import launch
 from group_kernels import CUDA, SIZE, tensor
 from rounding import assert_sums_close
 from tvm import relax, tirx
 
+from tests.schedule.contraction.conv_graphs import laid_out
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.mma.default import best_tile
 from tvm_fusion.schedule.contraction.tile.problem import gemm_problem

@@ -6,10 +6,10 @@ import pytest
 from emulator.mbarrier_mistakes import no_wait_for_empty, too_few_bytes
 from emulator.memory import EmulationError
 from emulator.plant import WAIT, plant, with_text
-from gemm_graphs import computes, contraction_of, product
 from group_kernels import CUDA
 from tvm import tirx
 
+from tests.schedule.contraction.gemm_graphs import computes, contraction_of, product
 from tvm_fusion.core.expressions import load
 from tvm_fusion.core.loops import index
 from tvm_fusion.schedule.contraction.mma import mainloop as tile_mma_mainloop

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemm_graphs import contraction_of
 from group_kernels import CUDA, close, group, run, tensor
 from nvcc import machine_code, needs_nvcc
-from ragged_graphs import drawn, ends_of, expected, experts, gated
 from tvm import relax, tirx
 
+from tests.schedule.contraction.gemm_graphs import contraction_of
+from tests.schedule.contraction.ragged_graphs import drawn, ends_of, expected, experts, gated
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction

@@ -2,9 +2,9 @@
 
 import tvm_ffi
 from relax_modules import main_module
-from row_checks import cpu_target
 from tvm import ir, relax
 
+from tests.schedule.rows.row_checks import cpu_target
 from tvm_fusion.pipeline import relax_pipeline
 
 

@@ -12,9 +12,9 @@ from tvm import relax
 from ..._tvm.versions import PIPELINE
 from ...core.decisions import recording
 from ...core.whole_extents import with_numbers_of_steps
-from ...deploy import arguments
-from ...deploy.results import leaves
-from ...deploy.tensors import to_numpy, to_tensor
+from ...deploy.runtime import arguments
+from ...deploy.runtime.results import leaves
+from ...deploy.runtime.tensors import to_numpy, to_tensor
 from ...deploy.toolchain import toolchain
 from ...device import TargetSpec
 from ...errors import UserError

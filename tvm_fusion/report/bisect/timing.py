@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import ir, relax
 
 from ...core.template import Claim, Refusal
-from ...deploy.tensors import to_tensor
+from ...deploy.runtime.tensors import to_tensor
 from ...ecg.graph import Graph
 from ...ecg.work import at
 from ...fusion.plan import Plan

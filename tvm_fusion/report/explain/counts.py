@@ -10,7 +10,7 @@ from ...core.decisions import Decision, record
 from ...core.whole_extents import with_numbers_of_steps
 from ...deploy.count import Count, count, count_stock
 from ...deploy.count.machine import ONE_TRIP
-from ...deploy.weights import MIN_BYTES, lift_constants
+from ...deploy.memory.weights import MIN_BYTES, lift_constants
 from ...errors import reason_of
 from ..planned import PlannedModel
 from .parts import Counts

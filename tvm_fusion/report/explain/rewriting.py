@@ -36,7 +36,8 @@ class Rewriting:
         -------
         dict
             ``changes``: objects with the attributes of
-            :class:`tvm_fusion.rewrite.egraph.changes.Change`, ``gain`` an object or None; ``rules``: by
+            :class:`tvm_fusion.rewrite.egraph.changes.Change`, ``gain`` an object or None;
+            ``rules``: by
             name ``tried``, ``fired``, ``refused`` (counts by sentence), ``chosen``, ``gain_us``;
             ``unused``: reasons by name.
         """

@@ -17,7 +17,7 @@ are of deviations from its own mean: nothing cancels, whatever the mean of the r
 
 On an H200, a layer of BERT at 128 tokens takes 19.6 us instead of 22.0, and 18.4 without any norm.
 With sums of the rows of A taken by idle warps of the second product it takes 25.2. The whole of
-BERT takes 337 us instead of 358, GPT-2 348 instead of 375, host included. Many rows lose: norm_gain
+BERT takes 337 us instead of 358, GPT-2 348 instead of 375, host included. Many rows lose: gain.py
 tells which. One kernel of a product and its norm never gains (benchmarks/gpu/FUSED_GEMMS.md).
 """
 

@@ -2,7 +2,7 @@
 
 for square of a tile:                            rows along one axis, columns along the last one
     square[column] = x[rows, column]             vectors along the rows: x is contiguous there
-    turned = transpose(square)                   (transpose_cpu)
+    turned = transpose(square)                   (cpu/transpose)
     for row: y[row, columns] = f(turned[row])
 
 Element by element, LLVM inserts each into a vector: an image of 128 x 32 x 32 in blocks of 16

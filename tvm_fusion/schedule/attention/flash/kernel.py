@@ -3,7 +3,7 @@
 grid: batch * heads * ceil(queries / block_m) blocks; block: `warps` warps of 16 or 32 rows each
 shared memory: q[block_m, d]; a ring of `stages` tiles k[block_n, d] and v[block_n, d], swizzled
 registers of a warp: acc[rows, d], s[rows, block_n], m_i, l_i; q_frag, or loaded for every tile
-limits of visible keys that rows read from memory: their extremes in the block (flash_row_limits)
+limits of visible keys that rows read from memory: their extremes in the block (tiles.py)
 issue q and k(0), v(0), k(1) .. k(stages - 1)                    each one cp.async group
 for n in range(tiles that a row of the block sees):
     wait for k(n); __syncthreads; issue v(n + stages - 1)

@@ -150,7 +150,7 @@ class Consumers(Roles):
 #     copy q
 #     for n in range(tiles that a row of the block sees):
 #         wait(k_empty[stage]); copy k(n), which completes on k_full[stage]; the same of v(n)
-# consumers, of 64 rows each; in which order is told in flash_tma_consumers:
+# consumers, of 64 rows each; in this order:
 #     wait(q_full)
 #     for n:
 #         wait(k_full[stage]); s = q * k               wgmma, both from shared memory

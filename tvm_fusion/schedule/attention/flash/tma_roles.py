@@ -1,6 +1,6 @@
 """Roles of FlashAttention's warpgroups on Hopper: the producer of tiles, products of consumers.
 
-What they do stands in flash_tma; in which order consumers do it, in flash_tma_consumers. The place
+What consumers do, and in which order, stands in tma_consumers. The place
 in the rings of stages is kept in registers.
 """
 

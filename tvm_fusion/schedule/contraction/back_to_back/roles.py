@@ -267,7 +267,7 @@ class Roles:
 #
 # block in grid of at most as many as run at once: W1, W2, stages[stage] of X; barriers weights,
 # full[stage], empty[stage] shared warpgroup 0, the producer: copies both weights, which stay, then
-# tiles of rows the others: multiply twice, and store results (back_to_back_roles)
+# tiles of rows the others: multiply twice, and store results (below)
 def back_to_back_gpu(program: Program, config: BackToBackConfig) -> tirx.PrimFunc:
     """Make the kernel, which says that both weights may be asked for beforehand."""
     x, w1 = config.first.operands

@@ -1,6 +1,6 @@
 """GEMMs whose rows are copied to multiples of 16 bytes first, so that TMA and wgmma take them.
 
-    kernel:  padded[row, k] = operand[row, k] if k < K else 0         (pad_rows_gpu)
+    kernel:  padded[row, k] = operand[row, k] if k < K else 0                (below)
              of weights at compile time
     kernel:  C[m, n] = sum over k < K of padded A[m, k] * padded B[n, k]
 

@@ -1,7 +1,7 @@
 """Convolutions of few channels as GEMMs over a copy of the image: im2col of all taps but the last.
 
     kernel:   columns[n, y, x, (c, r)] = image[n, c, y * stride_y + r - pad_y, x - pad_x]
-              zeros around the image, and up to a multiple of 16 bytes      (partial_im2col_gpu)
+              zeros around the image, and up to a multiple of 16 bytes                   (below)
     weight:   packed[k, (s, c, r)]                                          at compile time
     kernel:   C[(n, y, x), k] = sum over j of columns[n, y][x * stride_x * D + j] * packed[k, j]
               D = C * R, rounded up; j < S * D; rows of packed are whole lines of memory

@@ -1,6 +1,6 @@
 """Configurations of a GEMM on a CPU: the default by a model, and the design space around it.
 
-Each is plain data; the kernel (gemm_cpu) is made of any of them.
+Each is plain data; the kernel (kernel.py) is made of any of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The template of grouped GEMM on CPUs: products of different operands in one launch.
 
     tasks in parallel, those of one product after those of another, then those of other maps:
-      a task of that product's GEMM: its panels of B, its rows, its epilogue      (gemm_loops_cpu)
+      a task of that product's GEMM: its panels of B, its rows, its epilogue              (kernel)
 
 For small products: waking the threads and waiting for the last one takes as long as they do.
 """

@@ -1,16 +1,16 @@
 """GEMM on a CPU, after Goto and van de Geijn: register tiles over packed panels of B.
 
     tasks in parallel: (batch, chunk of panels, block of block_m rows); adjacent tasks share B
-      rows in groups that each have a B: those of the task's group            (ragged_rows_cpu)
-      norm prologue: rows of the block are normalized into a buffer           (operand_a_cpu)
+      rows in groups that each have a B: those of the task's group                (ragged_rows)
+      norm prologue: rows of the block are normalized into a buffer               (operand_a)
       for pass over K, of kc:
         copy panels of B [panels][kc][nr], unless packed at compile time      level 2 cache
         for part of mc rows of the block:
-          for panel:                                                          (gemm_loops_cpu)
-            for tile of mr rows:                                              (gemm_tile_cpu)
+          for panel:                                                                   (below)
+            for tile of mr rows:                                                       (tile)
               acc[mr][nr] = 0, or partial sums of the pass before             registers
               for k in kc:  acc += broadcast A[mr, k] * B[k, nr];  prefetch the next panel
-              last pass: epilogue; else keep partial sums                     (epilogue_cpu)
+              last pass: epilogue; else keep partial sums                             (tile)
 
 With a dot-product instruction (VNNI, BF16), a group of k is one 32-bit element of A and of B.
 """
@@ -104,7 +104,7 @@ def operand_b(config: CpuGemmConfig) -> OperandB:
     return CopiedB(view, sizes.nr, sizes.kc, sizes.panels)
 
 
-# Loops of a GEMM on a CPU around a register tile (see gemm_cpu for the whole kernel).
+# Loops of a GEMM on a CPU around a register tile.
 #
 # A task makes some panels of columns of one block of rows. It passes over K in steps of kc, so that
 # a panel stays in the level-2 cache, and keeps partial sums between passes in a buffer of its own.

@@ -3,7 +3,7 @@
 tasks in parallel: (group, chunk of panels, block of rows), as if a group had all rows
   first, count = rows of the group, found among the offsets
   if the block begins before count:
-    the GEMM of the group's rows with its matrix          (gemm_loops_cpu)
+    the GEMM of the group's rows with its matrix                  (kernel)
     or behind the last group:  results of sums of zero
 """
 

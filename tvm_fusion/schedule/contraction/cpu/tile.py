@@ -2,7 +2,7 @@
 
     acc[mr][nr] = initial value, or the partial sums of the pass before
     for k of the pass:  acc += a[mr] * b[nr], or dot products of some k
-    the last pass:  epilogue (epilogue_cpu.py)
+    the last pass:  epilogue (below)
     others:         partial sums, of a task
 
 With offset bytes (VNNI of signed ones), initial values make up for the offset, by row.

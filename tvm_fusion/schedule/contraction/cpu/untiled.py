@@ -1,7 +1,7 @@
 """Untiled contraction on a CPU: depthwise convolutions, GEMV, and what has no columns.
 
     tasks in parallel: rows of results, or chunks of rows where rows are few
-      copy padded operands                                                        (task_copy_cpu)
+      copy padded operands                                                            (task_copy)
       columns contiguous:  acc[lanes] = 0; for k: acc += left * right, vectors of columns
       terms contiguous:    acc[lanes] = 0; for k by lanes: acc += ...; result = sum of lanes
       epilogue

@@ -1,19 +1,19 @@
 """Contractions on a GPU: skinny or tiled GEMM, DLight's schedules, or untiled sums.
 
-few rows:      skinny GEMM                                              (skinny_gemm_gpu)
+few rows:      skinny GEMM                                                (skinny/kernel)
 half types:    tiled GEMM on tensor cores
-                 mma.sync, small tiles, split-K, any operands            (tile_gemm_gpu)
+                 mma.sync, small tiles, split-K, any operands               (mma/kernel)
                    split-K without clusters: two kernels                 (split_k_workspace)
-                 wgmma on Hopper, operands that TMA copies               (wgmma_gemm_gpu)
+                 wgmma on Hopper, operands that TMA copies                 (wgmma/kernel)
                    windows of images and rectangles of pixels, too       (tma_window)
                    of two weights and one A, too                         (dual_gemm)
                  of either: rows in groups, each with a weight of its own (ragged_tiles)
 otherwise:     DLight's Matmul, GEMV or Reduction, the first that fits in one launch:
                  block tile of A and B in shared memory, barrier, register tile of acc;
                  its store of acc is replaced by the epilogue            (fuse_epilogue)
-symbolic M:    the same, with skinny GEMMs in front                       (dynamic_m_gpu)
-other parts of a concatenation with the result:  by idle threads  (concat_parts_gpu)
-none fits, or a column split of many rows without tensor cores:  untiled sums  (untiled_gpu)
+symbolic M:    the same, with skinny GEMMs in front                           (dynamic_m)
+other parts of a concatenation with the result:  by idle threads  (tile/concat_parts)
+none fits, or a column split of many rows without tensor cores:  untiled sums      (untiled)
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ class GpuContraction(Contraction):
         return made
 
     def kind(self, claim: Claim) -> Hashable:
-        """Let small GEMMs of any shapes be tried in one launch (grouped_gemm_template_gpu)."""
+        """Let small GEMMs of any shapes be tried in one launch (grouped_gemm_template.py)."""
         config: GpuContractionConfig = claim.details["config"]
         stage = config.contraction.stage
         is_static = all(constant(a.extent) is not None for a in stage.axes)

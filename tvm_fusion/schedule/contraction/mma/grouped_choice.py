@@ -1,6 +1,6 @@
 """Choice of the tiles of a grouped GEMM: those of which one launch takes the least estimated time.
 
-The model is that of a tiled GEMM (tile_gemm_model), with blocks of several shapes in one grid:
+The model is that of a tiled GEMM (model.py), with blocks of several shapes in one grid:
 
     tiles    launch + waves * the slowest block
     memory   launch + bytes of all products / what memory delivers

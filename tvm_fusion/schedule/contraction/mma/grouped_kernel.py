@@ -1,7 +1,7 @@
 """Grouped GEMM on tensor cores of a GPU: products of different operands in one launch.
 
     block in grid, those of product 0, then those of product 1, ..:
-      tile of that product: its operands, sizes and epilogue         (tile_gemm_gpu)
+      tile of that product: its operands, sizes and epilogue                (kernel)
     the last blocks: points of maps beside the products
 
 Blocks of all products have as many threads and, in clusters of one size, as many ranks of split-K;

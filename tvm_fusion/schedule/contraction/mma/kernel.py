@@ -3,8 +3,8 @@
     block (batch, tile of C, split-K rank) in grid:
       of ragged rows, which group the tile is of                      (ragged_tiles)
       main loop: acc of every thread, of all k                       registers
-        mma.sync, cp.async pipeline       (tile_mma_mainloop)
-      epilogue: acc through shared memory to results in vectors      (tile_epilogue)
+        mma.sync, cp.async pipeline                (mainloop)
+      epilogue: acc through shared memory to results in vectors  (tile/shared_epilogue)
 
 All shared memory is one buffer: pipeline stages first, sums on their way out behind them.
 """

@@ -1,7 +1,7 @@
 """The design space of a tiled GEMM with mma.sync: every configuration that fits the device.
 
 ``tile_gemm_config`` chooses the default by a model; ``tile_gemm_configs`` enumerates what a tuner
-may measure instead. Each is plain data; the kernel (tile_gemm_gpu) is made of any of them.
+may measure instead. Each is plain data; the kernel (kernel.py) is made of any of them.
 """
 
 from __future__ import annotations

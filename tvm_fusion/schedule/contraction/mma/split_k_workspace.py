@@ -1,11 +1,11 @@
 """Split-K without clusters: partial sums in global memory, added up by a second kernel.
 
 first kernel, block (tile of C, rank):
-  main loop: acc of every thread, over the rank's part of K          (tile_mma_mainloop)
+  main loop: acc of every thread, over the rank's part of K                   (mainloop)
   workspace[tile, rank, fragment, thread] = acc                      4 sums, 16 bytes a thread
 second kernel, block (tile of C):
   acc = workspace[tile, 0] + workspace[tile, 1] + ..                 ranks in their order
-  epilogue, as of one block that has all of K                        (tile_epilogue)
+  epilogue, as of one block that has all of K                 (tile/shared_epilogue)
 
 Fragments stay as registers hold them, so that neighbouring threads have neighbouring vectors, and
 the epilogue need not know. Sums are the same in every run: no atomic operation orders them.

@@ -1,7 +1,7 @@
 """What unaligned rows add to a tiled GEMM's time, and the tiles to consider for them.
 
 Tiles of rows that are not aligned are copied in small pieces, or go through registers as shifted
-words (tile_operand.py); more splits and other tiles can be faster then (1980x92x2410: 39.0 us with
+words (tile/operand.py); more splits and other tiles can be faster then (1980x92x2410: 39.0 us with
 tiles of 64x128x128, 15.4 with 64x64x32).
 """
 

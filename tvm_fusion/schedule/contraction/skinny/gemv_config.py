@@ -1,6 +1,6 @@
 """Configuration of a skinny GEMM on a GPU: few rows of A, each vector of B is read once.
 
-C[m, n] = sum over k of A[m, k] * B[k, n]        M * parts <= gemv_choice.MAX_ACCUMULATORS
+C[m, n] = sum over k of A[m, k] * B[k, n]        M * parts <= gemv_default.MAX_ACCUMULATORS
 grid    batch * ceil(N / block_n)
 block   threads_n tiles of tile_n columns times slices_k slices of K
 """

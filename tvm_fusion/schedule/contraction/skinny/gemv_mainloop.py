@@ -1,9 +1,9 @@
 """Main loop of a skinny GEMM on CUDA cores, for all threads of a block.
 
-norm prologue:   A[m, k] = normalized rows in shared memory, barrier             (norm_rows_gpu)
+norm prologue:   A[m, k] = normalized rows in shared memory, barrier                 (norm_rows)
 thread (k_slice, n_tile):
 acc[m, parts, tile_n] = 0                                                      registers
-one row:       cp.async pipeline of B through shared memory                    (gemv_cp_async)
+one row:       cp.async pipeline of B through shared memory                            (below)
 otherwise:     for k_tile in k_slice :: slices_k, `stages` tiles at a time:
 load stages tiles of B and of A as vectors        global -> registers
 acc += A * B                                                  (gemv_tile)

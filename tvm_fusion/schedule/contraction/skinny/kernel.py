@@ -3,7 +3,7 @@
     block (batch, block_n columns) in grid, all K:
       main loop: acc of every thread, of its slice of K                  registers
         on CUDA cores     (gemv_mainloop)        slice: a thread
-        on tensor cores   (skinny_mma_mainloop)  slice: a warp
+        on tensor cores   (mma_mainloop)  slice: a warp
       for rows_per_pass rows of m:
         partials[k_slice, row, part, n] = acc                            shared, barrier
         if slices_k >= TWO_STEPS:

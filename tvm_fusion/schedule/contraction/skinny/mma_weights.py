@@ -109,7 +109,7 @@ def _variables(vector: VectorLoad) -> set[ir.Var]:
 
 # Group-wise dequantization on tensor cores: sums of a group of integers, scaled afterwards.
 #
-# Weights are f16x2 with a bias, w = bias + q / scale (see dequantize_f16x2). Per group of k:
+# Weights are f16x2 with a bias, w = bias + q / scale (see dequantize/f16x2). Per group of k:
 # bias_sums = mma(-bias, A) once for all columns with the same bias group = bias_sums + mma(w, A) =
 # sum of A * q / scale acc += scale * group scale * group float32
 class GroupAccumulators:

@@ -1,7 +1,7 @@
 """The design space of a skinny GEMM on a GPU: every configuration that fits the device.
 
 ``skinny_gemm_config`` chooses the default by rules; ``skinny_configs`` enumerates what a tuner may
-measure instead. Each is plain data; the kernel (skinny_gemm_gpu) is made of any of them.
+measure instead. Each is plain data; the kernel (kernel.py) is made of any of them.
 """
 
 from __future__ import annotations

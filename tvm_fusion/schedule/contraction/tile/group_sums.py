@@ -5,7 +5,7 @@
     first lane:    store outputs of the group                                   global
 
 Four lanes have a group's columns behind the products of wgmma (direct_epilogue), eight where sums
-went through shared memory (tile_epilogue). They have one row, so that all or none of them exist.
+went through shared memory (shared_epilogue). They have one row, so that all or none of them exist.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     the same, rows of 8 or 4 bytes:   two or four cp.async for a chunk
     the same, halves of any address:  loads of aligned words, shifted, one store
     computed (prologue, dequantized): vector loads, a chunk in registers, one store; int4 and int8
-                                      by pairs (dequantize_chunk)
+                                      by pairs (dequantize/chunk)
     computed and unaligned, padded:   element loads under conditions, one store
 
 Terms beyond K are zero. Rows beyond M or N, whose sums are not stored, are zero or repeat the last

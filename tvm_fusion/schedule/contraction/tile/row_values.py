@@ -1,6 +1,6 @@
 """Row values in registers: sums over few elements of each row that a thread stores results of.
 
-for row of the thread's (direct_epilogue), or of its vector (tile_epilogue):
+for row of the thread's (direct_epilogue), or of its vector (shared_epilogue):
   load what the sums add up, in vectors                               global
   for each sum:  sum = term + term + ..
   values[row] = what results read of the sums

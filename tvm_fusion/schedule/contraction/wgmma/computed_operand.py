@@ -2,7 +2,7 @@
 
     thread of the producer, for its chunks of a stage:
       registers = what the chunk of the next stage is computed of       global, 16 bytes or fewer
-      chunk = values of the registers loaded before                     (dequantize_chunk)
+      chunk = values of the registers loaded before                     (dequantize/chunk)
       stage[row, c ^ row % 8] = chunk            16 bytes               shared, as TMA writes them
 
 Each element of B is computed once for each tile of C, not for each warp that multiplies it.

@@ -5,11 +5,11 @@ barriers full[stage], empty[stage]                                shared
 of ragged rows, a table of groups and their tiles                 (ragged_tiles)
 warpgroup 0, the producer:     copies tiles, its idle warps other parts of a concatenation
 (or two that compute B)
-the other warpgroups:          multiply, and store results         (wgmma_roles)
+the other warpgroups:          multiply, and store results               (roles)
 
 split-K: block (tile of C, rank) of clusters of split_k blocks, each with a part of K:
 the same roles, up to the sums
-epilogue: acc of all ranks through shared memory to results       (tile_epilogue)
+epilogue: acc of all ranks through shared memory to results  (tile/shared_epilogue)
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     producer, while other warps may store parts of a concatenation:
       for tile = block, block + grid, ..:  for k_tile:
-        wait(empty[stage]); copy A and B; they arrive at full[stage]    (wgmma_producer)
+        wait(empty[stage]); copy A and B; they arrive at full[stage]             (below)
     consumers, of block_m / consumers rows each, or of every other tile:
       for tile:
         load what the first results read, or behind the last k_tile

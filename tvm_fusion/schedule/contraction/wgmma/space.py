@@ -1,9 +1,9 @@
 """Configurations of a Hopper GEMM: the design space, and the default that the model chooses.
 
 block tiles * blocks of a multiprocessor * split-K; stages take what shared memory there is
-default     of the tiles in TILES, the one that wgmma_model.py estimates to be the fastest
+default     of the tiles in TILES, the one that ``model.py`` estimates to be the fastest
 
-It is taken if it is faster than what tile_gemm_model.py estimates for ``mma.sync``, which has
+It is taken if it is faster than what ``mma/model.py`` estimates for ``mma.sync``, which has
 smaller tiles.
 
 Not in the space: stream-K. By the model, last rounds that all multiprocessors shared would save at

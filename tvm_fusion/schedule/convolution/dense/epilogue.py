@@ -5,7 +5,7 @@ the last channels, of fewer than a vector: from a copy of the tile, by powers of
 results of other layouts (NCHW, shuffled channels), from a copy of the tile:
   for pixel:  for vector of channels:  stored = result(acc)      where its operands are vectors
   for channel:  for pixel:  result = stored                      where a channel goes is known once
-  or stored = rows of pixels, which are transposed                              (row_stores_cpu)
+  or stored = rows of pixels, which are transposed                                  (row_stores)
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ConvEpilogue:
         ranges : Ranges
             Of their variables.
         rows_of : callable
-            Gives the rows of pixels that a result is gathered in, if it is (row_stores_cpu).
+            Gives the rows of pixels that a result is gathered in, if it is (row_stores.py).
 
         Returns
         -------

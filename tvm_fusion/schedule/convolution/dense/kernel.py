@@ -1,12 +1,12 @@
 """Direct convolution on a CPU: register tiles of pixels by vectors of output channels.
 
   tasks in parallel: (image, band of rows of pixels, chunk of tiles of channels)
-    copy lines of the image with their padding, unless they are read in place        (image_cpu)
+    copy lines of the image with their padding, unless they are read in place       (image_copy)
     for tile of channels:                                     its weight stays in a near cache
-      for tile of height * width pixels:                                        (dense_tile_cpu)
-      store rows of results whose channels are strided                          (row_stores_cpu)
+      for tile of height * width pixels:                                                  (tile)
+      store rows of results whose channels are strided                              (row_stores)
 
-The weight is packed at compile time in the order of these loops (weight_cpu).
+The weight is packed at compile time in the order of these loops (weight.py).
 """
 
 from __future__ import annotations

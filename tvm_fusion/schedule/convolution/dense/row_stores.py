@@ -1,6 +1,6 @@
 """Results whose channels are strided, as in NCHW, stored by whole rows of pixels.
 
-for tile of a row of tiles:  rows[row][column of the image][channel] = values       (epilogue_cpu)
+for tile of a row of tiles:  rows[row][column of the image][channel] = values           (epilogue)
 for row of pixels:  for square of channels by columns:  result = transposed(rows)   by shuffles
 the last channels, of fewer than a vector:              result = rows[row][column]  by elements
 

@@ -7,7 +7,7 @@
     for window, channel c of the block:
       prefetch weight of the next tile of channels[c, window, a vector]            where it is far
       acc += broadcast image[pixel + window, c] * weight[c, window, vectors]
-  results of the tile                                                              (epilogue_cpu)
+  results of the tile                                                                  (epilogue)
 
 Of a grouped convolution, the channels are a band; where it does not begin and end with a block, the
 loop over its channels is the outer one.

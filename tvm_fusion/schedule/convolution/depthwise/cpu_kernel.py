@@ -6,7 +6,7 @@
       for row of the window that is inside of the image:
         for column of the window, pixel:                                         unrolled
           acc[pixel] += image[pixel + window] * weight[window]
-      results of the tile                                                        (epilogue_cpu)
+      results of the tile                                                      (dense/epilogue)
 
 Nothing is copied: taps in the padding are left out, of rows by the bounds of a loop, of columns at
 compile time, for which the tiles at the borders have code of their own.

@@ -1,14 +1,14 @@
 """Winograd convolution on a CPU: products of transformed tiles, by register tiles.
 
   tasks in parallel: (image, chunk of tiles of channels, tiles of m x m pixels)
-    V[f][c][tiles] = B^T d B                                                 (winograd_image_cpu)
+    V[f][c][tiles] = B^T d B                                                              (image)
     for tile of channels:
       for f of the (m + 2)^2 places:  for register tile of tiles:
         acc[tiles][vectors] += broadcast V[f][c][tile] * U[f][c][vectors]           over c
         P[f][tiles][vectors] = acc
-      for vector, tile:  results of A^T P A                                (winograd_results_cpu)
+      for vector, tile:  results of A^T P A                                             (results)
 
-The weight U = G w G^T is transformed at compile time (winograd_weight_cpu).
+The weight U = G w G^T is transformed at compile time (transforms.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 for vector of channels:  for tile of the task:
   for column:  t[:][column] = A^T P[:, column][tile]
   for row:     acc[row][:] = A^T t[row][:]                                          registers
-  results of acc, as many rows and columns as the image has           (epilogue_cpu)
+  results of acc, as many rows and columns as the image has         (dense/epilogue)
 """
 
 from __future__ import annotations

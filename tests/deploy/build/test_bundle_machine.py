@@ -1,0 +1,49 @@
+"""Bundles and loads of libraries for CPUs of another family."""
+
+import shutil
+
+import pytest
+from tiny_models import dense
+
+import tvm_fusion
+from tvm_fusion.deploy.build import bundle
+from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.device import elf
+from tvm_fusion.device.probe import machine
+from tvm_fusion.errors import UserError
+
+CODES = {"x86_64": 62, "aarch64": 183}
+OTHER = next(name for name in CODES if name != machine())
+
+
+@pytest.fixture
+def foreign_folder(dense_copy, monkeypatch):
+    """An artifact as another family's machine would have made it; its hashes are not looked at."""
+    library = dense_copy / manifest.LIBRARY
+    content = bytearray(library.read_bytes())
+    content[18:20] = CODES[OTHER].to_bytes(2, "little")
+    library.write_bytes(content)
+    monkeypatch.setattr(manifest, "verify", lambda *_: None)
+    return dense_copy
+
+
+def test_reads_the_family(dense_folder, foreign_folder, tmp_path):
+    assert elf.machine_of(dense_folder / manifest.LIBRARY) == machine()
+    assert elf.machine_of(foreign_folder / manifest.LIBRARY) == OTHER
+    (tmp_path / "text").write_text("no library")
+    assert elf.machine_of(tmp_path / "text") is None
+
+
+def test_refuses_to_bundle_another_family(foreign_folder, tmp_path):
+    """What would come out is a runner of this machine's beside a model that it cannot load."""
+    with pytest.raises(UserError, match=f"is for {OTHER}, .* copy it to a machine that is {OTHER}"):
+        bundle.bundle(foreign_folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("aarch64-linux-gnu-g++") is None, reason="no cross compiler here")
+def test_refuses_what_was_compiled_for_another_family(tmp_path):
+    artifact = tvm_fusion.compile(dense(), "cpu:neoverse-n1", dims={"batch": 2})
+    with pytest.raises(UserError, match="is for aarch64"):
+        bundle.bundle(artifact.export(tmp_path / "model"), tmp_path / "out")

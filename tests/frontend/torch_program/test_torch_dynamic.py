@@ -1,0 +1,84 @@
+"""Extents that depend on values: read when the model runs, for each call anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tvm_fusion  # noqa: E402
+from tests.frontend.torch_functions import Function  # noqa: E402
+
+pad = torch.nn.functional.pad
+
+pytestmark = pytest.mark.torch
+
+
+def filled(x, i):
+    count = i.max().item()
+    torch._check(count >= 0)
+    return torch.full((count, 4), 2.0) + x[:1]
+
+
+def with_loops(x, i):
+    """Sum over the edges that a mask selects and a loop at each node."""
+    nodes = torch.cat([i[i > 1], torch.arange(5)])
+    weights = torch.ones((nodes.shape[0],))
+    degrees = weights.new_zeros((5,)).scatter_add_(0, nodes, weights)
+    edges = (degrees.rsqrt()[nodes] * weights).view(-1, 1) * x.index_select(0, nodes)
+    rows = nodes.view(-1, 1).expand_as(edges)
+    return torch.zeros(5, 4).scatter_add_(0, rows, edges)
+
+
+FUNCTIONS = {
+    "nonzero": lambda x, i: torch.nonzero(x > 0),
+    "selected": lambda x, i: x[x > 0] * 2,
+    "rows": lambda x, i: x[i > 1].sum(1) + 1,
+    "unique": lambda x, i: torch.unique(i, return_inverse=True, return_counts=True),
+    "runs": lambda x, i: torch.unique_consecutive(i, return_inverse=True, return_counts=True),
+    "bincount": lambda x, i: torch.bincount(i, minlength=2),
+    "repeated": lambda x, i: torch.repeat_interleave(x, i, 0),
+    "extent": filled,
+    "loops": with_loops,
+    "number": lambda x, i: x * x.sum().item(),
+}
+PADDED = {
+    "up to": lambda x: pad(x, (0, 0, 0, 48 - x.shape[0])),
+    "to a multiple": lambda x: pad(x, (0, 0, 0, -x.shape[0] % 4)) * 100,
+    "half before": lambda x: pad(x, (0, 1, x.shape[0] // 2, 0), value=2.0),
+    "cut or padded": lambda x: pad(x > 0, (0, 0, 0, 20 - x.shape[0]), value=True),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_extents_that_depend_on_values(tmp_path, name):
+    module = Function(FUNCTIONS[name])
+    program = torch.export.export(module, (torch.randn(5, 4), torch.tensor([3, 1, 1, 0, 4])))
+    tvm_fusion.compile(program, "cpu").export(tmp_path / "a")
+    executable = tvm_fusion.load(tmp_path / "a")
+    names = [spec.name for spec in executable.signatures["main"].inputs]
+    for numbers in ([3, 1, 1, 0, 4], [2, 2, 2, 0, 0], [1, 1, 1, 1, 1]):
+        arguments = torch.randn(5, 4), torch.tensor(numbers)
+        expected = module(*arguments)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        given = dict(zip(program.graph_signature.user_inputs, arguments, strict=True))
+        results = executable.run({n: given[n].numpy() for n in names}).values()
+        for result, wanted in zip(results, expected, strict=True):
+            np.testing.assert_allclose(result, wanted.numpy(), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_by_widths_that_depend_on_extents(tmp_path, name):
+    module, rows = Function(PADDED[name]), torch.export.Dim("N", min=4, max=40)
+    program = torch.export.export(
+        module, (torch.randn(10, 6),), dynamic_shapes=(({0: rows},),), strict=False
+    )
+    ranges = {"N": tvm_fusion.DimRange(4, 40)}
+    tvm_fusion.compile(program, "cpu", dims=ranges).export(tmp_path / "a")
+    executable = tvm_fusion.load(tmp_path / "a")
+    (given,) = (spec.name for spec in executable.signatures["main"].inputs)
+    for length in (4, 7, 20, 40):
+        x = torch.randn(length, 6)
+        (result,) = executable.run({given: x.numpy()}).values()
+        np.testing.assert_array_equal(result, module(x).numpy())

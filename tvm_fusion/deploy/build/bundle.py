@@ -1,0 +1,141 @@
+"""A folder that runs an artifact without Python: the runner in C++, TVM's runtime, the artifact.
+
+The sources of the runner are in ``cpp``; CMake builds them against the headers and libraries of the
+installed apache-tvm and apache-tvm-ffi packages. What is copied needs of the other machine a C
+library at least as new as here, and for CUDA a driver.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from ..._tvm.cuda import find_cuda_file
+from ...device.elf import machine_of
+from ...device.probe import machine
+from ...errors import UserError
+from ..runtime import manifest
+from .artifact import check_writable, temporary_beside
+
+RUNNER, MODEL = "tvm_fusion_run", "model"
+SOURCES = Path(__file__).parent / "cpp"
+
+
+def bundle(artifact: Path, folder: Path) -> Path:
+    """Build the runner and put it beside a copy of an artifact.
+
+    Parameters
+    ----------
+    artifact : Path
+        What `tvm-fusion compile` wrote.
+    folder : Path
+        A folder that does not exist yet, or is empty. It appears as a whole or not at all.
+
+    Returns
+    -------
+    Path
+        The folder: ``tvm_fusion_run``, ``lib``, ``model``.
+
+    Raises
+    ------
+    UserError
+        For no artifact or a changed one, one for CPUs of another family than this machine's, a
+        folder that has something in it, a machine without CMake and a C++ compiler, or without
+        CUDA's runtime library for an artifact that needs it.
+    """
+    found = manifest.read(artifact)
+    manifest.verify(artifact, found)
+    _check_machine(artifact)
+    target = folder.resolve()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{str(folder)!r} exists", "a new folder", "name another one")
+    check_writable(target.parent)
+    if own := found.get("packed_functions"):
+        raise UserError(
+            f"the artifact calls the packed function {own[0]!r}, which the runner does not have",
+            "an artifact that needs TVM's runtime libraries alone",
+            "load it in a program that registers the function",
+        )
+    settings = _settings(found)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = temporary_beside(target)
+    try:
+        build_runner(staging, settings)
+        shutil.copytree(artifact, staging / MODEL)
+        if target.exists():
+            target.rmdir()
+        staging.rename(target)
+    except OSError as error:
+        raise UserError(f"cannot write {str(folder)!r} ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+def build_runner(folder: Path, settings: dict[str, str] | None = None) -> None:
+    """Build the runner and install it, with the libraries that it needs, into a folder.
+
+    Raises
+    ------
+    UserError
+        With the last line of CMake's complaint.
+    """
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        raise UserError(
+            "there is no cmake", "CMake 3.18 and a C++17 compiler", "install cmake and g++"
+        )
+    defined = [
+        f"-D{k}={v}" for k, v in {"Python_EXECUTABLE": sys.executable, **(settings or {})}.items()
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        _call(cmake, "-S", str(SOURCES), "-B", scratch, *defined)
+        _call(cmake, "--build", scratch, "--parallel")
+        _call(cmake, "--install", scratch, "--prefix", str(folder))
+
+
+def _check_machine(artifact: Path) -> None:
+    """Refuse an artifact whose host code is not this machine's: TVM's libraries here are.
+
+    A cross compiler would make the runner, and not the runtime that it needs beside it.
+    """
+    made_for, here = machine_of(artifact / manifest.LIBRARY), machine()
+    if made_for is not None and made_for != here:
+        raise UserError(
+            f"artifact {str(artifact)!r} is for {made_for}, and the runtime libraries of TVM that "
+            f"are installed here for {here}",
+            f"an artifact for {here}",
+            f"copy it to a machine that is {made_for}, and bundle it there",
+        )
+
+
+def _settings(found: dict) -> dict[str, str]:
+    """Tell CMake what the target needs beside TVM's runtime."""
+    kind = found["target"]["kind"]
+    if kind == "llvm":
+        return {}
+    if kind != "cuda":
+        raise UserError(f"the artifact is for {kind}", "one for a CPU or CUDA", None)
+    cudart = find_cuda_file("lib/libcudart.so.13")
+    if cudart is None:
+        raise UserError(
+            "CUDA's runtime library is not installed",
+            "libcudart.so.13",
+            "run `pip install 'tvm_fusion[cuda]'`",
+        )
+    return {"CUDART": str(cudart)}
+
+
+def _call(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if "rror" in line] or lines or ["no message"]
+        raise UserError(
+            f"the runner cannot be built ({errors[0]})",
+            "CMake 3.18 and a C++17 compiler",
+            "install cmake and g++",
+        )

@@ -1,0 +1,154 @@
+"""From scheduled functions to modules lowered for one architecture each: weights out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import tvm
+from tvm.ir import GenericConst
+from tvm.target import Target
+
+from ...core.weight_names import Packing, WeightNames
+from ...device import TargetSpec
+from ...signature import DimRange
+from ..memory.destinations import add_destinations, destinations
+from .lower import LowerToVM
+from ..memory.weights import MIN_BYTES, lift_constants
+from ..cuda_graph.weights_tuple import MAY_PASS_TUPLE, passes_tuple
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A module that is lowered for one architecture, and what the manifest tells of it.
+
+    Attributes
+    ----------
+    mod : tvm.IRModule
+        What TVM makes bytecode and machine code of.
+    weights : dict of str to numpy.ndarray
+        By name, for all functions.
+    weight_names : dict of str to list of str
+        By function, the weights in the order in which they follow its inputs.
+    packings : dict of str to Packing
+        By name, of weights that are packed.
+    target : Target
+        With the one architecture.
+    extents : dict of str to int
+        Of symbolic dimensions, at which kernels are counted.
+    destinations : dict of str to list of int
+        By function, the results that its form with destinations takes as parameters.
+    passes_tuple : dict of str to bool
+        By function, whether it takes its weights as one tuple.
+    """
+
+    mod: tvm.IRModule
+    weights: dict[str, np.ndarray]
+    weight_names: dict[str, list[str]]
+    packings: dict[str, Packing]
+    target: Target
+    extents: dict[str, int]
+    destinations: dict[str, list[int]]
+    passes_tuple: dict[str, bool] = field(default_factory=dict)
+
+
+def prepare(
+    mod: tvm.IRModule,
+    spec: TargetSpec,
+    functions: list[str],
+    dims: Mapping[str, DimRange],
+    model_names: WeightNames,
+) -> Prepared:
+    """Lower a module whose functions are scheduled; runs under the target and its toolchain.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        ``call_tir`` on scheduled PrimFuncs.
+    spec : TargetSpec
+        What for: one architecture.
+    functions : list of str
+        The public functions.
+    dims : mapping of str to DimRange
+        Ranges of symbolic dimensions; counts are taken at the upper ends.
+    model_names : WeightNames
+        Of constants, with how they were packed.
+
+    Returns
+    -------
+    Prepared
+    """
+    lifted = lift_constants(mod, MIN_BYTES)
+    lowered = add_destinations(_may_pass_tuple(lifted.mod, functions), functions)
+    lowered = tvm.ir.transform.Sequential([LowerToVM()])(lowered)
+    passed = {name: destinations(lowered, name) for name in functions}
+    tuples = {name: passes_tuple(lowered, name) for name in functions}
+    weights, weight_names = _name_weights(lifted.weights, model_names.of(mod))
+    packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
+    extents = {name: dim.high for name, dim in dims.items()}
+    return Prepared(
+        lowered, weights, weight_names, packings, spec.tvm_target(), extents, passed, tuples
+    )
+
+
+def _may_pass_tuple(mod: tvm.IRModule, functions: list[str]) -> tvm.IRModule:
+    """Say of functions that who calls them reads from the manifest how weights are passed."""
+    mod = mod.clone()
+    for name in functions:
+        mod.update_func(mod.get_global_var(name), mod[name].with_attr(MAY_PASS_TUPLE, True))
+    return mod
+
+
+def _name_weights(
+    lifted: Mapping[str, list[GenericConst]], model_names: Mapping[GenericConst, str]
+) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """Give each lifted constant its name in the model; duplicates of a name get a number.
+
+    Namesakes of equal data in different functions are one weight, stored once.
+    """
+    weights: dict[str, np.ndarray] = {}
+    order: dict[str, list[str]] = {}
+    for function, constants in lifted.items():
+        names: list[str] = []
+        for constant in constants:
+            array, base = _view(constant.value), model_names.get(constant, "constant")
+            numbered = (f"{base}#{number}" for number in itertools.count(2))
+            for name in itertools.chain([base], numbered):
+                shared = name not in names and same_bits(weights.get(name), array)
+                if shared or name not in weights:
+                    break
+            weights.setdefault(name, array)
+            names.append(name)
+        order[function] = names
+    return weights, order
+
+
+def _view(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    """Give a constant's elements as an array, without a copy where numpy has their type."""
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError):  # bfloat16
+        return tensor.numpy()
+
+
+def _packings(
+    lifted: Mapping[str, list[GenericConst]],
+    names: Mapping[str, list[str]],
+    packings: Mapping[GenericConst, Packing],
+) -> dict[str, Packing]:
+    """Tell which named weights are packed, and how."""
+    return {
+        name: packings[constant]
+        for function, constants in lifted.items()
+        for constant, name in zip(constants, names[function], strict=True)
+        if constant in packings
+    }
+
+
+def same_bits(one: np.ndarray | None, other: np.ndarray) -> bool:
+    """Whether two arrays are stored alike: NaN equals itself, -0 does not equal 0."""
+    if one is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    return np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))

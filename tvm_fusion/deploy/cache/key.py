@@ -1,0 +1,111 @@
+"""What an artifact depends on, as one name: model, target, options, versions."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from dataclasses import fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ...config import FusionConfig
+from ...device import TargetSpec
+from ...errors import UserError
+from ...frontend.onnx_model.file import load
+
+_PACKAGES = ("tvm_fusion", "apache-tvm", "apache-tvm-ffi")
+_RECORDS = "TVM_FUSION_RECORDS"
+# Read by stages and tools; none of the others changes what is made.
+_VARIABLES = ("TVM_CUDA_COMPILE_MODE", "TVM_CUDA_NVCC_NO_FAST_MATH", "CC", "CXX")
+
+
+def cache_key(model: Any, spec: TargetSpec, config: FusionConfig) -> str:
+    """Name what is compiled.
+
+    Parameters
+    ----------
+    model : str, os.PathLike or onnx.ModelProto
+        An ONNX model; weights in files beside it count.
+    spec : TargetSpec
+        With the features of its devices.
+    config : FusionConfig
+        All its options count; of ``db``, the file's content.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Raises
+    ------
+    UserError
+        For what has no bytes to be known by, and options that measure or write.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        model = load(model)
+    if not isinstance(model, onnx.ModelProto):
+        raise UserError(
+            f"a model of type {type(model).__name__} has no cache",
+            "an ONNX file or ModelProto",
+            "leave cache out, and keep what Artifact.export writes",
+        )
+    for name in ("profile", "dump"):
+        if getattr(config, name) is not None:
+            raise UserError(f"cache with the option {name}", "one of them", "leave cache out")
+    digest = hashlib.sha256()
+    _add_model(digest, model)
+    _add(digest, repr(spec).encode())
+    for field in fields(FusionConfig):
+        _add(digest, field.name.encode(), *_of(getattr(config, field.name)))
+    records = config.db or os.environ.get(_RECORDS)
+    _add(digest, Path(records).read_bytes() if records and Path(records).is_file() else b"")
+    _add(digest, *(f"{name} {version(name)}".encode() for name in _PACKAGES), _sources())
+    _add(digest, *(os.environ.get(name, "").encode() for name in _VARIABLES))
+    return digest.hexdigest()
+
+
+def _add(digest: Any, *parts: bytes) -> None:
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+
+
+def _add_model(digest: Any, model: onnx.ModelProto) -> None:
+    """Add a model's bytes; of one beyond protobuf's two gigabytes, those of its tensors apart."""
+    try:
+        _add(digest, model.SerializeToString(deterministic=True))
+        return
+    except (ValueError, RuntimeError) as error:  # protobuf's own, and of its two implementations
+        if model.ByteSize() < 2**31 - 1:
+            raise UserError(f"the model cannot be written ({error})") from error
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    for tensor in rest.graph.initializer:
+        _add(digest, tensor.SerializeToString(deterministic=True))
+        tensor.ClearField("raw_data")
+    _add(digest, rest.SerializeToString(deterministic=True))
+
+
+def _of(value: Any) -> list[bytes]:
+    """Write an option; mappings and sets in any order are the same."""
+    if isinstance(value, dict):
+        return [part for key in sorted(value) for part in (key.encode(), *_of(value[key]))]
+    if isinstance(value, np.ndarray):
+        return [f"{value.dtype.str}{value.shape}".encode(), np.ascontiguousarray(value).tobytes()]
+    return [repr(value).encode()]
+
+
+@functools.cache
+def _sources() -> bytes:
+    """Tell this package's sources from others of the same version, as of a checkout."""
+    root = Path(__file__).parents[2]
+    found = sorted(
+        (str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns)
+        for path in root.rglob("*.py")
+    )
+    return hashlib.sha256(repr(found).encode()).digest()

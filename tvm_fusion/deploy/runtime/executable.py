@@ -1,0 +1,226 @@
+"""A loaded model, called with arrays by name."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import tvm_ffi
+
+from ..._tvm.fork import has_run_kernels
+from ...errors import UserError
+from .function import Function
+from .signature_json import dims_from_json, signature_from_json
+from .tensors import ALIGNMENT
+from .thread_team import join_team
+
+_POOLED_ALLOCATOR = 2  # TVM's AllocatorType
+
+
+class Library:
+    """A model's code, open for as long as something refers to it.
+
+    Parameters
+    ----------
+    module : tvm_ffi.Module
+        TVM's object, which weak references do not take.
+
+    Attributes
+    ----------
+    has_team : bool
+        Whether its kernels run on the process's team of threads, and not on TVM's pools.
+    """
+
+    def __init__(self, module: tvm_ffi.Module) -> None:
+        self.module = module
+        self.has_team = join_team(module)
+
+
+def release_pools() -> None:
+    """Give memory back that TVM keeps of freed tensors, for others of the very same size.
+
+    Its pools are the process's and not a model's: with every size that any model ever used they
+    grow.
+    """
+    clear = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear", allow_missing=True)
+    if clear is not None:
+        clear()
+
+
+class Executable:
+    """A loaded model; made by :func:`tvm_fusion.load`.
+
+    Calls may come from several threads: each has a virtual machine of its own over shared weights.
+
+    Attributes
+    ----------
+    manifest : dict
+        What :mod:`tvm_fusion.deploy.runtime.manifest` documents, as of the present
+        device's architecture.
+    signatures : dict of str to Signature
+        By function.
+    dims : dict of str to DimRange
+        Ranges of symbolic dimensions.
+    """
+
+    def __init__(
+        self,
+        found: dict[str, Any],
+        library: Library,
+        device: tvm_ffi.Device,
+        weights: Mapping[str, tvm_ffi.Tensor],
+    ):
+        self.manifest = found
+        self._device = device
+        self.dims = dims_from_json(found["dims"])
+        self.signatures = {
+            name: signature_from_json(entry) for name, entry in found["functions"].items()
+        }
+        self._machines = Machines(library, device, found["suffix"])
+        self._weights = {
+            name: [weights[weight] for weight in entry["weights"]]
+            for name, entry in found["functions"].items()
+        }
+        self._functions = {
+            name: Function(
+                name,
+                signature,
+                self.dims,
+                device,
+                self._weights[name],
+                self._machines.callee,
+                in_place=found["functions"][name].get("in_place", {}),
+                destinations=found["functions"][name].get("destinations", ()),
+                alignment=_alignment(found, device),
+                weights_as_tuple=found["functions"][name].get("weights_as_tuple", False),
+            )
+            for name, signature in self.signatures.items()
+        }
+
+    def __repr__(self) -> str:
+        source, target = self.manifest["source"], self.manifest["target"]["text"]
+        inputs = {name: [s.name for s in sig.inputs] for name, sig in self.signatures.items()}
+        return f"<Executable of {source} for {target}, inputs {inputs}>"
+
+    def __call__(
+        self, /, *positional: Any, out: Mapping[str, Any] | None = None, **inputs: Any
+    ) -> dict[str, Any]:
+        """Run ``main``; see :meth:`run` for names that cannot be written as keywords.
+
+        Parameters
+        ----------
+        out : mapping of str to array, optional
+            Results are written into these arrays, by output name.
+        **inputs : array
+            numpy arrays or anything with ``__dlpack__``, by the names in the model.
+
+        Returns
+        -------
+        dict of str to array
+            By output name: numpy arrays, or ``tvm_ffi.Tensor`` (DLPack) for a model on a GPU; where
+            ``out`` names the output, the array that it gave.
+
+        Raises
+        ------
+        UserError
+            For a wrong or missing name, a wrong shape or dtype.
+        """
+        return self._function("main")(*positional, out=out, **inputs)
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        function: str = "main",
+        out: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Run any function of the model; parameters as in :meth:`__call__`."""
+        return self._function(function).run(inputs, out=out)
+
+    def bind(self, inputs: Mapping[str, Any], *, function: str = "main") -> Function:
+        """Fix some inputs of a function, such as caches: they are checked and converted once.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array
+            What the device can read in place stays the caller's memory, and what is written to it
+            later is seen; the rest is copied now.
+        function : str
+            Whose inputs.
+
+        Returns
+        -------
+        Function
+            Called with the other inputs, as this object is.
+
+        Raises
+        ------
+        UserError
+            For a name that the function does not have, a wrong shape or dtype.
+        """
+        return self._function(function).bind(inputs)
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished everything that was launched."""
+        if self._device.type != "cpu":
+            tvm_ffi.get_global_func("runtime.Device_StreamSync")(self._device, 0)
+
+    def _function(self, name: str) -> Function:
+        if name not in self._functions:
+            known = ", ".join(map(repr, self.signatures))
+            raise UserError(f"the model has no function {name!r}", f"one of {known}")
+        return self._functions[name]
+
+
+class Machines:
+    """A virtual machine for each thread that calls.
+
+    Knows nothing of the model's functions that use it, so that a model goes, with its mapped
+    weights, when its last user goes and not when the garbage collector looks for cycles.
+
+    Parameters
+    ----------
+    library : Library
+        The model's code.
+    device : tvm_ffi.Device
+        Where kernels run.
+    suffix : str
+        Behind the names of the library's functions.
+    """
+
+    def __init__(self, library: Library, device: tvm_ffi.Device, suffix: str) -> None:
+        self._library, self._device, self._suffix = library, device, suffix
+        self._local = threading.local()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.__dict__.pop("_local", None)  # the virtual machines, with their tensors
+            release_pools()
+
+    def callee(self, name: str) -> Any:
+        """Find a function of this thread's virtual machine."""
+        callees = getattr(self._local, "callees", None)
+        if callees is None:
+            callees = self._local.callees = {}
+            if not self._library.has_team:
+                has_run_kernels()
+            self._local.machine = self._machine()
+        if name not in callees:
+            callees[name] = self._local.machine[name + self._suffix]
+        return callees[name]
+
+    def _machine(self) -> Any:
+        machine = self._library.module["vm_load_executable"]()
+        cpu = tvm_ffi.device("cpu", 0)
+        places = [self._device] if self._device == cpu else [self._device, cpu]
+        setup = [n for d in places for n in (d.dlpack_device_type(), d.index, _POOLED_ALLOCATOR)]
+        machine["vm_initialization"](*setup)
+        return machine
+
+
+def _alignment(found: Mapping[str, Any], device: tvm_ffi.Device) -> int | None:
+    """Give the bytes that inputs have to be aligned to; ``None`` for those of an element."""
+    is_any = device.type == "cpu" and found.get("alignment") == "element"
+    return None if is_any else ALIGNMENT

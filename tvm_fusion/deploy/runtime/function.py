@@ -1,0 +1,226 @@
+"""One function of a loaded model, with some of its inputs fixed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm_ffi
+
+from ...errors import UserError
+from ...signature import DimRange, Signature
+from . import arguments
+from .direct import DeviceInputs, DirectInputs, DirectResults, readers
+from .manifest import INTO
+from .results import leaves, own, write_out
+from .tensors import (
+    ALIGNMENT,
+    as_array,
+    as_stored,
+    check_writable,
+    shares_memory,
+    to_tensor,
+    write_into,
+)
+
+
+class Function:
+    """A function of a loaded model; :meth:`Executable.bind` makes those with fixed inputs.
+
+    Attributes
+    ----------
+    name : str
+        The function's.
+    signature : Signature
+        All of its inputs, the fixed ones too, and its outputs.
+    in_place : dict of str to str
+        By input that a call writes to, the output that then lies there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        dims: Mapping[str, DimRange],
+        device: tvm_ffi.Device,
+        weights: Sequence[tvm_ffi.Tensor],
+        callee: Callable[[str], Any],
+        fixed: Mapping[str, Any] | None = None,
+        in_place: Mapping[str, str] | None = None,
+        destinations: Sequence[str] = (),
+        alignment: int | None = ALIGNMENT,
+        weights_as_tuple: bool = False,
+    ) -> None:
+        self.name, self.signature, self.in_place = name, signature, dict(in_place or {})
+        self._dims, self._device, self._weights = dims, device, list(weights)
+        self._callee, self._destinations, self._alignment = callee, destinations, alignment
+        self._weights_as_tuple = weights_as_tuple
+        self._passed = [tvm_ffi.convert(self._weights)] if weights_as_tuple else self._weights
+        fixed = fixed or {}
+        self._specs = [s for s in signature.inputs if s.name not in fixed]
+        self._labels = [f"input {spec.name!r}" for spec in self._specs]
+        self._names = [spec.name for spec in signature.outputs]
+        specs = [s for s in signature.inputs if s.name in fixed]
+        labels = [f"input {spec.name!r}" for spec in specs]
+        tensors, self._extents = self._taken(specs, labels, fixed, {})
+        self._arrays = self._written(fixed)
+        self._fixed = dict(zip((spec.name for spec in specs), tensors, strict=True))
+        self._copies = self._copied(self._arrays, specs, tensors)
+        self._slots = [self._fixed.get(spec.name) for spec in signature.inputs]
+        self._held = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
+        self._prepare_direct(tensors)
+
+    def _prepare_direct(self, fixed: Sequence[tvm_ffi.Tensor]) -> None:
+        """Decide whether calls may go without copies and general checks, which is optional."""
+        has_other = any(s.storage for s in (*self._specs, *self.signature.outputs))
+        on_device = self._device.type != "cpu" and not self.in_place and not has_other
+        self._on_device = DeviceInputs(self._specs, self._device) if on_device else None
+        inputs = DirectInputs(self._specs, self._dims, self._extents, self.signature.equal)
+        outputs = [spec for spec in self.signature.outputs if spec.name in self._destinations]
+        on_host = self._device.type == "cpu" and not has_other
+        is_own = on_host and not self.in_place and bool(outputs)
+        self._results = DirectResults(outputs, [*fixed, *self._weights]) if is_own else None
+        # What is no destination may be an input or a weight, which a caller must not get.
+        all_own = is_own and len(outputs) == len(self.signature.outputs)
+        self._inputs = inputs
+        self._is_direct = is_own and self._alignment is None and inputs.is_possible
+        self._readers = readers(outputs) if all_own and self._is_direct else None
+
+    def __repr__(self) -> str:
+        return f"<function {self.name!r} of inputs {[spec.name for spec in self._specs]}>"
+
+    def __call__(
+        self, /, *positional: Any, out: Mapping[str, Any] | None = None, **inputs: Any
+    ) -> dict[str, Any]:
+        """Call it with inputs by name; as :meth:`Executable.__call__`."""
+        if positional:
+            names = ", ".join(repr(spec.name) for spec in self._specs)
+            raise UserError("an input without a name", f"inputs by name: {names}")
+        return self.run(inputs, out=out)
+
+    def bind(self, inputs: Mapping[str, Any]) -> Function:
+        """Fix further inputs; see :meth:`Executable.bind`."""
+        arguments.check_names(self._specs, inputs, is_complete=False)
+        return Function(
+            self.name,
+            self.signature,
+            self._dims,
+            self._device,
+            self._weights,
+            self._callee,
+            {**self._fixed, **self._arrays, **inputs},
+            self.in_place,
+            self._destinations,
+            self._alignment,
+            self._weights_as_tuple,
+        )
+
+    def run(
+        self, inputs: Mapping[str, Any], *, out: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Call it with inputs by any name; as :meth:`Executable.run`."""
+        if out is None and self._on_device is not None:
+            tensors = self._on_device.take(inputs)
+            if tensors is not None:
+                result = self._callee(self.name)(*self._all(tensors), *self._passed)
+                return self._named(result, tensors)
+        arguments.check_out(self.signature, out)
+        direct = self._inputs.take(inputs) if self._is_direct else None
+        if direct is not None and not out and self._readers is not None:
+            arrays = self._all(direct[0])
+            return self._read(self._callee(self.name)(*arrays, *self._passed))
+        if direct is None:
+            given, extents = self._taken(self._specs, self._labels, inputs, self._extents)
+        else:
+            given, extents = [tvm_ffi.from_dlpack(array) for array in direct[0]], direct[1]
+        if out and self._results is not None:
+            outputs = self._run_into(out, given, extents)
+            if outputs is not None:
+                return outputs
+        written = self._written(inputs)
+        result = self._callee(self.name)(*self._all(given), *self._passed)
+        outputs = self._named(result, given)
+        copied = {**self._copies, **self._copied(written, self._specs, given)}
+        for name, array in copied.items():
+            write_into(array, outputs[self.in_place[name]], f"input {name!r}")
+        for name, array in {**self._arrays, **written}.items():
+            outputs[self.in_place[name]] = array
+        return outputs if out is None else {**outputs, **write_out(out, outputs)}
+
+    def _all(self, given: Sequence[Any]) -> Sequence[Any]:
+        """List all inputs in call order, with the fixed ones."""
+        if not self._fixed:
+            return given
+        rest = iter(given)
+        return [next(rest) if fixed is None else fixed for fixed in self._slots]
+
+    def _named(self, result: Any, given: Sequence[tvm_ffi.Tensor]) -> dict[str, Any]:
+        """Name results, each in memory of its own."""
+        places = self._held.union(tensor.data_ptr() for tensor in given)
+        in_place = set(self.in_place.values())
+        tensors = leaves(result)
+        owned = own(tensors, self.signature.outputs, self._device, places, in_place)
+        return dict(zip(self._names, owned, strict=True))
+
+    def _read(self, result: Any) -> dict[str, Any]:
+        """Name results that lie in memory of their own."""
+        assert self._readers is not None
+        tensors = zip(self._names, self._readers, leaves(result), strict=True)
+        return {name: read(tensor) for name, read, tensor in tensors}
+
+    def _run_into(
+        self, out: Mapping[str, Any], given: list[tvm_ffi.Tensor], extents: Mapping[str, int]
+    ) -> dict[str, Any] | None:
+        """Let kernels write into the caller's arrays; ``None`` where results must be copied."""
+        assert self._results is not None
+        taken = self._results.take(out, extents, given)
+        if taken is None:
+            return None
+        tensors = [tensor for _, tensor in taken]
+        result = self._callee(self.name + INTO)(*self._all(given), *self._passed, *tensors)
+        passed = {s.name: a for s, (a, _) in zip(self._results.specs, taken, strict=True)}
+        if len(passed) == len(self._names):
+            return passed
+        return {**self._named(result, given), **passed}
+
+    def _written(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """List the arrays of some inputs that are written to, and check that they can be."""
+        found = {name: inputs[name] for name in self.in_place if name in inputs}
+        for name, array in found.items():
+            check_writable(array, f"input {name!r}, which is written to,")
+        return found
+
+    @staticmethod
+    def _copied(
+        written: Mapping[str, Any], specs: Sequence[Any], tensors: Sequence[tvm_ffi.Tensor]
+    ) -> dict[str, Any]:
+        """List those that the device cannot write to itself: their tensors are copies."""
+        pairs = zip((spec.name for spec in specs), tensors, strict=True)
+        return {
+            n: written[n] for n, t in pairs if n in written and not shares_memory(written[n], t)
+        }
+
+    def _taken(
+        self,
+        specs: Sequence[Any],
+        labels: Sequence[str],
+        inputs: Mapping[str, Any],
+        extents: Mapping[str, int],
+    ) -> tuple[list[tvm_ffi.Tensor], dict[str, int]]:
+        """Check arrays and bring them to the device."""
+        values = arguments.order(specs, inputs)
+        arrays = [
+            as_array(value, spec.dtype, label)
+            for value, spec, label in zip(values, specs, labels, strict=True)
+        ]
+        shapes, dtypes = [tuple(a.shape) for a in arrays], [_dtype_name(a.dtype) for a in arrays]
+        known = arguments.check(specs, shapes, dtypes, self._dims, extents, self.signature.equal)
+        tensors = [
+            to_tensor(as_stored(array, spec.storage), self._device, label, self._alignment)
+            for array, spec, label in zip(arrays, specs, labels, strict=True)
+        ]
+        return tensors, known
+
+
+_dtype_name = functools.lru_cache(str)  # numpy takes microseconds

@@ -1,0 +1,202 @@
+"""Load an artifact with TVM's runtime library alone: no compiler is mapped."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from ..._tvm.cuda import load_cudart
+from ..._tvm.versions import TVM
+from ...device import choose_arch, cuda_devices, host_cpu
+from ...device.elf import machine_of
+from ...device.probe import machine
+from ...errors import UserError
+from ...threads import choose_threads
+from . import manifest, weights_file
+from .executable import Executable, Library, release_pools
+from .tensors import to_tensor
+
+_libraries: dict[str, ctypes.CDLL] = {}
+# By SHA-256: another module for the same code would cost memory with every load.
+_models: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
+_opened: dict[str, str] = {}  # the SHA-256 of what was opened first, by path
+
+
+def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
+    """Load an artifact.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The folder that ``Artifact.export`` or ``tvm-fusion compile -o`` wrote.
+    weights : str, os.PathLike or mapping of str to array, optional
+        Other weights of the same names, shapes and dtypes: those of another artifact's folder, or
+        arrays. What a mapping does not name stays the artifact's own.
+
+    Returns
+    -------
+    Executable
+        Call it with the model's inputs by name.
+
+    Raises
+    ------
+    UserError
+        For a damaged artifact, one made for another device, or weights that do not fit.
+
+    Examples
+    --------
+    See :func:`tvm_fusion.compile`.
+    """
+    choose_threads()
+    folder = Path(path)
+    found = manifest.read(folder)
+    manifest.verify(folder, found, [manifest.LIBRARY])
+    _check_version(folder, found["versions"]["apache-tvm"])
+    device, arch = _open_device(folder, found["target"])
+    found = manifest.of_architecture(found, arch)
+    _check_packed_functions(folder, found)
+    release_pools()
+    library = _open_model(folder, found["files"][manifest.LIBRARY]["sha256"], device)
+    arrays = weights_file.read(folder, found)
+    given: dict[str, Any] = {**weights_file.replacements(found, weights, arch)}
+    if not isinstance(weights, (str, os.PathLike)):  # another artifact's are packed already
+        for name in given:
+            if "packed" in found["weights"][name]:
+                given[name] = _packed(library.module, found["weights"][name], given[name])
+    tensors = {name: to_tensor(a, device) for name, a in {**arrays, **given}.items()}
+    return Executable(found, library, device, tensors)
+
+
+def _open_model(folder: Path, sha256: str, device: tvm_ffi.Device) -> Library:
+    """Load a model's library of a known hash, once at a time in this process."""
+    known = _models.get(sha256)
+    if known is not None:
+        return known
+    place = os.path.abspath(folder / manifest.LIBRARY)
+    try:
+        with _unseen_name(place, sha256) as name:
+            # Closed with its last user; a GPU may still run its kernels then.
+            library = tvm_ffi.load_module(name, keep_module_alive=device.type != "cpu")
+        library.get_function("vm_load_executable")
+    except (RuntimeError, ValueError, AttributeError) as error:
+        lines = str(error).strip().splitlines() or ["no message"]
+        raise UserError(
+            f"{manifest.LIBRARY} of artifact {str(folder)!r} does not load ({lines[-1]})",
+            "a library that `tvm-fusion compile` wrote",
+            manifest.AGAIN,
+        ) from error
+    return _models.setdefault(sha256, Library(library))
+
+
+@contextmanager
+def _unseen_name(place: str, sha256: str) -> Iterator[str]:
+    """Name a library so that the dynamic loader opens it.
+
+    The loader takes a name that it has seen for the library that it opened then, also if another
+    artifact was exported over it since.
+    """
+    if _opened.setdefault(place, sha256) == sha256:
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="tvm_fusion-") as folder:
+        name = Path(folder, f"{sha256}.so")
+        name.symlink_to(place)
+        yield str(name)
+
+
+def _packed(library: Any, entry: Mapping[str, Any], array: Any) -> Any:
+    """Bring a weight into the form that kernels read, on the host."""
+    cpu = tvm_ffi.device("cpu", 0)
+    stored = to_tensor(np.empty(entry["packed"]["shape"], entry["dtype"]), cpu)
+    pack = library.get_function(entry["packed"]["function"], query_imports=True)
+    pack(to_tensor(array, cpu), stored)
+    return stored
+
+
+def _check_version(folder: Path, made_with: str) -> None:
+    """Refuse another TVM's bytecode and kernels, whose calls this runtime may not understand."""
+    if made_with != TVM:
+        raise UserError(
+            f"artifact {str(folder)!r} was made by apache-tvm {made_with}",
+            f"apache-tvm {TVM}",
+            "compile the model again",
+        )
+
+
+def _check_packed_functions(folder: Path, found: Mapping[str, Any]) -> None:
+    """Load the libraries that have what the code calls; name what is nowhere."""
+    for name in found.get("libraries", ()):
+        _open_library(name)
+    for name in found.get("packed_functions", ()):
+        if tvm_ffi.get_global_func(name, allow_missing=True) is None:
+            raise UserError(
+                f"artifact {str(folder)!r} calls the packed function {name!r}, which this process "
+                "does not have",
+                "a process that has registered it",
+                "load the library that registers it first",
+            )
+
+
+def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Device, str]:
+    """Load a target's runtime; return its device and the architecture whose code is the best there.
+
+    Raises
+    ------
+    UserError
+        If the target's code cannot run here.
+    """
+    made_for = f"artifact {str(folder)!r} is made for {target['text']}"
+    _open_library("tvm_runtime")
+    if target["kind"] == "llvm":
+        lacking = sorted(set(target["features"]) - set(host_cpu().features))
+        if target["machine"] != machine() or lacking:
+            here = f"this CPU is {machine()}" + (f" without {', '.join(lacking)}" * bool(lacking))
+            raise UserError(made_for, None, f"{here}: compile it for this machine")
+        return tvm_ffi.device("cpu", 0), target["archs"][0]
+    if target["kind"] == "cuda":
+        devices = cuda_devices()
+        if not devices:
+            raise UserError(
+                made_for, None, "this machine shows no CUDA device: run it where one is"
+            )
+        host = machine_of(folder / manifest.LIBRARY)
+        if host is not None and host != machine():
+            advice = f"this CPU is {machine()}: compile it on such a machine"
+            raise UserError(f"{made_for} beside a CPU that is {host}", None, advice)
+        arch = choose_arch(target["archs"], devices[0].arch)
+        if arch is None:
+            raise UserError(
+                made_for, None, f"this device is {devices[0].arch}: compile it for that"
+            )
+        load_cudart()
+        _open_library("tvm_runtime_cuda")
+        return tvm_ffi.device("cuda", 0), arch
+    raise UserError(
+        made_for, None, "this TVM runtime has no support for it: run it on one that has"
+    )
+
+
+def _open_library(name: str) -> None:
+    """Load one of the wheel's runtime libraries, globally, unless it is there already."""
+    if name in _libraries:
+        return
+    found = importlib.util.find_spec("tvm")
+    if found is None or found.origin is None:
+        raise UserError("TVM is not installed", "apache-tvm", "run `pip install tvm_fusion`")
+    path = Path(found.origin).parent / "lib" / f"lib{name}.so"
+    try:
+        _libraries[name] = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise UserError(
+            f"{path.name} does not load ({error})", "a complete CUDA runtime"
+        ) from error
