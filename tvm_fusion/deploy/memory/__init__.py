@@ -1,1 +1,6 @@
-"""deploy/memory."""
+"""Memory of a module: planned before code is generated.
+
+``in_place``, ``destinations``, ``write_slices``  results written where they are read next
+``share_storage``                                 buffers whose lifetimes do not meet
+``weights``, ``inner_weights``                    constants as parameters of the module
+"""

@@ -1,1 +1,5 @@
-"""frontend/onnx_model."""
+"""ONNX files before conversion.
+
+``file`` and ``graph`` read them, ``functions``, ``sequences``, ``constants``, ``types`` and
+``rewrite`` bring them to what the converters of ``onnx_ops`` take.
+"""

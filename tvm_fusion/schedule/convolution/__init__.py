@@ -1,1 +1,11 @@
-"""Direct convolutions on CPUs: register tiles of pixels by vectors of output channels."""
+"""Direct convolutions: register tiles of pixels by vectors of output channels.
+
+===========  ====================================================================================
+problem      roles of axes, image and padding, groups, words of narrow types, pooling behind
+dense        direct convolution on CPUs
+winograd     products of transformed tiles on CPUs, where --allow permits
+depthwise    a filter for each channel, on CPUs and GPUs
+===========  ====================================================================================
+
+``template`` claims on CPUs. Dense convolutions on GPUs are products: ``contraction/copies``.
+"""

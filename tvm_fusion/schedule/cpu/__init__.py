@@ -1,1 +1,6 @@
-"""schedule/cpu."""
+"""Mechanisms that CPU kernels share.
+
+``register_tile`` (accumulators, and the loops around them), ``vector_loops`` (rows in vectors and
+a rest), ``transpose`` (square tiles by shuffles), ``schedule`` with ``block_info``: one generic
+schedule for the rest.
+"""

@@ -1,1 +1,10 @@
-"""schedule/stage."""
+"""The passes that turn planned groups into kernels.
+
+``emit``              each distinct group once, by the template that claimed it
+``guard``             a rule that fails costs its kernel only
+``install``           calls of groups become calls of PrimFuncs
+``pack``, ``gather``  constants packed at compile time
+``inline_groups``     group functions back into their callers
+``hoist_init``        initializations of reductions that may be empty
+``launches``          launches of a PrimFunc, counted
+"""

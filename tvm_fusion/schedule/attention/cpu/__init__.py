@@ -1,1 +1,10 @@
-"""schedule/attention/cpu."""
+"""FlashAttention on CPUs: tiles of keys in the level-2 cache, products by register tiles.
+
+    parallel for batch, head, block of queries:  for tile of keys:
+      pack k and v;  for rows of queries:  s = q @ k; online softmax; acc += p @ v
+    or, of small heads, queries as lanes (``query_lanes``): no reduction within a vector
+
+``config``, ``query_lanes_config``  tiles; ``kernel``, ``query_lanes``: the two loop nests
+``pack_kv``, ``visible_keys``       tiles of keys and values; which are left out
+``softmax``, ``epilogue``           the steps between and behind the products
+"""

@@ -1,1 +1,14 @@
-"""schedule/contraction/gpu."""
+"""Contractions on GPUs: which kernel a group takes.
+
+    few rows                                    ``skinny``
+    half types, 8 bits, tfloat32                ``mma`` or ``wgmma``, by estimated time, of operands
+                                                as they are or of copies (``forms``)
+    otherwise                                   DLight's schedules or ``untiled``
+
+``template``               claims a group, and lets it be tuned (``tuning``)
+``forms``                  the tile of operands as they are, of groups, of copies
+``space``                  the problem, its default and every configuration
+``dynamic_m``              symbolic M: a skinny GEMM beside the tiled one, chosen by the host
+``emit``                   the PrimFunc of a configuration
+``grouped_gemm_template``  small products of different operands in one launch
+"""

@@ -1,1 +1,17 @@
-"""schedule/contraction/problem."""
+"""What a contraction computes, before any kernel is chosen.
+
+A group's stages are read as one sum of products with epilogues (``sum_of_products``,
+``results``), whose axes are M, N and K of a batch of GEMMs (``gemm_view``). What a product may
+have besides:
+
+    around it     a norm in front (``norm_prologue``, ``norm_scale``), padding (``padding``)
+    its columns   gate and up, Q K V of a joined weight: ``column_split``, cut by ``cut_axis``
+    its rows      groups that end where a tensor says, each with a B of its own: ``ragged_rows``
+    results       beside sums of groups of columns (``group_sums``) or of rows (``row_statistics``,
+                  ``row_values``), or as a part of a concatenation (``concat_epilogue``)
+    several       products of one program: ``grouped_products``
+
+``prim_func`` and ``fuse_epilogue`` write TensorIR that TVM's own schedules take,
+``packing_function`` what packs a constant at compile time; ``result_traffic`` counts bytes of
+results. ``template`` is the base of the templates of CPUs and GPUs.
+"""

@@ -1,1 +1,16 @@
-"""schedule/contraction/tile."""
+"""What tiled GEMMs on tensor cores share, whichever instruction multiplies (see ``mma``, ``wgmma``).
+
+    block tile of C in grid:
+      A and B, a tile of block_k terms at a time       global -> shared, swizzled chunks of 16 bytes
+      sums of each thread                              registers
+      results in vectors                               registers (-> shared) -> global
+
+``shape``                        numbers: tile of C, warps, pipeline stages, split-K
+``config``, ``problem``          these numbers of a product; reading a product as a tiled GEMM
+``operand``, ``operand_layout``  copies of tiles, and where their chunks lie in shared memory
+``window_copies``                the same of an image under a window
+``results``, ``result_vectors``  results in vectors, and the widest that all can be stored in
+``shared_epilogue``              sums through shared memory to these vectors
+``group_sums``, ``row_values``   what is added up beside them; ``ragged_tiles``: rows in groups
+``concat_parts``                 other parts of a concatenation, copied by idle threads
+"""

@@ -1,1 +1,23 @@
-"""schedule/rows/gpu."""
+"""The row kernel on a GPU: a block for one or several rows, or several blocks for one.
+
+    for pass:  threads take vectors of 16 bytes, several loads in flight; partial reductions
+               all-reduce: shuffles of a warp, then warps in shared memory       one barrier
+    registers keep what the next pass reads, as far as they reach; shared memory the rest
+
+``config``, ``default``, ``space``
+    threads of a row, rows of a block
+``kernel``, ``passes``, ``thread_block``
+    the PrimFunc; loops and reductions; buffers, positions
+``vectorize``, ``vector_loop``, ``row_vectors``, ``contiguity``
+    widths of loads and stores
+``unaligned``, ``unaligned_loop``
+    rows that are not aligned: masked ends
+``storage``, ``register_budget``
+    where a row is kept from pass to pass
+``row_groups``
+    what rows share is loaded once
+``split_form``, ``split_rows``
+    several blocks for a row
+``half_precision``, ``one_pass_variance``, ``arg_extremum``, ``wide_integers``
+    special reductions
+"""

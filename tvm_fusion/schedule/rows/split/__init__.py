@@ -1,1 +1,4 @@
-"""schedule/rows/split."""
+"""Few long rows in two launches: parts of a row are reduced, then combined and normalized.
+
+``reduction`` cuts a row program in two, ``space`` has the parts and threads, ``template`` claims.
+"""
