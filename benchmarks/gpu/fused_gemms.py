@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import marked, table
-from tvm_fusion.rewrite.norms.gain import gain_us
+from tvm_fusion.rewrite.norms.matches import gain_us
 
 PAGE = Path(__file__).with_name("FUSED_GEMMS.md")
 RECORD = PAGE.parent / "results" / "fused_gemms.json"

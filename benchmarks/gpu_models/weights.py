@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tvm_fusion.deploy.runtime import manifest, weights_file
-from tvm_fusion.rewrite.norms.folded import fold
+from tvm_fusion.rewrite.norms.statistics import fold
 
 LEAST = 1 << 14  # bytes of a weight that is looked for among the parameters
 LARGEST = 4 << 20  # bytes of one that travels because it is none of them

@@ -10,8 +10,8 @@ from unittest import mock
 
 from tvm_fusion.fusion.claims import NOISE, ClaimBook
 from tvm_fusion.fusion.profile import Alternative, Profile
-from tvm_fusion.layout import measured as layouts
-from tvm_fusion.report.explain.counts import count_scheduled
+from tvm_fusion.layout import choose as layouts
+from tvm_fusion.report.explain.run import count_scheduled
 from tvm_fusion.report.planned import PlannedModel
 
 

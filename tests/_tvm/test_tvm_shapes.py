@@ -1,6 +1,6 @@
 """Bugs of TVM 0.27's lowering of shapes that the package works around: each fails when it is gone.
 
-The work-arounds: ``deploy/build/whole_extents.py`` binds computed shapes on their own,
+The work-arounds: ``deploy/build/lower.py`` binds computed shapes on their own,
 ``deploy/memory/destinations.py`` makes no parameter of a tensor whose extents are computed
 from elements,
 ``frontend/onnx_ops/matching.py`` slices where ``2*((h + 1)//2)`` is ``h``.

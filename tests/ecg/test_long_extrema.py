@@ -9,7 +9,7 @@ from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.ecg.long_extrema import SplitLongExtrema
+from tvm_fusion.ecg.legalize import SplitLongExtrema
 
 op = relax.op
 

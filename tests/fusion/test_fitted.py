@@ -6,7 +6,7 @@ import pytest
 from test_cost import Tensor, elementwise, make
 
 from tvm_fusion.device import Device
-from tvm_fusion.fusion import fitted
+from tvm_fusion.fusion import cost as fitted
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.features import NAMES, features_of
 

@@ -95,7 +95,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "stages join rows of another order",
-        "program/spread_rows.py",
+        "program/align.py",
         "if there is None or not self.whole[edge.reader].equal(there, row[edge.reader]):",
         "if there is None:",
         seeds=(20,),

@@ -12,7 +12,7 @@ from tvm_fusion.core.templates import registered
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.profile import NotNow, Profile, Unmeasured, profiling
 from tvm_fusion.fusion.records import Records
-from tvm_fusion.layout import measured
+from tvm_fusion.layout import choose as measured
 from tvm_fusion.layout.record import COMPARED
 from tvm_fusion.measure.alternative_modules import modules_of
 from tvm_fusion.measure.alternatives import timed

@@ -10,7 +10,7 @@ from tests.layout.blocked_convolutions import BlockedConvolution, Network, plann
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.templates import registered
 from tvm_fusion.device import parse
-from tvm_fusion.layout import twice
+from tvm_fusion.layout import network as twice
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
 

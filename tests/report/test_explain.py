@@ -109,7 +109,7 @@ def test_stock_that_cannot_be_compiled(monkeypatch):
     def refuse(*_args, **_kwargs):
         raise AssertionError
 
-    monkeypatch.setattr("tvm_fusion.report.explain.counts.count_stock", refuse)
+    monkeypatch.setattr("tvm_fusion.report.explain.run.count_stock", refuse)
     found = tvm_fusion.explain(planted.model())
     assert found.stock is None
     decision = found.fallbacks[-1]

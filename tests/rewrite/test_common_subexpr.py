@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from tvm_fusion.rewrite.common_subexpr import CommonSubexpr
+from tvm_fusion.rewrite.simplify import CommonSubexpr
 
 
 def _products(*weights: np.ndarray) -> tvm.IRModule:

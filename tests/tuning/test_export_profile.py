@@ -13,7 +13,8 @@ from tvm_fusion.fusion.comparisons import Comparisons
 from tvm_fusion.fusion.records import Records
 from tvm_fusion.measure.isolate import Failed
 from tvm_fusion.report.planned import plan_model
-from tvm_fusion.tuning import candidates, export_profile
+from tvm_fusion.tuning import candidates
+from tvm_fusion.tuning import candidates as export_profile
 from tvm_fusion.tuning.candidate_bench import measure
 from tvm_fusion.tuning.candidate_bench.log import Log
 from tvm_fusion.tuning.candidates import export_candidates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,7 +16,7 @@ from tvm.target import Target
 
 from ..core.untouched import on_rewritable
 from ..errors import UserError, reason_of
-from ..frontend.normalize.engine import Scope, rewrite_pass
+from ..frontend.normalize.engine import Scope, op_name, rewrite_pass
 from ..frontend.normalize.integer_power import IntegerPower
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .bound_indices import BoundIndices
@@ -26,7 +27,6 @@ from .legalizations.rank_sort import has_kernel as has_ranks
 from .legalizations.scan import NAME as CUMSUM
 from .legalizations.scan import has_kernel
 from .legalizations.sorting import sorted_by_keys, takes_keys
-from .long_extrema import SplitLongExtrema
 from .record import describe, stamp
 from .wrap_integers import wrap_integers
 
@@ -218,3 +218,43 @@ def _stamped(expansion: Expansion, call: relax.Call) -> Expansion:
     if name in EXTREMA:
         func = from_infinity(func)
     return expansion.with_func(gvar, stamp(func, describe(call)))
+
+
+# Extrema of whole tensors on a GPU: first of each row, then of what the rows gave.
+#
+# A reduction is one block's for each of its results, so that of a whole tensor is one block's
+# alone: half a megabyte in float16 takes it some 40 us. In two steps all multiprocessors take part.
+# Extrema are exact in any order; sums are not and stay.
+#
+#     max(x[a, b, c]):  rows[a, b] = max over c of x[a, b, c];  max over a, b of rows[a, b]
+OPERATORS = {"relax.max": relax.op.max, "relax.min": relax.op.min}
+MIN_TERMS = 1 << 14  # of a result: 16 loads for each thread of a block, as long as two launches
+MIN_ROW = 32  # terms of a row, one for each thread of a warp
+MAX_RESULTS = 8
+
+
+@rewrite_pass
+def SplitLongExtrema(value: Any, scope: Scope) -> Any:
+    """Reduce the last axis first where few results have many terms each, on GPUs."""
+    target = Target.current(allow_none=True)
+    reduce = OPERATORS.get(op_name(value))
+    if reduce is None or target is None or target.kind.name not in ("cuda", "rocm"):
+        return None
+    x, attrs = value.args[0], value.attrs
+    shape = x.ty.shape
+    if not isinstance(shape, relax.ShapeExpr) or not all(_is_known(e) for e in shape.values):
+        return None
+    extents = [int(extent) for extent in shape.values]
+    rank = len(extents)
+    axes = range(rank) if attrs.axis is None else {int(axis) % rank for axis in attrs.axis}
+    terms = math.prod(extents[axis] for axis in axes)
+    if rank - 1 not in axes or terms < MIN_TERMS or math.prod(extents) > MAX_RESULTS * terms:
+        return None
+    if extents[-1] < MIN_ROW or extents[-1] == terms:
+        return None
+    rows = scope.emit(reduce(x, [rank - 1], keepdims=True))
+    return reduce(rows, sorted(axes), keepdims=bool(attrs.keepdims))
+
+
+def _is_known(extent: Any) -> bool:
+    return isinstance(extent, tirx.IntImm)

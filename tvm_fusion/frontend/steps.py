@@ -3,7 +3,7 @@
 Extents of the levels of a pyramid, ``h``, ``16*k`` doubled and ``8*k`` doubled twice, are then
 equal by arithmetic alone, in every pass, and kernels know what divides them. A Relax function
 learns its variables from extents that are variables, so one further parameter, a shape, defines the
-numbers of steps until the function is lowered (:mod:`tvm_fusion.deploy.build.whole_extents`).
+numbers of steps until the function is lowered (:mod:`tvm_fusion.deploy.build.lower`).
 """
 
 from __future__ import annotations

@@ -9,22 +9,21 @@ have nothing to do with each other; a group is legal only if a template claims i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.decisions import Decision, record
 from ..core.template import Claim, Refusal, Template
 from ..ecg.graph import Graph, Operator
 from ..ecg.mapping import MappingType
+from ..ecg.operator import Edge
 from ..program.group import Group
 from .claims import ClaimBook
 from .leftover_pairs import LeftoverPairs
-from .merge import Merger
+from .merge import Merger, not_convex, titles
 from .partition import Block, Partition
-from .propose import accepted_proposals
-from .reasons import reasons
 from .recompute import widens
-from .views import trimmed
+from .views import trimmed, view_paths
 
 
 @dataclass(frozen=True)
@@ -185,3 +184,153 @@ class _Planner:
 def _widens(block: Block) -> bool:
     """Whether a block does nothing but make floats of a narrow type."""
     return len(block.members) == 1 and widens(block.members[0])
+
+
+# The verdict on every edge of a planned graph, with its reason.
+Refused = Mapping[tuple[Block, Block], Refusal]
+
+
+def reasons(
+    partition: Partition, refused: Refused, views: frozenset[Operator]
+) -> Iterator[Decision]:
+    """Give every edge its verdict, and so every two operators with only views between them.
+
+    Parameters
+    ----------
+    partition : Partition
+        As planning left it.
+    refused : Mapping of (Block, Block) to Refusal
+        Why two blocks that an edge joins are not one, as it was found when they were tried.
+    views : frozenset of Operator
+        Operators that need no kernel.
+
+    Yields
+    ------
+    Decision
+        ``classes`` are what the verdict rests on: of a refusal the two groups' classes, which the
+        mapping table combines; of an accepted edge its operators'.
+    """
+    for edge in partition.graph.edges():
+        if edge.producer in views or edge.consumer in views:
+            view = edge.producer if edge.producer in views else edge.consumer
+            sentence = f"{view.name} is a view: it needs no kernel."
+            yield _accepted(edge, "view", sentence)
+        else:
+            yield _verdict(edge, partition, refused)
+    for path in view_paths(partition.graph, views):
+        decision = _refused([path.producer, *path.views, path.consumer], partition, refused)
+        if decision is not None:
+            yield decision
+
+
+def _verdict(edge: Edge, partition: Partition, refused: Refused) -> Decision:
+    decision = _refused([edge.producer, edge.consumer], partition, refused)
+    if decision is not None:
+        return decision
+    block = partition.block_of[edge.producer]
+    claim = block.claim
+    saved = 0 if edge.value in claim.group.outputs else edge.value.bytes
+    sentence, us = f"One kernel by {claim.template.name}", None
+    because = block.joining(edge.producer, edge.consumer).because
+    if because is not None:
+        fused, unfused = because
+        sentence += f": {fused.us:.1f} us fused, {unfused.us:.1f} us unfused ({fused.origin})"
+        us = fused.us if fused.source == "measured" else None
+    return _accepted(edge, "fused", f"{sentence}.", saved, us)
+
+
+def _refused(path: Sequence[Operator], partition: Partition, refused: Refused) -> Decision | None:
+    """Say why the first and the last operator of a path share no kernel; None if they do."""
+    blocks = list(dict.fromkeys(partition.block_of[op] for op in path))
+    if len(blocks) == 1:
+        return None
+    first, second = blocks[:2]
+    refusal = refused[first, second]  # every edge was tried when planning ended
+    return Decision(
+        path[0].name,
+        path[-1].name,
+        "refused",
+        refusal.code,
+        refusal.sentence,
+        (first.type.value, second.type.value),
+        measured_us=refusal.measured_us,
+        through=tuple(op.name for op in path[1:-1]),
+    )
+
+
+def _accepted(
+    edge: Edge, code: str, sentence: str, saved: int | None = None, us: float | None = None
+) -> Decision:
+    ends = edge.producer, edge.consumer
+    classes = tuple(op.type.value for op in ends)
+    return Decision(ends[0].name, ends[1].name, "accepted", code, sentence, classes, saved, us)
+
+
+# Proposals: sets of operators that a template names itself, ranked by what they save.
+def accepted_proposals(
+    graph: Graph, templates: Sequence[Template], partition: Partition, merger: Merger
+) -> Iterator[Block]:
+    """Take proposals in the order of the time they save, as long as they are free and claimed.
+
+    Savings are measured where all of them are, else the model's: a small proposal without a
+    measurement is no better than a large one because the model is off.
+
+    Claims are not monotone: a template may refuse every pair inside of a set that it takes as a
+    whole, so growth alone would never find it.
+
+    Parameters
+    ----------
+    graph : Graph
+        What is planned.
+    templates : sequence of Template
+        Asked for proposals.
+    partition : Partition
+        The caller replaces blocks in it as they are yielded.
+    merger : Merger
+        Asked whether a set is convex and claimed, and what it costs; told what is refused.
+
+    Yields
+    ------
+    Block
+        A proposal that saves time.
+    """
+    candidates = dict.fromkeys(
+        frozenset(ops) for template in templates for ops in template.propose(graph, merger.device)
+    )
+    claimed: list[tuple[Block, float, float | None]] = []
+    for operators in candidates:
+        if len(operators) < 2 or any(op.is_opaque for op in operators):
+            continue  # the edges around an opaque operator are refused for its sake
+        members = sorted(operators, key=lambda op: op.index)  # a set has another order every time
+        parts = tuple(partition.blocks_of(members))
+        block = merger.join(parts, MappingType.MANY_TO_MANY, must_pay=True)
+        if isinstance(block, Block):
+            claimed.append((block, *merger.savings(block, parts)))
+        else:
+            merger.reject(operators, block)
+    is_measured = all(measured is not None for _, _, measured in claimed)
+
+    def rank(entry: tuple[Block, float, float | None]) -> tuple[float, int]:
+        block, saved, measured = entry
+        return -(measured or 0.0) if is_measured else -saved, block.first
+
+    taken: dict[Operator, Block] = {}
+    for block, _, _ in sorted(claimed, key=rank):
+        other = next((taken[op] for op in block.members if op in taken), None)
+        # Blocks that were taken meanwhile may have closed a path around this one.
+        between = partition.between(partition.blocks_of(block.members)) if other is None else None
+        if other is not None:
+            merger.reject(frozenset(block.members), _overlaps(other))
+        elif between is not None:
+            merger.reject(frozenset(block.members), not_convex(between))
+        else:
+            taken.update(dict.fromkeys(block.members, block))
+            yield block
+
+
+def _overlaps(other: Block) -> Refusal:
+    return Refusal(
+        "better_proposal",
+        f"A proposal that saves as much or more has some of these operators: "
+        f"{titles(other.members)}.",
+    )

@@ -7,13 +7,19 @@ networks, where a choice takes seconds (:mod:`.minimize`).
 
 from __future__ import annotations
 
-from ..fusion.claims import ClaimBook
-from ..fusion.profile import current_profile
+import math
+
+from ..core.decisions import record
+from ..fusion.claims import FAR, NOISE, ClaimBook
+from ..fusion.cost import Estimate
+from ..fusion.profile import Profile, current_profile
 from ..program.layouts import layout_for
-from .calls import Calls, images_around_convolutions
+from .alternatives import alternatives
+from .calls import Calls, images_around_convolutions, is_convolution
 from .choice import Choice
-from .measured import measured
-from .network import Network
+from .network import Network, Values
+from .record import comparison
+from .states import MOST_IMAGES
 
 # Of the time, below which layouts stay as they are. What is claimed for the layout of the graph is
 # rather too little: of VGG-19 blocks save 1 % so, and 1 to 7 % of its 3 x 3 layers on a Zen 5 core.
@@ -39,3 +45,69 @@ def choose(calls: Calls, book: ClaimBook) -> Choice | None:
     if profile is not None and network.is_exact:  # a minimum for each convolution
         values = measured(network, values, profile, book)
     return None if values == network.plain else network.choice(values)
+
+
+# Layouts of convolutions by the profile database: what is measured overturns what is claimed.
+#
+#   for each convolution, in order:
+#     the best choice in which its images are as the graph has them, or else all in their layouts
+#     ask about what differs:  groups as they are chosen, with the layout kernels of their images
+#                              the same as that choice has them
+#     the latter takes less:   go on from there
+#
+# What differs may be more than the convolution: what reads or writes its images goes with it where
+# that is cheaper than a layout kernel between the two.
+def measured(network: Network, values: Values, profile: Profile, book: ClaimBook) -> Values:
+    """Let a profile database change a choice.
+
+    Parameters
+    ----------
+    network : Network
+        Convolutions whose layouts were changed are held to them behind this.
+    values : Values
+        The choice by claims.
+    profile : Profile
+        Asked.
+    book : ClaimBook
+        Of the claims.
+    """
+    choice = network.choice(values)
+    for k, (call, costs, _) in enumerate(network.calls):
+        if not is_convolution(call) or len(costs.images) > MOST_IMAGES:
+            continue
+        used = network.used(k, values)
+        for other in (costs.plain, costs.all):
+            if other == used or math.isinf(costs.ask(other)):
+                continue
+            network.hold(k, costs.held(other))
+            found = network.minimum()
+            if found is not None and math.isfinite(network.total(found)):
+                changed = network.choice(found)
+                estimates = _estimates(network, choice, changed, profile, book)
+                if estimates is not None:
+                    now, then = estimates
+                    is_less = now.source == "measured" and then.us < now.us * (1 - NOISE)
+                    names = [costs.name(one) for one in (used, other)]
+                    record(comparison(call, names, estimates, is_less))
+                    if is_less:
+                        values, choice = found, changed
+                        break
+            network.hold(k, costs)
+    return values
+
+
+def _estimates(
+    network: Network, now: Choice, then: Choice, profile: Profile, book: ClaimBook
+) -> tuple[Estimate, Estimate] | None:
+    """Tell what two choices take where they differ; ``None`` where the model is sure."""
+    calls = [call for call, _, _ in network.calls]
+    ways = alternatives(calls, now, then, book)
+    if ways is None or ways[1].us > FAR * ways[0].us:
+        return None
+    answer = profile.ask([way.parts for way in ways], book.device)
+    if answer is None:
+        first, second = (Estimate(way.us, "roofline") for way in ways)
+    else:
+        source = profile.source(answer)
+        first, second = (Estimate(us, "measured", source) for us in answer.us)
+    return first, second

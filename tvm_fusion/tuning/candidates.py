@@ -28,20 +28,22 @@ import tvm
 from .._tvm.fork import has_run_kernels
 from ..config import FusionConfig
 from ..core.template import Config
+from ..core.tuned import Lookup
 from ..device import TargetSpec, parse
 from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
 from ..frontend import import_model
 from ..fusion.cost import CostModel
-from ..fusion.profile import Profile, profiling
+from ..fusion.profile import Alternative, NotNow, Profile, Unmeasured, profiling, question_of
 from ..fusion.records import Records
 from ..fusion.tuned_configs import tuned_configs
 from ..fusion.tuning_records import Trial, TuningRecords, text
+from ..measure.alternative_modules import modules_of, tolerance
 from ..measure.budget import Budget
+from ..measure.isolate import Failed
 from ..measure.timing import TOLERANCE
 from . import candidate_bench
-from .build_candidates import export_task
-from .export_profile import QuestionExport
+from .build_candidates import export_question, export_task
 from .model_order import choose, estimated
 from .search import Search
 from .tasks import Task, bytes_of, survey
@@ -213,3 +215,69 @@ def _chosen(
     for trial in trials:
         search.tell(trial)
     return [default, *([] if search.is_over else search.propose(count))]
+
+
+# Questions of the planner as candidates: the profile database of a device that is elsewhere.
+#
+#   plan the model; the planner asks what its records do not answer:
+#     build each alternative into a library;  go on by the model
+#
+# The answers are measured where the device is (:mod:`.candidate_bench`) and imported. The plan that
+# follows from them may have other questions, which the next folder has.
+class QuestionExport:
+    """What a :class:`~..fusion.profile.Profile` takes for a bench; it builds, and answers nothing.
+
+    Parameters
+    ----------
+    spec : TargetSpec
+        What to build for.
+    folder : Path
+        Gets the libraries.
+    budget : Budget
+        How many questions; or how long to build.
+    tuned : callable
+        Gives the configurations that kernels will have.
+    model_bytes : int
+        Weights of the model.
+
+    Attributes
+    ----------
+    entries : list of dict
+        The questions, as the table has them.
+    """
+
+    def __init__(
+        self, spec: TargetSpec, folder: Path, budget: Budget, tuned: Lookup, model_bytes: int
+    ) -> None:
+        self._spec, self._folder, self._budget = spec, folder, budget
+        self._tuned, self._model_bytes = tuned, model_bytes
+        self.entries: list[dict[str, Any]] = []
+
+    def __call__(self, alternatives: Sequence[Alternative]) -> tuple[Sequence[float], int]:
+        """Build alternatives.
+
+        Raises
+        ------
+        Unmeasured
+            If one cannot be built.
+        NotNow
+            Otherwise: there is no answer yet.
+        """
+        number = len(self.entries)
+        if not self._budget.is_spent(number):
+            try:
+                mods = modules_of(alternatives)
+                entry = export_question(
+                    question_of(alternatives, self._spec.device),
+                    mods,
+                    tolerance(alternatives),
+                    self._tuned,
+                    self._spec,
+                    self._folder,
+                    number,
+                    self._model_bytes,
+                )
+            except (Failed, ValueError) as reason:
+                raise Unmeasured(str(reason)) from reason
+            self.entries.append(entry)
+        raise NotNow

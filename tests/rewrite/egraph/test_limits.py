@@ -17,9 +17,9 @@ from tvm.relax import op
 from tests.rewrite.term_numerics import worst_error
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.extract import NodeCosts
 from tvm_fusion.rewrite.egraph.head import Heads
 from tvm_fusion.rewrite.egraph.law import FLAGS
-from tvm_fusion.rewrite.egraph.node_costs import NodeCosts
 from tvm_fusion.rewrite.egraph.saturate import Limits, saturate
 from tvm_fusion.rewrite.egraph.terms import subterms
 from tvm_fusion.rewrite.laws import allowed

@@ -10,9 +10,8 @@ from tvm.ir import assert_structural_equal
 from tvm_fusion import FusionConfig
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.report.planned import plan_model
-from tvm_fusion.rewrite.norms.folded import fold
 from tvm_fusion.rewrite.norms.operators import row_values, statistics_of
-from tvm_fusion.rewrite.norms.statistics import NormStatistics
+from tvm_fusion.rewrite.norms.statistics import NormStatistics, fold
 
 op = relax.op
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from group_kernels import tensor
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
-from tvm_fusion.schedule.stage.hoist_init import hoist_inits
+from tvm_fusion.schedule.stage.guard import hoist_inits
 
 op = relax.op
 n = tirx.Var("n", "int64")

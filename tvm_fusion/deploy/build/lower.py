@@ -6,7 +6,6 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
-
 from ...core.untouched import LOWERED, is_rewritable, on_rewritable
 from ..cuda_graph.capture import CAPTURED, CaptureLaunches
 from ..cuda_graph.dependent_launch import LaunchEarly
@@ -14,7 +13,13 @@ from ..memory.destinations import PassDestinations
 from ..memory.share_storage import ShareStorage
 from ..cuda_graph.static_inputs import with_static_inputs
 from ..cuda_graph.weights_tuple import PassWeightsAsTuple
-from .whole_extents import TakeWholeExtents
+from typing import Any
+import tvm
+import tvm_ffi
+from tvm import ir, relax, tirx
+from ...core.untouched import is_rewritable
+from ...core.whole_extents import STEPS, steps_of
+from ..memory.weights import WEIGHTS
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerToVM")
@@ -58,3 +63,85 @@ class LowerToVM:
             if is_rewritable(func):
                 mod.update_func(gvar, func.with_attr(LOWERED, True))
         return mod
+
+
+# Take whole extents where a function has numbers of steps: ``32*k`` is ``h`` to its callers.
+#
+# A function of which dimensions are multiples of a step (:mod:`tvm_fusion.frontend.steps`) has a
+# parameter of these numbers. Lowered, it computes them from the tensors that it is given, and
+# checks that these are multiples.
+@tvm.transform.module_pass(opt_level=0, name="TakeWholeExtents")
+class TakeWholeExtents:
+    """Replace the parameter of numbers of steps; runs behind the memory plan, which bounds them."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Apply to every function that has such a parameter."""
+        mod = mod.clone()
+        for gvar, func in list(mod.functions.items()):
+            if is_rewritable(func) and steps_of(func):
+                mod.update_func(gvar, _whole(func))
+        return mod
+
+
+def _whole(func: relax.Function) -> relax.Function:
+    steps = steps_of(func)
+    at = next(i for i, param in enumerate(func.params) if _names(param.ty) == steps.keys())
+    numbers = list(func.params[at].ty.values)
+    extents = {v: tirx.Var(steps[v.name][0], "int64") for v in numbers}
+    by_steps = {v: tirx.floordiv(extents[v], steps[v.name][1]) for v in numbers}
+    shape = relax.Var("steps", relax.ShapeType(numbers))
+    computed = relax.ShapeExpr([by_steps[v] for v in numbers])
+    # Bound on its own: TVM 0.27 finds no slot for expressions in the value of a MatchCast.
+    given = relax.Var("whole_steps", relax.ShapeType(list(computed.values)))
+    bindings: list[Any] = [
+        relax.VarBinding(given, computed),
+        relax.MatchCast(shape, given, relax.ShapeType(numbers)),
+    ]
+    params = []
+    for i, param in enumerate(func.params):
+        if i == at:
+            continue
+        outer = _outer_type(param.ty, extents, by_steps, steps)
+        if outer is None:
+            params.append(param)
+            continue
+        params.append(relax.Var(param.name, outer))
+        bindings.append(relax.MatchCast(param, params[-1], param.ty))
+    body = relax.SeqExpr([relax.BindingBlock(bindings), *func.body.blocks], func.body.body)
+    attrs = {k: v for k, v in dict(func.attrs).items() if k != STEPS}
+    if int(attrs.get("num_input", -1)) > at:
+        attrs["num_input"] = int(attrs["num_input"]) - 1
+    if WEIGHTS in attrs:
+        first, count = map(int, attrs[WEIGHTS])
+        attrs[WEIGHTS] = [first - (first > at), count]
+    ret_ty = _over(func.ret_ty, by_steps)
+    return relax.Function(params, body, ret_ty, func.is_pure).with_attrs(attrs)
+
+
+def _over(node: Any, values: dict[Any, Any]) -> Any:
+    """Write expressions or types over other variables."""
+    return tvm_ffi.structural_map(node, [(ir.Var, lambda var: values.get(var, var))], order="post")
+
+
+def _names(ty: Any) -> set[str]:
+    """Return the names of the variables that a parameter that is a shape defines."""
+    values = (ty.values or []) if isinstance(ty, relax.ShapeType) else []
+    return {value.name for value in values if isinstance(value, tirx.Var)}
+
+
+def _outer_type(ty: Any, extents: Any, by_steps: Any, steps: Any) -> Any:
+    """Return a tensor's type over whole extents; None where it has no number of steps."""
+    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+        return None
+    analyzer = tvm.sym.Analyzer()
+    found, changed = [], False
+    for extent in ty.shape.values:
+        used = [v for v in tirx.analysis.undefined_vars(extent) if v in extents]
+        changed |= bool(used)
+        if len(used) == 1 and analyzer.can_prove_equal(extent, used[0] * steps[used[0].name][1]):
+            found.append(extents[used[0]])
+        else:
+            found.append(_over(extent, by_steps) if used else extent)
+    if not changed:
+        return None
+    return relax.TensorType(found, ty.dtype, ty.vdevice)

@@ -1,6 +1,6 @@
 """Launches of a GPU module, captured once as a CUDA graph.
 
-``capture``, ``kernel_calls``, ``copies``  what is captured, and what goes around it
+``capture``, ``copies``                    what is captured, and what goes around it
 ``static_inputs``, ``weights_tuple``       arguments that a graph reads in place
 ``dependent_launch``, ``weight_prefetch``  a kernel starts, and reads weights, before the one ahead
                                            ends

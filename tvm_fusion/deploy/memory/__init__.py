@@ -2,5 +2,5 @@
 
 ``in_place``, ``destinations``, ``write_slices``  results written where they are read next
 ``share_storage``                                 buffers whose lifetimes do not meet
-``weights``, ``inner_weights``                    constants as parameters of the module
+``weights``                                       constants as parameters of the module
 """

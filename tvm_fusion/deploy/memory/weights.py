@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax
+from tvm import ir, relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .inner_weights import hoist_constants
+from ...core.untouched import is_lowered, is_rewritable
 
 WEIGHTS = "tvm_fusion.weights"  # attribute of a function: the first weight's position, how many
 MIN_BYTES = 1024  # smaller constants stay in the code, where they cost no argument
@@ -118,3 +119,129 @@ def _is_tensor(constant: GenericConst) -> bool:
 def _nbytes(constant: GenericConst) -> int:
     bits = tvm.DataType(constant.ty.dtype).bits
     return math.prod(constant.value.shape) * ((bits + 7) // 8)
+
+
+# Pass the weights of private functions, such as bodies of loops, in from those that call them.
+#
+# Only public functions take weights from the file beside the library; what a private one keeps
+# would lie in the library itself.
+def hoist_constants(mod: tvm.IRModule, is_weight: Callable[[GenericConst], bool]) -> tvm.IRModule:
+    """Turn constants of private functions into parameters, and pass them where those are called.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Any Relax module; not changed.
+    is_weight : callable
+        Which constants.
+
+    Returns
+    -------
+    tvm.IRModule
+        The same object where there are none. A function that nothing calls, or that is used other
+        than by a call, keeps its constants.
+    """
+    functions = {g: f for g, f in mod.functions.items() if isinstance(f, relax.Function)}
+    private = {
+        gvar
+        for gvar, func in functions.items()
+        if is_rewritable(func) and not is_lowered(func) and not func.attrs.get("global_symbol")
+    }
+    if not private:
+        return mod
+    read = {gvar: _Reads(func, is_weight) for gvar, func in functions.items()}
+    for reads in read.values():
+        private -= reads.used
+    private &= _reached(read, [gvar for gvar in functions if gvar not in private])
+    needed = {gvar: dict.fromkeys(read[gvar].constants) for gvar in private}
+    changes = True
+    while changes:  # through functions that call others, or themselves
+        before = sum(map(len, needed.values()))
+        for gvar, constants in needed.items():
+            for called in read[gvar].called & private:
+                constants.update(needed[called])
+        changes = sum(map(len, needed.values())) > before
+    needed = {gvar: constants for gvar, constants in needed.items() if constants}
+    if not needed:
+        return mod
+    result, renamed = mod.clone(), {}
+    for gvar, constants in needed.items():
+        renamed[gvar] = ir.GlobalVar(gvar.name_hint)
+        func = functions[gvar]
+        types = [*(p.ty for p in func.params), *(c.ty for c in constants)]
+        ty = relax.FuncType(types, func.ret_ty, func.is_pure)
+        relax.expr._update_type(renamed[gvar], ty)
+    for gvar, func in functions.items():
+        if gvar not in needed and not read[gvar].called & needed.keys():
+            continue
+        own = needed.get(gvar, {})
+        params = {const: relax.Var(f"weight{i}", const.ty) for i, const in enumerate(own)}
+        body = _Passer(mod, params, needed, renamed).visit_expr(func.body)
+        whole = relax.Function(
+            [*func.params, *params.values()], body, func.ret_ty, func.is_pure, func.attrs
+        )
+        if gvar in needed:
+            del result[gvar]
+        result[renamed.get(gvar, gvar)] = whole
+    return result
+
+
+def _reached(
+    read: Mapping[ir.GlobalVar, _Reads], roots: Iterable[ir.GlobalVar]
+) -> set[ir.GlobalVar]:
+    found: set[ir.GlobalVar] = set()
+    rest = list(roots)
+    while rest:
+        gvar = rest.pop()
+        if gvar not in found and gvar in read:
+            found.add(gvar)
+            rest += read[gvar].called
+    return found
+
+
+class _Reads:
+    """Constants and functions in a function's body."""
+
+    def __init__(self, func: relax.Function, is_weight: Callable[[GenericConst], bool]):
+        self.constants: dict[GenericConst, None] = {}
+        self.called: set[ir.GlobalVar] = set()
+        self.used: set[ir.GlobalVar] = set()  # other than as what a call calls
+
+        def visit(expr: ir.Expr) -> None:
+            if isinstance(expr, GenericConst) and is_weight(expr):
+                self.constants[expr] = None
+            elif isinstance(expr, ir.Call):
+                if isinstance(expr.op, ir.GlobalVar):
+                    self.called.add(expr.op)
+                self.used.update(arg for arg in expr.args if isinstance(arg, ir.GlobalVar))
+            elif isinstance(expr, relax.Tuple):
+                self.used.update(item for item in expr.fields if isinstance(item, ir.GlobalVar))
+            elif isinstance(expr, relax.SeqExpr):
+                values = [binding.value for block in expr.blocks for binding in block.bindings]
+                self.used.update(v for v in (*values, expr.body) if isinstance(v, ir.GlobalVar))
+
+        relax.analysis.post_order_visit(func.body, visit)
+
+
+@mutator
+class _Passer(PyExprMutator):
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        params: dict[GenericConst, relax.Var],
+        needed: dict[ir.GlobalVar, dict[GenericConst, None]],
+        renamed: dict[ir.GlobalVar, ir.GlobalVar],
+    ):
+        super().__init__(mod)
+        self.params, self.needed, self.renamed = params, needed, renamed
+
+    def visit_generic_const_(self, constant: GenericConst) -> relax.Expr:
+        return self.params.get(constant, constant)
+
+    def visit_call_(self, call: ir.Call) -> relax.Expr:
+        args = [self.visit_expr(arg) for arg in call.args]
+        if isinstance(call.op, ir.GlobalVar) and call.op in self.needed:
+            args += [self.params.get(const, const) for const in self.needed[call.op]]
+            return relax.Call(self.renamed[call.op], args, call.attrs, call.ty_args)
+        op = call.op if isinstance(call.op, (ir.Op, ir.GlobalVar)) else self.visit_expr(call.op)
+        return relax.Call(op, args, call.attrs, call.ty_args)

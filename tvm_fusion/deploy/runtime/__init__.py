@@ -6,7 +6,7 @@
     arrays in and out, by DLPack or copies
 ``manifest``, ``manifest_schema``, ``signature_json``
     what an artifact says of itself
-``weights_file``, ``mapped_file``
+``weights_file``
     weights, mapped and read when touched
 ``thread_team``
     threads that all artifacts of a process share

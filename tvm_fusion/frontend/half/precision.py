@@ -6,10 +6,22 @@ masks of large negative numbers into infinities.
 
 from __future__ import annotations
 
-import tvm
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm_ffi import structural_equal
+
+from ...core.numpy_types import numpy_dtype
 from ...core.untouched import is_rewritable
-from .rewriter import to_half_precision
+from ...core.weight_names import derived
+from ..normalize.engine import op_name
+from ..tensor_types import dtype_of
+from .operator_precision import REDUCTIONS, SHAPED_LIKE, Precision, leaves, precision_of, readers
 
 _STORAGE = {"fp16": "float16", "bf16": "bfloat16"}
 
@@ -48,3 +60,305 @@ class ToHalfPrecision:
             public = bool(func.attrs) and "global_symbol" in func.attrs
             result[gvar] = to_half_precision(mod, func, self.half, self.half_io and public)
         return result
+
+
+# Rewrite one function to half precision, for :class:`.precision.ToHalfPrecision`.
+def to_half_precision(
+    mod: tvm.IRModule, func: relax.Function, half: str, half_io: bool
+) -> relax.Function:
+    """Rewrite one function.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The module it is part of.
+    func : tvm.relax.Function
+        The function.
+    half : {"float16", "bfloat16"}
+        The storage type.
+    half_io : bool
+        Whether float32 parameters and results become half.
+    """
+    new = _Rewriter(mod, func, half, half_io).visit_expr(func)
+    if half_io:  # the result's type is to be found again
+        new = relax.Function(new.params, new.body, None, new.is_pure, new.attrs)
+    return relax.analysis.remove_all_unused(new)
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, func: relax.Function, half: str, half_io: bool):
+        super().__init__(mod)
+        self.half, self.half_io = half, half_io
+        self.values: dict[int, Value] = {}
+        self.casts, self.blocks = Casts(self.builder_, half), 0
+        self.params = {hash(param) for param in func.params}
+        result = func.body.body
+        leaves = result.fields if isinstance(result, relax.Tuple) else [result]
+        self.results = {hash(leaf) for leaf in leaves}
+        self.readers = readers(func)
+
+    # Structure: blocks, variables, tuples. Whoever is not known gets the types of the model.
+
+    def visit_var_def_(self, var: Any) -> Any:
+        if self.half_io and hash(var) in self.params and dtype_of(var) == FULL:
+            return relax.Var(var.name, relax.TensorType(var.ty.shape, self.half))
+        return var  # TVM's own would visit types, which stay, and calls this again for a match_cast
+
+    def visit_binding_block_(self, block: Any) -> Any:
+        return self._in_block(super().visit_binding_block_, block)
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        return self._in_block(super().visit_dataflow_block_, block)
+
+    def visit_var_(self, op: Any) -> Any:
+        return self._variable(op, super().visit_var_)
+
+    def visit_dataflow_var_(self, op: Any) -> Any:
+        return self._variable(op, super().visit_dataflow_var_)
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        value, var = binding.value, binding.var
+        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op):
+            new = self._call(value)
+        elif isinstance(value, relax.TupleGetItem):
+            source = self.values.get(hash(value.tuple_value))
+            item = self.visit_expr(value) if source is None else source.expr[value.index]
+            new = Value(item)
+        elif isinstance(value, relax.Tuple):
+            kind = self._result_dtype if hash(var) in self.results else dtype_of
+            new = Value(relax.Tuple([self._operand(f, kind(f)) for f in value.fields]))
+        else:
+            super().visit_var_binding_(binding)
+            return
+        if not isinstance(var, relax.DataflowVar):
+            self._leave_block(var, new)
+            return
+        new.expr = self._bound(new.expr, var.name)
+        if self._is_stored(var, new):
+            new.expr = self.casts.cast(new, self.half)
+        self.values[hash(var)] = new
+
+    def _leave_block(self, var: Any, new: Value) -> None:
+        """Bind a variable that is seen outside of its block, in the type that is expected there."""
+        wanted = self._result_dtype(var) if hash(var) in self.results else dtype_of(var)
+        expr = self.builder_.normalize(new.expr)
+        if self._floating(var) and dtype_of(expr) != wanted:
+            expr = self.builder_.normalize(relax.op.astype(self._bound(expr), wanted))
+        bound = relax.Var(var.name, expr.ty)
+        self.builder_.emit_normalized(relax.VarBinding(bound, expr))
+        self.set_var_remap(var, bound)
+        self.values[hash(var)] = Value(bound, new.from_integers, new.statistic)
+
+    def _in_block(self, visit: Any, block: Any) -> Any:
+        outer, self.blocks = self.casts.block, self.blocks + 1
+        self.casts.block = self.blocks
+        result = visit(block)
+        self.casts.block = outer
+        return result
+
+    def _variable(self, var: Any, default: Any) -> Any:
+        value = self.values.get(hash(var))
+        if value is None:
+            return default(var)
+        if isinstance(var.ty, relax.TupleType):
+            return self._tuple(var, value)
+        if self.half_io and hash(var) in self.results:
+            return value.expr
+        return self.casts.cast(value, dtype_of(var)) if self._floating(var) else value.expr
+
+    def _tuple(self, var: Any, value: Value) -> Any:
+        """Give a tuple back with the types of the model, or as it is if those are right."""
+        if hash(var) in self.results or structural_equal(var.ty, value.expr.ty):
+            return value.expr
+        fields = []
+        for i, ty in enumerate(var.ty.fields):
+            field = self._bound(relax.TupleGetItem(value.expr, i))
+            fields.append(self.casts.cast(Value(field), str(ty.dtype.dtype)))
+        return relax.Tuple(fields)
+
+    # Operators.
+
+    def _call(self, call: Any) -> Value:
+        floats = [leaf for leaf in leaves(call) if self._floating(leaf)]
+        if op_name(call) in SHAPED_LIKE:
+            floats = [arg for arg in call.args[1:] if self._floating(arg)]
+        sources = [self._value(leaf) for leaf in floats if isinstance(leaf, relax.Var)]
+        if op_name(call) == "relax.astype" and self._floating(call):
+            # A cast of the model between its own float types: types are decided here.
+            return Value(*_fields(sources[0])) if sources else self._keep(call, True)
+        precision = precision_of(call)
+        if precision is Precision.KEEP or not floats:
+            return self._keep(call, not sources)
+        if precision is Precision.ACCUMULATE and not self._floating(call):
+            return self._keep(call, False)
+        from_integers = bool(sources) and all(s.from_integers for s in sources)
+        dtype = self._compute_dtype(precision, sources, from_integers)
+        args = self._operands(call, dtype)
+        attrs = call.attrs
+        if precision is Precision.ACCUMULATE:
+            attrs = _with_out_dtype(attrs, FULL)
+        if precision is Precision.FOLLOW and not sources:
+            from_integers = True
+        statistic = op_name(call) in REDUCTIONS or (
+            bool(sources) and all(s.statistic for s in sources)
+        )
+        return Value(relax.Call(call.op, args, attrs, call.ty_args), from_integers, statistic)
+
+    def _compute_dtype(
+        self, precision: Precision, sources: list[Value], from_integers: bool
+    ) -> str:
+        if precision is Precision.FLOAT32 or from_integers:
+            return FULL
+        if precision is Precision.FOLLOW:
+            if any(dtype_of(s.expr) == FULL and not s.from_integers for s in sources):
+                return FULL
+            return self.half if sources else FULL
+        return self.half
+
+    def _keep(self, call: Any, from_integers: bool) -> Value:
+        """Emit a call with the types of the model."""
+        args = self._operands(call, None)
+        return Value(relax.Call(call.op, args, call.attrs, call.ty_args), from_integers)
+
+    def _is_stored(self, var: Any, value: Value) -> bool:
+        """Decide whether a float32 value is rounded here: several readers share its storage."""
+        if not self._floating(var) or dtype_of(value.expr) != FULL:
+            return False
+        found = self.readers.get(hash(var), [])
+        in_full = all(r in (Precision.FLOAT32, Precision.KEEP) for r in found)
+        returned = Precision.KEEP in found
+        return len(found) > 1 and not (
+            in_full or returned or value.from_integers or value.statistic
+        )
+
+    # Operands and casts.
+
+    def _value(self, var: Any) -> Value:
+        known = self.values.get(hash(var))
+        if known is None:
+            known = self.values[hash(var)] = Value(super().visit_expr(var))
+        return known
+
+    def _operands(self, call: Any, dtype: str | None) -> list[Any]:
+        """Bring a call's operands into a type; a square keeps being one."""
+        done: dict[int, Any] = {}
+        for arg in call.args:
+            if hash(arg) not in done:
+                done[hash(arg)] = self._operand(arg, dtype)
+        return [done[hash(arg)] for arg in call.args]
+
+    def _operand(self, arg: Any, dtype: str | None) -> Any:
+        if isinstance(arg, relax.Tuple):
+            return relax.Tuple([self._operand(field, dtype) for field in arg.fields])
+        if isinstance(arg, GenericConst):
+            return self.casts.constant(arg, dtype) if dtype and self._floating(arg) else arg
+        if isinstance(arg, relax.Var) and self._floating(arg):
+            return self.casts.cast(self._value(arg), dtype or dtype_of(arg))
+        return self.visit_expr(arg)
+
+    def _bound(self, expr: Any, name: str = "") -> Any:
+        return expr if isinstance(expr, relax.Var) else self.builder_.emit(expr, name)
+
+    def _floating(self, expr: Any) -> bool:
+        return dtype_of(expr) in (FULL, self.half)
+
+    def _result_dtype(self, expr: Any) -> str:
+        return self.half if self.half_io and dtype_of(expr) == FULL else dtype_of(expr)
+
+
+def _fields(value: Value) -> tuple[Any, bool, bool]:
+    return value.expr, value.from_integers, value.statistic
+
+
+def _with_out_dtype(attrs: Any, dtype: str) -> Any:
+    """Copy an operator's attributes with another ``out_dtype``."""
+    info = type(attrs).__tvm_ffi_type_info__
+    fields = {field.name: getattr(attrs, field.name) for field in info.fields}
+    return tvm.ir.make_node(info.type_key, **fields | {"out_dtype": dtype})
+
+
+# Casts between float32 and a half type, while a function is rewritten.
+#
+# float32 to half   once for the readers in a block, saturated for float16 where the value comes
+#     from
+#                   integers alone: masks are large negative numbers
+# half to float32   anew for each reader: the cast belongs into the kernel that reads it
+# constants         saturated for float16, once each
+FULL = "float32"
+
+
+@dataclass
+class Value:
+    """What a variable of the model became.
+
+    Attributes
+    ----------
+    expr : tvm.relax.Var
+        In the type in which it was computed or is stored.
+    from_integers : bool
+        No activation has a part in it.
+    statistic : bool
+        A reduction's result, or computed from such alone: small, and worth keeping exact.
+    rounded : (int, tvm.relax.Var), optional
+        Its half version, with the number of the block in which that may be used.
+    """
+
+    expr: Any
+    from_integers: bool = False
+    statistic: bool = False
+    rounded: tuple[int, Any] | None = None
+
+
+class Casts:
+    """Casts that a block builder emits.
+
+    Parameters
+    ----------
+    builder : tvm.relax.BlockBuilder
+        The builder.
+    half : {"float16", "bfloat16"}
+        The storage type.
+
+    Attributes
+    ----------
+    block : int
+        Number of the block that is written.
+    """
+
+    def __init__(self, builder: relax.BlockBuilder, half: str) -> None:
+        self._builder, self._half = builder, half
+        self._constants: dict[tuple[int, str], GenericConst] = {}
+        self.block = 0
+
+    def cast(self, value: Value, dtype: str) -> Any:
+        """Return a value in a float type; a rounded version is made once, a widened one anew.
+
+        A widening cast belongs into the kernel that reads it: shared, it would be stored.
+        """
+        if dtype_of(value.expr) == dtype:
+            return value.expr
+        if dtype != self._half:
+            return self._builder.emit(relax.op.astype(value.expr, dtype))
+        if value.rounded is None or value.rounded[0] != self.block:
+            wide = value.expr
+            if value.from_integers and dtype == "float16":  # masks of large negative numbers
+                limit = float(np.finfo(np.float16).max)
+                low, high = tirx.FloatImm(FULL, -limit), tirx.FloatImm(FULL, limit)
+                wide = self._builder.emit(relax.op.clip(wide, low, high))
+            value.rounded = (self.block, self._builder.emit(relax.op.astype(wide, dtype)))
+        return value.rounded[1]
+
+    def constant(self, const: GenericConst, dtype: str) -> GenericConst:
+        """Return a constant in a float type."""
+        if dtype_of(const) == dtype:
+            return const
+        key = (hash(const), dtype)
+        if key not in self._constants:
+            array = const.value.numpy()
+            if dtype == "float16":
+                limit = np.finfo(np.float16).max
+                array = np.where(np.isfinite(array), np.clip(array, -limit, limit), array)
+            new = relax.const(array.astype(numpy_dtype(dtype)), dtype)
+            self._constants[key] = derived(new, dtype, [const])
+        return self._constants[key]

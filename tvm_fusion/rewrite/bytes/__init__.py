@@ -1,5 +1,5 @@
 """Quantized networks on bytes.
 
 ``products``, ``convolutions`` and ``operands`` in int8 and uint8 between quantization and
-dequantization, ``widened_convolutions`` and ``narrowed_weights`` where bytes do not fit.
+dequantization, ``widened_convolutions`` where bytes do not fit.
 """

@@ -1,15 +1,9 @@
 """E-graphs: terms that are equal lie in one class, and laws add terms until nothing new comes.
 
-``terms``, ``head``, ``pattern``, ``ematch``
-    terms and patterns, and where a pattern matches
-``law``
-    an equation, both directions, and its conditions
-``egraph``, ``eclass_analysis``, ``saturate``
-    classes, what is known of them, rounds of laws
-``bounds``, ``axes``, ``extents``, ``weights``, ``told``
-    facts that conditions ask for
-``node_costs``, ``extract``
-    costs of terms, and the cheapest graph
-``regions``, ``emit``, ``changes``
-    from Relax and back, and what changed
+``terms``, ``head``, ``pattern``, ``ematch``    terms and patterns, and where a pattern matches
+``law``                                         an equation, both directions, and its conditions
+``egraph``, ``eclass_analysis``, ``saturate``   classes, what is known of them, rounds of laws
+``bounds``, ``axes``, ``extents``, ``weights``  facts that conditions ask for
+``extract``                                     costs of terms, and the cheapest graph
+``regions``, ``emit``, ``changes``              from Relax and back, and what changed
 """

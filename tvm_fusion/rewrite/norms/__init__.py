@@ -1,6 +1,5 @@
 """Norms in front of products: ``norm(x) @ w = (x @ w - mean * column sums) * rstd + shift``.
 
 ``matches`` finds them, ``operators`` writes the product's form, ``statistics`` lets the product
-before add up mean and variance, ``gain`` says whether that pays, ``folded`` folds scale and shift
-into the weight.
+before add up mean and variance where that pays.
 """

@@ -39,7 +39,6 @@ from ...core.weight_names import derived
 from ...device import device_of
 from ...frontend.normalize.engine import op_name
 from ...frontend.tensor_types import HALF, dtype_of
-from .folded import fold
 from .matches import MOST, Norm, is_product, norms_between_products
 from .operators import normed_product, statistics_of
 
@@ -193,3 +192,28 @@ def _vector(array: np.ndarray, dtype: np.dtype) -> GenericConst:
 
 def _float32(const: GenericConst) -> GenericConst:
     return derived(relax.const(const.value.numpy().astype("float32")), "astype", [const])
+
+
+# Matrices with the scale of a norm in front of them multiplied in; numpy alone.
+def fold(scale: np.ndarray, weight: np.ndarray, is_centred: bool) -> np.ndarray:
+    """Multiply a norm's scale into a matrix, and take the mean of columns off.
+
+    Parameters
+    ----------
+    scale : numpy.ndarray
+        ``[K]``.
+    weight : numpy.ndarray
+        ``[K, N]``, of a half type.
+    is_centred : bool
+        Whether columns shall add up to zero, but for roundings: a row's mean then cancels before
+        sums in float32 round it.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``[K, N]``, of the type of ``weight``.
+    """
+    exact = scale.astype("float32")[:, None] * weight.astype("float32")
+    if is_centred:
+        exact -= exact.mean(axis=0, dtype="float64").astype("float32")
+    return exact.astype(weight.dtype)

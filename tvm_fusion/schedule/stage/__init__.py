@@ -5,6 +5,5 @@
 ``install``           calls of groups become calls of PrimFuncs
 ``pack``, ``gather``  constants packed at compile time
 ``inline_groups``     group functions back into their callers
-``hoist_init``        initializations of reductions that may be empty
 ``launches``          launches of a PrimFunc, counted
 """

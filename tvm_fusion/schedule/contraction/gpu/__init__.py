@@ -3,7 +3,7 @@
     few rows                                    ``skinny``
     half types, 8 bits, tfloat32                ``mma`` or ``wgmma``, by estimated time, of operands
                                                 as they are or of copies (``forms``)
-    otherwise                                   DLight's schedules or ``untiled``
+    otherwise                                   DLight's schedules, or untiled sums
 
 ``template``               claims a group, and lets it be tuned (``tuning``)
 ``forms``                  the tile of operands as they are, of groups, of copies

@@ -1,4 +1,4 @@
-"""What tiled GEMMs on tensor cores share, whichever instruction multiplies (see ``mma``, ``wgmma``).
+"""What tiled GEMMs on tensor cores share, with ``mma.sync`` (``mma``) and with ``wgmma``.
 
     block tile of C in grid:
       A and B, a tile of block_k terms at a time       global -> shared, swizzled chunks of 16 bytes

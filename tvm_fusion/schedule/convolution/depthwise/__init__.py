@@ -2,8 +2,8 @@
 
     acc[pixel] += image[pixel + window] * weight[window]      padding by bounds of loops, no copy
 
-``cpu_config``, ``cpu_kernel``, ``window``
+``cpu_config``, ``cpu_kernel``
     CPUs
-``gpu_view``, ``gpu_config``, ``gpu_kernel``, ``gpu_epilogue``, ``gpu_template``
+``gpu_view``, ``gpu_config``, ``gpu_kernel``, ``gpu_template``
     GPUs, channels last
 """

@@ -16,7 +16,7 @@
     where a row is kept from pass to pass
 ``row_groups``
     what rows share is loaded once
-``split_form``, ``split_rows``
+``split_form``
     several blocks for a row
 ``half_precision``, ``one_pass_variance``, ``arg_extremum``, ``wide_integers``
     special reductions

@@ -12,7 +12,7 @@ for pass over the row (max, sum of exp, normalize, ..):
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
@@ -34,7 +34,7 @@ from ....device import Device
 from ....program.program import Program
 from ...gpu.launch import STATIC_SHARED_BYTES, dependency_wait, min_blocks_per_sm
 from ..program.emit import volume
-from ..program.passes import plan_passes
+from ..program.passes import Pass, plan_passes
 from ..program.row_program import RowProgram, row_program
 from ..program.softmax import with_inverses
 from .arg_extremum import with_extrema_first
@@ -42,10 +42,9 @@ from .config import MAX_THREADS_PER_SM, RowConfig, longest_loop
 from .default import default_config
 from .half_precision import with_half_precision_math
 from .passes import emit_early_loads, emit_first_rows, emit_pass
-from .register_budget import BLOCK_REGISTERS, RegisterBudget
+from .register_budget import BLOCK_REGISTERS, RegisterBudget, items_per_thread
 from .row_groups import group_stride
 from .split_form import with_axes_of_maps
-from .split_rows import blocks_per_row
 from .storage import copy_inputs, place_rows
 from .thread_block import ThreadBlock
 from .vector_loop import VectorLoop
@@ -262,3 +261,59 @@ def _with_occupancy(body: tirx.Stmt, owner: ThreadBlock) -> tirx.Stmt:
 
 def _shared_limit(device: Device) -> int:
     return min(device.shared_memory_per_block or STATIC_SHARED_BYTES, STATIC_SHARED_BYTES)
+
+
+# Few long rows on a GPU: several blocks for one row, which share its last pass.
+#
+# grid: blocks_per_row blocks for every `rows` rows
+#     passes before the last:  every block reduces the whole row(s), from L2 after the first block
+#     last pass:               every block computes and stores its own part of the vectors
+# Each block of a row reads all of it, so that more blocks soon need more bandwidth of the L2 cache
+# than they save.
+MAX_BLOCKS_PER_ROW = 4
+
+
+def blocks_per_row(
+    program: RowProgram, passes: Sequence[Pass], config: RowConfig, multiprocessors: int
+) -> int:
+    """Choose how many blocks share the last pass over a row.
+
+    Where there are fewer rows than multiprocessors, several blocks reduce the same row, without
+    waiting for each other, and each writes its part of the last pass. That pays where a thread has
+    several vectors of a row to compute and write.
+
+    Parameters
+    ----------
+    program : RowProgram
+        The stages, their buffers placed.
+    passes : sequence of Pass
+        Their passes.
+    config : RowConfig
+        The threads.
+    multiprocessors : int
+        Of the device.
+    """
+    *before, last = passes
+    rows = [axis.size for axis in program.rows]
+    outside = [
+        target
+        for one in before
+        for stage in one.stages
+        for target in stage.targets
+        if not program.is_internal(target)
+    ]
+    # A last pass that is a sum over rows has no order of its results.
+    is_written_only = all(stage.is_map for stage in last.stages)
+    if not before or outside or not is_written_only or config.rows_first or None in rows:
+        return 1
+    if config.keeps_shared:
+        return 1
+    vectors = vectorize(program, last.loop_axes)
+    if not vectors.is_unconditional:
+        return 1
+    blocks = 1
+    for size in rows:
+        blocks *= size or 1
+    blocks = -(-blocks // config.rows)
+    steps = items_per_thread(last.loop_axes, config.threads, vectors) or 1
+    return max(1, min(multiprocessors // blocks, steps, MAX_BLOCKS_PER_ROW))
