@@ -7,7 +7,6 @@ merging two classes is deferred until :meth:`EGraph.rebuild` finds the nodes tha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -20,9 +19,6 @@ from .bounds import ANY, CHOOSES, FILLS, Bounds, bounds_of, bounds_of_value
 from .eclass_analysis import Analysis, EClass, Node, is_static
 from .head import Head, Heads
 from .terms import Term, subterms
-
-if TYPE_CHECKING:
-    from .egraph import EGraph
 
 
 class EGraph:
