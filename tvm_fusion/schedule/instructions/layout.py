@@ -1,0 +1,109 @@
+"""Layouts: which element of a matrix each register of each lane holds.
+
+A layout numbers lanes and registers in mixed radix. Each digit has an extent and adds a multiple of
+its value to the row and to the column; the lowest digit comes first. So rows of four lanes with two
+contiguous elements each, as C of ``mma.m16n8k16`` has them, are
+
+    lanes      (4: column += 2), (8: row += 1)
+    registers  (2: column += 1), (2: row += 8)
+
+A digit that adds nothing says that lanes hold copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+
+class Digit(NamedTuple):
+    """A digit of a lane's or a register's number, and what a one in it adds to the place."""
+
+    extent: int
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a matrix lies in the registers of lanes.
+
+    Attributes
+    ----------
+    lanes, registers : tuple of Digit
+        Digits of a lane's number, and of the number of an element among those of a lane.
+    """
+
+    lanes: tuple[Digit, ...]
+    registers: tuple[Digit, ...]
+
+    @property
+    def lane_count(self) -> int:
+        """Number of lanes."""
+        return prod(digit.extent for digit in self.lanes)
+
+    @property
+    def per_lane(self) -> int:
+        """Number of elements that a lane holds."""
+        return prod(digit.extent for digit in self.registers)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
+        digits = (*self.lanes, *self.registers)
+        rows = 1 + sum((digit.extent - 1) * digit.row for digit in digits)
+        return rows, 1 + sum((digit.extent - 1) * digit.column for digit in digits)
+
+    @property
+    def transposed(self) -> Layout:
+        """The layout of the transposed matrix in the same registers."""
+        lanes, registers = (
+            tuple(Digit(d.extent, d.column, d.row) for d in digits)
+            for digits in (self.lanes, self.registers)
+        )
+        return Layout(lanes, registers)
+
+    def place(self, lane: Any, register: Any) -> tuple[Any, Any]:
+        """Return row and column of an element.
+
+        Parameters
+        ----------
+        lane, register : int, numpy.ndarray or PrimExpr
+            Numbers of the lane and of the element in it; so are the results.
+        """
+        row, column = 0, 0
+        for number, digits in ((lane, self.lanes), (register, self.registers)):
+            for value, digit in zip(_values(number, digits), digits, strict=True):
+                row = row + value * digit.row if digit.row else row
+                column = column + value * digit.column if digit.column else column
+        return row, column
+
+    def find(self, row: int, column: int) -> tuple[int, int]:
+        """Return the first lane, and its register, that hold an element."""
+        return self._places[row, column]
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, int], tuple[int, int]]:
+        found: dict[tuple[int, int], tuple[int, int]] = {}
+        for lane in range(self.lane_count):
+            for register in range(self.per_lane):
+                found.setdefault(self.place(lane, register), (lane, register))
+        return found
+
+
+def layout(
+    lanes: Sequence[tuple[int, int, int]], registers: Sequence[tuple[int, int, int]]
+) -> Layout:
+    """Make a layout of digits ``(extent, row, column)``; those of extent 1 are left out."""
+    return Layout(*(tuple(Digit(*d) for d in digits if d[0] > 1) for digits in (lanes, registers)))
+
+
+def _values(number: Any, digits: Sequence[Digit]) -> list[Any]:
+    values = []
+    for digit in digits[:-1]:
+        values.append(number % digit.extent)
+        number = number // digit.extent
+    return [*values, number] if digits else []
