@@ -14,9 +14,10 @@ class Instruction:
     Attributes
     ----------
     family : str
-        As :class:`tvm_fusion.device.model.MatrixInstruction` names it.
-    text : str
-        How the target's compiler knows it: a PTX instruction, or LLVM's intrinsic.
+        As :class:`tvm_fusion.device.model.MatrixInstruction` names it; ``dot`` of a CPU's vectors.
+    name : str
+        How the target's compiler knows it: PTX's instruction, or LLVM's intrinsic. ``{a}``, ``{b}``
+        and ``{n}`` stand for what a use chooses; the emitter beside the rows fills them in.
     m, n, k : int
         A is m x k, B is k x n; the largest n of wgmma.
     a_types, b_types : tuple of str
@@ -26,13 +27,17 @@ class Instruction:
     sums : str
         Type of C and D.
     a, c : Layout
-        Where A, and C and D, lie.
+        Where A, and C and D, lie in registers.
     b : Layout, optional
-        Where B lies; None where the instruction reads it from shared memory.
+        Where B lies; None where the instruction reads it from shared memory alone.
+    from_shared : tuple of str
+        Which of ``a`` and ``b`` it can read from shared memory, as a matrix descriptor tells it.
+    is_mn_major : bool
+        Whether such an operand may be contiguous along M or N, too; otherwise along K alone.
     """
 
     family: str
-    text: str
+    name: str
     m: int
     n: int
     k: int
@@ -43,14 +48,18 @@ class Instruction:
     a: Layout
     b: Layout | None
     c: Layout
+    from_shared: tuple[str, ...] = ()
+    is_mn_major: bool = False
 
     def __post_init__(self) -> None:
         """Check that the layouts are those of its matrices, and of as many lanes."""
         shapes = [self.a.shape, self.c.shape, self.b.shape if self.b else (self.k, self.n)]
         if shapes != [(self.m, self.k), (self.m, self.n), (self.k, self.n)]:
-            raise ValueError(f"{self.text}: layouts of {shapes}")
+            raise ValueError(f"{self.name}: layouts of {shapes}")
         if len({x.lane_count for x in (self.a, self.b, self.c) if x is not None}) != 1:
-            raise ValueError(f"{self.text}: layouts of several numbers of lanes")
+            raise ValueError(f"{self.name}: layouts of several numbers of lanes")
+        if self.b is None and "b" not in self.from_shared:
+            raise ValueError(f"{self.name}: B lies nowhere")
 
     @property
     def lanes(self) -> int:

@@ -7,7 +7,9 @@ contiguous elements each, as C of ``mma.m16n8k16`` has them, are
     lanes      (4: column += 2), (8: row += 1)
     registers  (2: column += 1), (2: row += 8)
 
-A digit that adds nothing says that lanes hold copies.
+A digit that adds nothing says that lanes hold copies. A place is linear in the digits, so that it is
+the sum of a lane's part and a register's part: ``place(lane, register)`` is ``of_lane(lane)`` plus
+``of_register(register)``. Numbers may be expressions of a kernel: so it computes addresses.
 """
 
 from __future__ import annotations
@@ -66,6 +68,18 @@ class Layout:
         )
         return Layout(lanes, registers)
 
+    @property
+    def lane_grid(self) -> tuple[int, int]:
+        """Numbers of lanes in a column, each with rows of its own, and of lanes that share a row."""
+        rows = prod(digit.extent for digit in self.lanes if digit.row)
+        return rows, prod(digit.extent for digit in self.lanes if digit.column)
+
+    @property
+    def run(self) -> int:
+        """How many contiguous columns of a row follow each other in registers."""
+        first = self.registers[0] if self.registers else None
+        return first.extent if first is not None and (first.row, first.column) == (0, 1) else 1
+
     def place(self, lane: Any, register: Any) -> tuple[Any, Any]:
         """Return row and column of an element.
 
@@ -74,12 +88,16 @@ class Layout:
         lane, register : int, numpy.ndarray or PrimExpr
             Numbers of the lane and of the element in it; so are the results.
         """
-        row, column = 0, 0
-        for number, digits in ((lane, self.lanes), (register, self.registers)):
-            for value, digit in zip(_values(number, digits), digits, strict=True):
-                row = row + value * digit.row if digit.row else row
-                column = column + value * digit.column if digit.column else column
-        return row, column
+        (row, column), (down, right) = self.of_lane(lane), self.of_register(register)
+        return row + down, column + right
+
+    def of_lane(self, lane: Any) -> tuple[Any, Any]:
+        """Return row and column of a lane's first element."""
+        return _place(lane, self.lanes)
+
+    def of_register(self, register: Any) -> tuple[Any, Any]:
+        """Return how far below and right of a lane's first element another one lies."""
+        return _place(register, self.registers)
 
     def find(self, row: int, column: int) -> tuple[int, int]:
         """Return the first lane, and its register, that hold an element."""
@@ -101,9 +119,11 @@ def layout(
     return Layout(*(tuple(Digit(*d) for d in digits if d[0] > 1) for digits in (lanes, registers)))
 
 
-def _values(number: Any, digits: Sequence[Digit]) -> list[Any]:
-    values = []
-    for digit in digits[:-1]:
-        values.append(number % digit.extent)
-        number = number // digit.extent
-    return [*values, number] if digits else []
+def _place(number: Any, digits: Sequence[Digit]) -> tuple[Any, Any]:
+    row, column = 0, 0
+    for position, digit in enumerate(digits):
+        is_highest = position == len(digits) - 1
+        value, number = number if is_highest else number % digit.extent, number // digit.extent
+        row = row + value * digit.row if digit.row else row
+        column = column + value * digit.column if digit.column else column
+    return row, column

@@ -1,0 +1,83 @@
+"""What all rows have in common: layouts hold every element, and some device has the instruction."""
+
+import pytest
+from registers import name_of
+
+from tvm_fusion.device import parse
+from tvm_fusion.device.table import GPUS
+from tvm_fusion.schedule.instructions.instruction import Instruction
+from tvm_fusion.schedule.instructions.layout import layout
+from tvm_fusion.schedule.instructions.table import INSTRUCTIONS, find, has, instructions_of, newest
+
+CPUS = [parse(f"cpu:{arch}") for arch in ("nehalem", "haswell", "sapphirerapids")]
+DEVICES = [*GPUS.values(), *(cpu.device for cpu in CPUS)]
+
+
+@pytest.mark.parametrize("row", INSTRUCTIONS, ids=name_of)
+def test_every_element_is_held(row):
+    for layout_ in filter(None, (row.a, row.b, row.c)):
+        rows, columns = layout_.shape
+        places = {layout_.find(i, j) for i in range(rows) for j in range(columns)}
+        assert len(places) == rows * columns
+        copies = 2 if row.family == "wmma" and layout_ is not row.c else 1
+        assert layout_.lane_count * layout_.per_lane == copies * rows * columns
+        for i in (0, rows - 1):
+            for j in (0, columns - 1):
+                assert layout_.place(*layout_.find(i, j)) == (i, j)
+
+
+def test_names_are_unique():
+    assert len({(row.name, row.kind) for row in INSTRUCTIONS}) == len(INSTRUCTIONS)
+
+
+@pytest.mark.parametrize("row", INSTRUCTIONS, ids=name_of)
+def test_a_device_has_it(row):
+    """And finds it by types of A and B, among others."""
+    device = next(device for device in DEVICES if has(device, row))
+    for a, b in ((row.a_types[0], row.b_types[-1]), (row.a_types[-1], row.b_types[0])):
+        assert row in instructions_of(device, a, b)
+
+
+@pytest.mark.parametrize(
+    ("target", "family", "a_dtype", "b_dtype", "shape"),
+    [
+        ("cuda:sm_75", "mma.sync", "float16", "float16", (16, 8, 8)),
+        ("cuda:sm_75", "mma.sync", "bfloat16", "bfloat16", None),
+        ("cuda:sm_80", "mma.sync", "float16", "float16", (16, 8, 16)),
+        ("cuda:sm_80", "mma.sync", "float8_e4m3fn", "float8_e5m2", None),
+        ("cuda:sm_80", "wgmma", "float16", "float16", None),
+        ("cuda:sm_90a", "wgmma", "uint8", "int8", (64, 256, 32)),
+        ("rocm:gfx90a", "mfma", "int8", "int8", (16, 16, 16)),
+        ("rocm:gfx942", "mfma", "int8", "int8", (16, 16, 32)),
+        ("rocm:gfx1100", "wmma", "int8", "uint8", (16, 16, 16)),
+        ("cpu:nehalem", "dot", "int16", "int16", (1, 4, 2)),
+        ("cpu:nehalem", "dot", "float32", "float32", None),
+        ("cpu:haswell", "dot", "float32", "float32", (1, 8, 1)),
+        ("cpu:alderlake", "dot", "uint8", "int8", (1, 8, 4)),
+        ("cpu:cascadelake", "dot", "uint8", "int8", (1, 16, 4)),
+        ("cpu:cascadelake", "dot", "int8", "uint8", None),
+        ("cpu:sapphirerapids", "amx", "int8", "uint8", (16, 16, 64)),
+        ("cpu:sapphirerapids", "amx", "bfloat16", "bfloat16", (16, 16, 32)),
+    ],
+)
+def test_the_best_of_a_device(target, family, a_dtype, b_dtype, shape):
+    found = find(parse(target).device, family, a_dtype, b_dtype)
+    assert (found and (found.m, found.n, found.k)) == shape
+
+
+def test_the_newest_shape():
+    assert newest("mma.sync", "float16", "float16").k == 16
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c"),
+    [
+        (layout([], [(4, 0, 1)]), layout([], [(4, 1, 0)]), layout([], [(8, 0, 1)])),
+        (layout([(4, 0, 1)], []), layout([], [(4, 1, 0), (8, 0, 1)]), layout([], [(8, 0, 1)])),
+        (layout([], [(4, 0, 1)]), None, layout([], [(8, 0, 1)])),
+    ],
+    ids=["B is no k x n", "lanes of A alone", "B is nowhere"],
+)
+def test_rows_that_contradict_themselves(a, b, c):
+    with pytest.raises(ValueError, match=r"^x: "):
+        Instruction("dot", "x", 1, 8, 4, ("int8",), ("int8",), "int8", "int32", a, b, c)
