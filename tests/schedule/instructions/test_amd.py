@@ -23,7 +23,9 @@ from tvm_fusion.schedule.instructions.table import has
 def operand_places(row):
     """Lane and item of each element ``[row, k]`` of A; of B ``[column, k]`` lies the same."""
     i, k = np.indices((row.m, row.k))
-    return (i, k) if row.family == "wmma" else (i + row.m * (k // row.a.per_lane), k % row.a.per_lane)
+    return (
+        (i, k) if row.family == "wmma" else (i + row.m * (k // row.a.per_lane), k % row.a.per_lane)
+    )
 
 
 def sum_places(row):

@@ -162,7 +162,7 @@ def wgmma_kernel(row, a_dtype, b_dtype, is_a_shared):
 
     def register(i):
         """The register of the instruction that multiply_fragments has at a place: rows first."""
-        return (i // 4 + i // 2 % 2 * 2) * 2 + i % 2
+        return i if is_a_shared else (i // 4 + i // 2 % 2 * 2) * 2 + i % 2
 
     @T.prim_func(s_tir=True)
     def kernel(a: T.handle, b: T.handle, c: T.handle):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from .layout import Layout
 
@@ -65,6 +66,11 @@ class Instruction:
     def lanes(self) -> int:
         """How many lanes execute it together; 1 on CPUs."""
         return self.c.lane_count
+
+    @property
+    def k_per_lane(self) -> int:
+        """How many elements of one row of A, and of one column of B, a lane holds."""
+        return prod(digit.extent for digit in self.a.registers if not digit.row)
 
     def takes(self, a_dtype: str, b_dtype: str) -> bool:
         """Whether it multiplies these types."""

@@ -7,9 +7,9 @@ contiguous elements each, as C of ``mma.m16n8k16`` has them, are
     lanes      (4: column += 2), (8: row += 1)
     registers  (2: column += 1), (2: row += 8)
 
-A digit that adds nothing says that lanes hold copies. A place is linear in the digits, so that it is
-the sum of a lane's part and a register's part: ``place(lane, register)`` is ``of_lane(lane)`` plus
-``of_register(register)``. Numbers may be expressions of a kernel: so it computes addresses.
+A digit that adds nothing says that lanes hold copies. A place is linear in the digits: that of a
+register is ``of_lane(lane)``, where the lane's first element lies, plus ``of_register(register)``.
+Numbers may be expressions of a kernel: so it computes addresses.
 """
 
 from __future__ import annotations
@@ -69,10 +69,14 @@ class Layout:
         return Layout(lanes, registers)
 
     @property
-    def lane_grid(self) -> tuple[int, int]:
-        """Numbers of lanes in a column, each with rows of its own, and of lanes that share a row."""
-        rows = prod(digit.extent for digit in self.lanes if digit.row)
-        return rows, prod(digit.extent for digit in self.lanes if digit.column)
+    def lanes_per_row(self) -> int:
+        """Number of lanes that share a row."""
+        return prod(digit.extent for digit in self.lanes if not digit.row)
+
+    @property
+    def lanes_per_column(self) -> int:
+        """Number of lanes that share a column: each has rows of its own."""
+        return prod(digit.extent for digit in self.lanes if not digit.column)
 
     @property
     def run(self) -> int:

@@ -17,11 +17,10 @@ from __future__ import annotations
 from .instruction import Instruction
 from .layout import Layout, layout
 
-# Half types, types of A and B in memory, types of sums: their names in PTX. A float32 is read as a
-# tfloat32.
-HALF_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}  # half types, and their names in PTX
+# Types of A and B in memory, and their names in PTX; a float32 is read as a tfloat32.
 OPERAND_TYPES = {
-    **HALF_TYPES,
+    **PTX_TYPES,
     "float8_e4m3fn": "e4m3",
     "float8_e5m2": "e5m2",
     "int8": "s8",
@@ -29,6 +28,7 @@ OPERAND_TYPES = {
     "float32": "tf32",
 }
 SUM_TYPES = {"float32": "f32", "int32": "s32"}
+HALF_TYPES = tuple(PTX_TYPES)
 FLOAT8_TYPES = ("float8_e4m3fn", "float8_e5m2")
 BYTE_TYPES = ("int8", "uint8")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from ...device import Device
 from .amd import AMD
 from .cpu import CPU, WORD, dot_bits
@@ -34,6 +36,7 @@ def find_half(device: Device, dtype: str) -> Instruction | None:
     return find(device, "mma.sync", dtype, dtype) if dtype in HALF_TYPES else None
 
 
+@cache
 def newest(family: str, a_dtype: str, b_dtype: str) -> Instruction:
     """Return the instruction of a family for types of A and B that the newest devices have.
 
