@@ -22,8 +22,8 @@ from ..._tvm.buffer import declare
 from ...core.expressions import load, loads
 from ...core.loops import constant, index
 from ...program.stage import Axis
-from ..gpu.mma import HALF_TYPES
 from ..gpu.tma import ALIGNMENT
+from ..instructions.nvidia import HALF_TYPES
 from .operand_copies import OperandCopies
 from .operands import SumOfProducts
 from .packing_function import packing_function

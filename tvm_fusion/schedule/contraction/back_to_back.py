@@ -22,7 +22,7 @@ from ...ecg.graph import Graph, Operator
 from ...program.contractions import operands_of
 from ...program.program import Program
 from ...program.stage import Axis, Stage
-from ..gpu.mma import HALF_TYPES
+from ..instructions.nvidia import HALF_TYPES
 from ..proposals import LIGHT, in_order, leaves, reached
 from .dual_gemm import MAX_BEHIND, is_product
 from .norm_prologue import replace_operand

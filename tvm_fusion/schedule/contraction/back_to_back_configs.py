@@ -17,9 +17,10 @@ from ...core.template import Refusal
 from ...device import Device
 from ..address import offset, stride
 from ..gpu import mbarrier
-from ..gpu.mma import HALF_TYPES, find_atom
 from ..gpu.tma import PANEL
 from ..gpu.wgmma import MOVED_REGISTERS, WARPS, K, M
+from ..instructions.nvidia import HALF_TYPES
+from ..instructions.table import find
 from .back_to_back import BackToBack
 from .back_to_back_config import BackToBackConfig
 from .direct_epilogue import COLUMNS
@@ -125,7 +126,7 @@ def _space(
 def _is_of_halves(problem: TileGemmConfig, device: Device) -> bool:
     """Whether wgmma multiplies operands of half types."""
     types = problem.a_dtype, problem.b_dtype
-    return {*types} <= {*HALF_TYPES} and find_atom(device, "wgmma", *types) is not None
+    return {*types} <= {*HALF_TYPES} and find(device, "wgmma", *types) is not None
 
 
 def _rows(operand: TmaOperand, columns: int) -> int:

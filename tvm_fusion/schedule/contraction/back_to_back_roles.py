@@ -21,10 +21,10 @@ from ...core.expressions import load
 from ...core.loops import block, index, local, loop, sequence, when
 from ..gpu import mbarrier, tma, wgmma
 from ..gpu.launch import dependents_launch
-from ..gpu.mma import WARP
 from ..gpu.ring_position import RingPosition
 from ..gpu.shared_tiles import touch
 from ..gpu.tma import PANEL
+from ..gpu.warp import lane_of
 from .back_to_back_config import BackToBackConfig
 from .direct_epilogue import DirectEpilogue
 from .hidden_fragments import HiddenFragments
@@ -146,7 +146,7 @@ class Roles:
 
         def chunk(c: ir.Expr) -> tirx.Stmt:
             release = when(
-                tirx.floormod(self._thread, index(WARP)).equal(0),
+                lane_of(self._thread).equal(0),
                 mbarrier.arrive(self._empty(ring.stage)),
             )
             made = self._hidden.stmt(self._sums, place, lane, c)

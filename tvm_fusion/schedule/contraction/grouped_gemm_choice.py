@@ -18,7 +18,6 @@ from functools import lru_cache, partial
 from ...device import Device
 from ...program.stage import Stage
 from ..estimate import points
-from ..gpu.mma import WARP
 from .tile_gemm_choice import (
     BLOCK_K_BYTES,
     SHORT_BLOCK_K_BYTES,
@@ -86,7 +85,7 @@ class GroupedProduct:
         if any(self.unaligned):
             tiles += UNALIGNED_TILES
             depths.append(SHORT_BLOCK_K_BYTES)
-        tiles = [t for t in tiles if t[2] * t[3] * t[4] * WARP == threads]
+        tiles = [t for t in tiles if t[2] * t[3] * t[4] * self.start.mma.lanes == threads]
         block_k = [size // self.start.item_bytes for size in depths]
         found = tile_shapes(self.sizes, self.start, device, tiles, block_k, STAGES, (split_k,))
         return sorted(found, key=lambda shape: estimated_clocks(shape, self.sizes, device))

@@ -28,8 +28,8 @@ from ..._tvm.buffer import declare
 from ...core.expressions import load, loads
 from ...core.loops import constant, coordinates, index, substitute
 from ...program.stage import Axis
-from ..gpu.mma import HALF_TYPES
 from ..gpu.tma import ALIGNMENT, ROW_BYTES
+from ..instructions.nvidia import HALF_TYPES
 from .gemm_view import gemm_view
 from .match_tma_window import image_dim, is_of_bounds
 from .operand_copies import OperandCopies

@@ -22,7 +22,7 @@ from ...core.loops import constant, index, substitute
 from ...program.stage import Axis
 from ..address import conditional_loads, is_aligned, offset
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
-from ..gpu.mma import BYTE_TYPES, FLOAT8_TYPES
+from ..instructions.nvidia import BYTE_TYPES, FLOAT8_TYPES
 from .epilogue import Result
 from .operands import SumOfProducts
 from .tile_gemm_config import TileGemmConfig

@@ -13,7 +13,6 @@ from tvm import ir, sym, tirx
 
 from ...core.expressions import variables
 from ...core.loops import sequence, substitute
-from ..gpu.mma import K_PER_THREAD
 from ..gpu.register_buffers import RegisterBuffers
 from ..gpu.vector_loads import ElementLoads, VectorLoad
 from .dequantize import widened
@@ -71,7 +70,8 @@ class WeightTiles:
         self._dequantized = DequantizeF16x2(quantized, self._registers, config.half, config.threads)
         self.order = self._dequantized.order
         self.encodings = [
-            self._dequantized.encodings(column, K_PER_THREAD) for column in range(config.tile_n)
+            self._dequantized.encodings(column, config.mma.k_per_lane)
+            for column in range(config.tile_n)
         ]
         self.buffers.append(self._dequantized.array)
         self.scales = [self._scale(column[0][1]) for column in found]

@@ -20,7 +20,8 @@ from ...program.program import Program
 from ...program.stage import Stage
 from ..design_space import not_in_space
 from ..estimate import flops, operations, points, traffic
-from ..gpu.mma import HALF_TYPES, find_atom
+from ..instructions.nvidia import HALF_TYPES
+from ..instructions.table import find
 from .concat_epilogue import concat_epilogue
 from .concat_parts_choice import refuse_parts
 from .concat_parts_gpu import ConcatParts
@@ -302,8 +303,8 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
     ):
         return None
     types = [str(narrow_operand(x).ty.dtype) for x in (contraction.left, contraction.right)]
-    atom = find_atom(device, "mma.sync", *types)
-    if atom is None or atom.dtype == "tfloat32":
+    mma = find(device, "mma.sync", *types)
+    if mma is None or mma.kind == "tfloat32":
         return None
     return Refusal(
         "epilogue_elsewhere",

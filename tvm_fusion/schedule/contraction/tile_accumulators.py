@@ -5,8 +5,8 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from ...core.loops import index, local
-from ..gpu.mma import GROUPS, WARP
 from ..gpu.shared_tiles import block_barrier
+from ..gpu.warp import warp_of
 from .tile_gemm_config import TileGemmConfig
 from .tile_shape import M16
 
@@ -35,7 +35,7 @@ class TileAccumulators:
 
     def __init__(self, config: TileGemmConfig) -> None:
         self._config = config
-        self.slabs, self.n8 = config.warp_m // M16, config.warp_n // GROUPS
+        self.slabs, self.n8 = config.warp_m // M16, config.warp_n // config.mma.n
         self.warps_m, self.warps_n, self.warps_k = config.warps_m, config.warps_n, config.warps_k
         self.threads = config.threads
         self.acc = local("acc", [config.accumulators], config.contraction.dtype)
@@ -47,7 +47,7 @@ class TileAccumulators:
 
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell the slice of K, the row and the column of a thread's warp among the warps."""
-        warp = tirx.floordiv(thread, index(WARP))
+        warp = warp_of(thread)
         tile = self.warps_m * self.warps_n
         inside = tirx.floormod(warp, index(tile))
         return (

@@ -28,7 +28,6 @@ from tvm import ir, tirx
 from ...core.expressions import load
 from ...core.loops import index, local, loop, sequence, unrolled, when
 from ..gpu.cp_async import commit
-from ..gpu.mma import ACCUMULATORS
 from ..gpu.mma_sync import mma_fragments, mma_split_fragments
 from ..gpu.shared_tiles import block_barrier, touch, wait_and_barrier
 from .operand_fragments import OperandFragments
@@ -222,7 +221,7 @@ class TileMmaMainloop(TileAccumulators):
 
         def row(i: ir.Expr) -> tirx.Stmt:
             def one(j: ir.Expr) -> tirx.Stmt:
-                first = (i * self.n8 + j) * ACCUMULATORS
+                first = (i * self.n8 + j) * self._config.mma.c.per_lane
                 a, b = self._a_frags.of_16(slot, i), self._b_frags.of_8(slot, j)
                 if self._parts:
                     part, small = (load(x, [first]) for x in self._parts)

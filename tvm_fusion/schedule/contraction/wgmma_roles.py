@@ -30,9 +30,9 @@ from ...core.expressions import load
 from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
 from ..gpu import mbarrier, wgmma
 from ..gpu.launch import dependents_launch
-from ..gpu.mma import WARP
 from ..gpu.ring_position import RingPosition
 from ..gpu.shared_tiles import touch
+from ..gpu.warp import LANES
 from .direct_epilogue import DirectEpilogue
 from .staged_epilogue import StagedEpilogue
 from .tile_gemm_config import TilePlace
@@ -40,7 +40,7 @@ from .wgmma_config import WgmmaConfig
 from .wgmma_producer import Producer
 from .wgmma_stages import TileStages
 
-IDLE_THREADS = wgmma.THREADS - WARP  # of the producer
+IDLE_THREADS = wgmma.THREADS - LANES  # of the producer
 
 
 class Roles:
@@ -128,7 +128,7 @@ class Roles:
         made = sequence([*start, tiles])
         made = made if config.computes_b else when(self._thread.equal(0), made)
         if beside is not None:
-            made = tirx.IfThenElse(self._thread < WARP, made, beside)
+            made = tirx.IfThenElse(self._thread < LANES, made, beside)
         return sequence([*give, made])
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
