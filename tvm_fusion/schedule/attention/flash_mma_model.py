@@ -22,9 +22,9 @@ from ...core.loops import constant, product
 from ...device import Device
 from ...ecg.work import at
 from ..gpu.launch import STATIC_SHARED_BYTES
-from ..gpu.mma import mma_atom
 from ..gpu.tma import PANEL
 from ..gpu.wgmma import WARPS as WARPS_OF_GROUP
+from ..instructions.table import find_half
 from .flash_mma_config import MAX_REGISTERS, FlashMmaConfig
 from .flash_problem import FlashProblem
 from .flash_tma_config import FlashTmaConfig, tma_configs
@@ -100,7 +100,7 @@ def _reads_scores(problem: FlashProblem) -> bool:
 
 
 def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
-    if mma_atom(device, problem.half) is None:
+    if find_half(device, problem.half) is None:
         return
     queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
     sizes = set(BLOCK_N)

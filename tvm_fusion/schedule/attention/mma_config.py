@@ -10,7 +10,7 @@ from ...core.expressions import call_name
 from ...device import Device
 from ..address import same
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
-from ..gpu.mma import mma_atom
+from ..instructions.table import find_half
 from .pattern import Pattern
 
 # Rows and keys of a warp at once, and elements of a key and of a value which the vectors of its
@@ -32,7 +32,7 @@ def fits_mma(
     types = {str(x.ty.dtype) for x in (*keys, *values)}
     depth, columns = int(pattern.depth.extent), int(pattern.column.extent)
     fits = depth % MMA_DEPTH == 0 and columns % MMA_COLUMNS == 0
-    if not fits or len(types) != 1 or mma_atom(device, *types) is None:
+    if not fits or len(types) != 1 or find_half(device, *types) is None:
         return False
     if not device.async_copy:  # its pipeline of keys and values is cp.async
         return False
