@@ -8,10 +8,11 @@ from ...core.loops import constant
 from ...program.stage import Axis
 from ..address import offset, stride
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.warp import LANES
 from .alignment import WORD, aligned_width, have_same_alignment, overlap_of, shift_of, step_of
 from .guarded_loads import bytes_of, guarded_loads
 from .iteration_space import TILED_STRIDE, IterationSpace
-from .transpose_config import ROW, WARP, TransposeConfig
+from .transpose_config import ROW, TransposeConfig
 
 MIN_COLUMNS = 16  # of the last axis: of fewer, most of a tile would be empty
 
@@ -69,7 +70,7 @@ def transpose_config(
 
 def _words(across: int | None, last: int | None, per_word: int) -> int:
     """Choose the length of a tile's rows; their number follows."""
-    if last is not None and last <= WARP:
+    if last is not None and last <= LANES:
         return 2 * ROW
     short = (
         words for words in (ROW // 4, ROW // 2) if across is not None and across <= words * per_word
