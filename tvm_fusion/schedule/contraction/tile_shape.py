@@ -10,7 +10,7 @@ from ..instructions.instruction import Instruction
 from ..instructions.nvidia import HALF_TYPES
 from ..instructions.table import newest
 
-M16 = 16  # of mma.m16n8
+M16 = newest("mma.sync", "float16", "float16").m  # of all types
 CHUNK_BYTES = 16  # of a copy to shared memory
 OTHER_REGISTERS = 24  # of a thread, beside accumulators, fragments and addresses
 STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in different banks

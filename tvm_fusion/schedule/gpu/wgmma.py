@@ -22,9 +22,10 @@ from ..instructions.table import newest
 from .warp import LANES
 from .wgmma_operand import EIGHT_ROWS, K, Operand
 
-M = 64  # rows of an instruction
-WARPS = 4  # of a warpgroup
-THREADS = WARPS * LANES
+_ROW = newest("wgmma", "float16", "float16")
+M = _ROW.m  # rows of an instruction, of all types
+THREADS = _ROW.lanes  # of a warpgroup
+WARPS = THREADS // LANES
 # Of a block that has a multiprocessor's registers, by the number of warpgroups that multiply: what
 # a thread of the one that copies keeps, and what each of theirs takes.
 MOVED_REGISTERS = {2: (40, 232), 3: (32, 160), 4: (24, 112)}
