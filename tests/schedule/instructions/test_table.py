@@ -1,5 +1,6 @@
 """What all rows have in common: layouts hold every element, and some device has the instruction."""
 
+import numpy as np
 import pytest
 from registers import name_of
 
@@ -24,6 +25,22 @@ def test_every_element_is_held(row):
         for i in (0, rows - 1):
             for j in (0, columns - 1):
                 assert layout_.place(*layout_.find(i, j)) == (i, j)
+
+
+@pytest.mark.parametrize("row", INSTRUCTIONS, ids=name_of)
+def test_counts_are_those_of_places(row):
+    for layout_ in filter(None, (row.a, row.b, row.c)):
+        shape = layout_.lane_count, layout_.per_lane
+        i, j = (np.broadcast_to(x, shape) for x in layout_.place(*np.indices(shape)))
+        for place, count in ((i, layout_.lanes_per_row), (j, layout_.lanes_per_column)):
+            for number in range(int(place.max()) + 1):
+                assert (place == number).any(axis=1).sum() == count
+        starts = np.arange(0, layout_.per_lane, layout_.run)[:, None]
+        runs = starts + np.arange(layout_.run)
+        assert (i[0][runs] == i[0][starts]).all()
+        assert (j[0][runs] - j[0][starts] == np.arange(layout_.run)).all()
+    i, j = (np.broadcast_to(x, row.a.per_lane) for x in row.a.place(0, np.arange(row.a.per_lane)))
+    assert (i == i[0]).sum() == row.k_per_lane
 
 
 def test_names_are_unique():
