@@ -24,7 +24,7 @@ from ...ecg.work import at
 from ..gpu.launch import STATIC_SHARED_BYTES
 from ..gpu.tma import PANEL
 from ..gpu.wgmma import WARPS as WARPS_OF_GROUP
-from ..instructions.table import find_half
+from ..instructions.table import find, find_half
 from .flash_mma_config import MAX_REGISTERS, FlashMmaConfig
 from .flash_problem import FlashProblem
 from .flash_tma_config import FlashTmaConfig, tma_configs
@@ -145,7 +145,7 @@ def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -
         and config.depth16 % PANEL == 0
         and config.column16 % PANEL == 0
         and config.column16 <= MAX_BLOCK_N
-        and device.has_matrix("wgmma", problem.half, (64, 256, 16))
+        and find(device, "wgmma", problem.half, problem.half) is not None
     )
 
 

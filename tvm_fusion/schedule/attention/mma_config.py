@@ -10,12 +10,16 @@ from ...core.expressions import call_name
 from ...device import Device
 from ..address import same
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
-from ..instructions.table import find_half
+from ..instructions.table import find_half, newest
 from .pattern import Pattern
 
 # Rows and keys of a warp at once, and elements of a key and of a value which the vectors of its
 # threads cover at once.
-MMA_ROWS, MMA_KEYS, MMA_DEPTH, MMA_COLUMNS = 8, 16, 32, 64
+_MMA = newest("mma.sync", "float16", "float16")
+MMA_ROWS, MMA_KEYS = _MMA.n, _MMA.m
+MMA_DEPTH, MMA_COLUMNS = (
+    lanes * (VECTOR_BYTES // 2) for lanes in (_MMA.c.lanes_per_row, _MMA.c.lanes_per_column)
+)
 MAX_WARPS = 8  # of a block: a multiprocessor holds one
 BYTES_IN_FLIGHT = 64 * 1024  # of keys and values that a multiprocessor waits for
 REDUCE_BYTES = 32 * 1024  # of shared memory for the results of warps, which are merged there
