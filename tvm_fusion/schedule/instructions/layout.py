@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -102,18 +101,6 @@ class Layout:
     def of_register(self, register: Any) -> tuple[Any, Any]:
         """Return how far below and right of a lane's first element another one lies."""
         return _place(register, self.registers)
-
-    def find(self, row: int, column: int) -> tuple[int, int]:
-        """Return the first lane, and its register, that hold an element."""
-        return self._places[row, column]
-
-    @cached_property
-    def _places(self) -> dict[tuple[int, int], tuple[int, int]]:
-        found: dict[tuple[int, int], tuple[int, int]] = {}
-        for lane in range(self.lane_count):
-            for register in range(self.per_lane):
-                found.setdefault(self.place(lane, register), (lane, register))
-        return found
 
 
 def layout(
