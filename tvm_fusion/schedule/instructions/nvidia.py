@@ -9,7 +9,8 @@ lane ``4 * groupID + threadID_in_group`` holds, in PTX's words,
 
 A warpgroup's warp w has the rows from ``16 * w`` on; wgmma reads B, and A if it is told to, from
 shared memory. ``mma.m16n8k8`` is what compute capability 7.5 has of float16: two of them, one
-behind the other, take the fragments of one m16n8k16. Rows of newer devices come first.
+behind the other, take the fragments of one m16n8k16. Rows of newer devices come first. Float64, and
+the shorter shapes that newer devices still have, are left out: no kernel takes them.
 """
 
 from __future__ import annotations
