@@ -16,10 +16,11 @@ from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
-from ..gpu.mma import HALF_TYPES, mma_atom
 from ..index.design_space import not_in_space
 from ..index.estimate import operations, points, too_many_parameters, traffic
 from ..index.inline import inlined
+from ..instructions.nvidia import HALF_TYPES
+from ..instructions.table import find_half
 from .cpu.config import CpuConfig
 from .cpu.kernel import attention_cpu
 from .cpu.query_lanes import query_lanes_cpu
@@ -238,7 +239,7 @@ def _slow_on_cuda_cores(pattern: Pattern, queries: int, device: Device) -> Refus
     """
     width = max(at(pattern.depth.extent), at(pattern.column.extent))
     types = {str(x.ty.dtype) for e in (pattern.q, pattern.k) for x in loads(e)}
-    has_units = types <= {x for x in HALF_TYPES if mma_atom(device, x) is not None}
+    has_units = types <= {x for x in HALF_TYPES if find_half(device, x) is not None}
     if not has_units or width <= MAX_WIDTH or queries < QUERIES_PER_TASK:
         return None
     return Refusal(

@@ -18,13 +18,14 @@ from ...core.loops import constant, index
 from ...ecg.work import at
 from ...program.stage import Axis, Stage
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
+from ..gpu.warp import LANES
 from ..index.address import offset, same, stride
 from ..index.estimate import operations
 from .alignment import WORD, aligned_width, have_same_alignment, overlap_of, shift_of, step_of
 from .group_maps import iteration_spaces
 from .guarded_loads import bytes_of, guarded_loads
 from .iteration_space import TILED_STRIDE, IterationSpace
-from .transpose_config import ROW, WARP, TransposeConfig
+from .transpose_config import ROW, TransposeConfig
 from .vectors_gpu import VectorConfig, vectors
 
 # Registers of a thread as ptxas allocates them, fitted to 170 kernels for sm_90a.
@@ -211,7 +212,7 @@ def transpose_config(
 
 def _words(across: int | None, last: int | None, per_word: int) -> int:
     """Choose the length of a tile's rows; their number follows."""
-    if last is not None and last <= WARP:
+    if last is not None and last <= LANES:
         return 2 * ROW
     short = (
         words for words in (ROW // 4, ROW // 2) if across is not None and across <= words * per_word

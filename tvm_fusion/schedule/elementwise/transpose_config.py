@@ -39,7 +39,6 @@ from .guarded_loads import GuardedLoad, bytes_of
 from .iteration_space import IterationSpace
 
 THREADS = 256
-WARP = 32  # threads that access shared memory at once; a wave of 64 does so in two halves
 WORDS = 2048  # of a tile
 ROW = 32  # words of its rows: a cache line
 MAX_WASTE = 20  # at most one in so many tiles may be behind the end

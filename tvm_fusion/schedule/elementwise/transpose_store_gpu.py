@@ -16,9 +16,10 @@ from tvm import ir, tirx
 
 from ...core.expressions import load
 from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled
+from ..gpu.warp import LANES
 from .alignment import WORD
 from .guarded_loads import bytes_of
-from .transpose_config import THREADS, WARP, TransposeConfig, TransposeTile, head_elements
+from .transpose_config import THREADS, TransposeConfig, TransposeTile, head_elements
 from .vector_access import VectorAccess, VectorStores
 
 
@@ -82,8 +83,9 @@ class _Results:
     def _step(self, number: ir.Expr) -> tirx.Stmt:
         """Compute one vector of each row of a word."""
         config, position = self._config, self._position
-        threads_in_row = WARP // config.width
-        extents = (config.columns // WARP, config.rows // config.pair, threads_in_row)
+        # As many threads access shared memory at once; a wave of 64 does so in two halves.
+        threads_in_row = LANES // config.width
+        extents = (config.columns // LANES, config.rows // config.pair, threads_in_row)
         outer, word, inner = coordinates(number * THREADS + position.thread, extents)
         back = config.back(position.rest, position.row + word * config.pair)
         first = (outer * threads_in_row + inner) * config.width - back

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from .mma import ACCUMULATORS, ATOMS, atom_of
+from ..instructions.instruction import Instruction
+from ..instructions.nvidia import NVIDIA, OPERAND_TYPES, ptx
+from ..instructions.table import newest
 
 
 def _multiply(a_dtype: str, b_dtype: str, sums: str, factors: str) -> str:
@@ -24,14 +26,15 @@ def _multiply(a_dtype: str, b_dtype: str, sums: str, factors: str) -> str:
     sums, factors : str
         Operands of the assembler: four of C, which are those of D; four of A and two of B.
     """
-    atom = atom_of(a_dtype, b_dtype)
+    row = newest("mma.sync", a_dtype, b_dtype)
     c = "{%0, %1, %2, %3}"
-    whole = f"{atom.instruction(a_dtype, b_dtype)} {c}, {{%4, %5, %6, %7}}, {{%8, %9}}, {c};"
+    whole = f"{ptx(row, a_dtype, b_dtype)} {c}, {{%4, %5, %6, %7}}, {{%8, %9}}, {c};"
     newer = f'  asm("{whole}"\n      : {sums}\n      : {factors});\n'
-    rows = [x for x in ATOMS if x.name == atom.name and x.takes(a_dtype, b_dtype) and x.count > 1]
-    if not rows:
+    rows = [x for x in NVIDIA if x.family == row.family and x.takes(a_dtype, b_dtype)]
+    shorter = [x for x in rows if 2 * x.k == row.k]
+    if not shorter:
         return newer
-    part = rows[0].instruction(a_dtype, b_dtype)
+    part = ptx(shorter[0], a_dtype, b_dtype)
     lower, upper = f"{{%4, %5}}, {{%8}}, {c};", f"{{%6, %7}}, {{%9}}, {c};"
     older = (
         f'  asm("{part} {c}, {lower}\\n\\t"\n      "{part} {c}, {upper}"\n'
@@ -53,7 +56,13 @@ _WORDS = '"r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(z[0]), "r"(z[1])'
 
 
 def _sums(constraint: str) -> str:
-    return ", ".join(f'"+{constraint}"(c[{i}])' for i in range(ACCUMULATORS))
+    return ", ".join(f'"+{constraint}"(c[{i}])' for i in range(4))
+
+
+def _function(row: Instruction, a_dtype: str, b_dtype: str) -> str:
+    """Name the CUDA function that wraps an instruction."""
+    types = dict.fromkeys((OPERAND_TYPES[a_dtype], OPERAND_TYPES[b_dtype]))
+    return f"tvm_fusion_mma_m{row.m}n{row.n}k{row.k}_{'_'.join(types)}"
 
 
 def mma_m16n8k16(
@@ -66,14 +75,13 @@ def mma_m16n8k16(
     dtype : str
         Type of A and B.
     c : TensorLoad
-        The first of a thread's :data:`ACCUMULATORS`, which are contiguous.
+        The first of a thread's four accumulators, which are contiguous.
     a_rows : sequence of TensorLoad
-        The first of the :data:`K_PER_THREAD` values of A's rows groupID and groupID + 8.
+        The first of the four values of A's rows groupID and groupID + 8.
     b_column : TensorLoad
         The first of the values of B's column groupID.
     """
-    atom = atom_of(dtype, dtype)
-    name = atom.function(dtype, dtype)
+    name = _function(newest("mma.sync", dtype, dtype), dtype, dtype)
     multiply = _multiply(dtype, dtype, _sums("f"), _WORDS_OF_ROWS)
     source = _SOURCE.format(name=name, multiply=multiply)
     addresses = [tirx.address_of(x) for x in (c, *a_rows, b_column)]
@@ -124,13 +132,13 @@ def mma_split_fragments(
     a_frag, b_frag : TensorLoad
         See :func:`mma_fragments`.
     """
-    atom = atom_of("float32", "float32")
+    row = newest("mma.sync", "float32", "float32")
     name = "tvm_fusion_mma_3xtf32"
     words = [*(("x", i) for i in range(4)), *(("z", i) for i in range(2))]
     given = [(v, half, n) for v, n in (("x", 4), ("z", 2)) for half in ("hi", "lo")]
     source = _SPLIT.format(
         name=name,
-        instruction=atom.instruction("float32", "float32"),
+        instruction=ptx(row, "float32", "float32"),
         splits="\n  ".join(_SPLIT_ONE.format(*word) for word in words),
         sums=", ".join(f'"+f"({v}[{i}])' for v in ("c", "small") for i in range(4)),
         parts=", ".join(f'"r"({v}_{half}[{i}])' for v, half, n in given for i in range(n)),
@@ -149,14 +157,14 @@ def mma_fragments(
     a_dtype, b_dtype : str
         Types of A and of B.
     c : TensorLoad
-        The first of a thread's :data:`ACCUMULATORS`, which are contiguous.
+        The first of a thread's four accumulators, which are contiguous.
     a_frag, b_frag : TensorLoad
         The first of a thread's 16 bytes of A: rows groupID and groupID + 8 of the lower k, then of
         the upper; and of 8 bytes of B: lower k, then upper. So ``ldmatrix`` leaves them.
     """
-    atom = atom_of(a_dtype, b_dtype)
-    name = f"{atom.function(a_dtype, b_dtype)}_fragments"
-    is_integer = atom.sums == "int32"
+    row = newest("mma.sync", a_dtype, b_dtype)
+    name = f"{_function(row, a_dtype, b_dtype)}_fragments"
+    is_integer = row.sums == "int32"
     source = _FRAGMENTS.format(
         name=name,
         sums="int" if is_integer else "float",

@@ -19,6 +19,7 @@ from tvm.tirx.op import tvm_warp_shuffle
 
 from ...core.loops import index, threads, unrolled
 
+LANES = 32  # threads of an NVIDIA warp; two of them are a wave of CDNA
 FULL_MASK = 0xFFFFFFFF  # every thread of a warp takes part in an exchange
 
 _UNIFORM = "tvm_fusion_warp_uniform"
@@ -61,19 +62,31 @@ def each_thread(
     return level(0, [])
 
 
+def warp_of(thread: ir.Expr) -> ir.Expr:
+    """Give the number of a thread's warp."""
+    return tirx.floordiv(thread, index(LANES))
+
+
+def lane_of(thread: ir.Expr) -> ir.Expr:
+    """Give the number of a thread in its warp."""
+    return tirx.floormod(thread, index(LANES))
+
+
 def warp_uniform(value: ir.Expr) -> ir.Expr:
     """Give a number that all threads of a warp have, so that CUDA's compiler knows they do."""
     number = tirx.Cast("int32", value)
     return cuda_func_call(_UNIFORM, number, source_code=_UNIFORM_SOURCE, return_type="int32")
 
 
-def shuffle(value: ir.Expr, lane: ir.Expr, lanes: int, warp_size: int) -> ir.Expr:
+def shuffle(value: ir.Expr, lane: ir.Expr, lanes: int = LANES, warp_size: int = LANES) -> ir.Expr:
     """Read another lane's value (``__shfl_sync``) among ``lanes`` neighbours of a warp."""
     sizes = (tirx.const(lanes, "int32"), tirx.const(warp_size, "int32"))
     return tvm_warp_shuffle(tirx.const(FULL_MASK, "uint32"), value, lane, *sizes)
 
 
-def butterfly(value: ir.Expr, lane: ir.Expr, distance: int, lanes: int, warp_size: int) -> ir.Expr:
+def butterfly(
+    value: ir.Expr, lane: ir.Expr, distance: int, lanes: int = LANES, warp_size: int = LANES
+) -> ir.Expr:
     """Read the value of the lane at a distance, a power of two: one step of an all-reduce."""
     other = tirx.bitwise_xor(tirx.Cast("int32", lane), tirx.const(distance, "int32"))
     return shuffle(value, other, lanes, warp_size)

@@ -17,12 +17,15 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from .mma import OPERAND_TYPES, PTX_TYPES, SUM_TYPES, WARP, atom_of
+from ..instructions.nvidia import OPERAND_TYPES, PTX_TYPES, SUM_TYPES, ptx
+from ..instructions.table import newest
+from .warp import LANES
 from .wgmma_operand import EIGHT_ROWS, K, Operand
 
-M = 64  # rows of an instruction
-WARPS = 4  # of a warpgroup
-THREADS = WARPS * WARP
+_ROW = newest("wgmma", "float16", "float16")
+M = _ROW.m  # rows of an instruction, of all types
+THREADS = _ROW.lanes  # of a warpgroup
+WARPS = THREADS // LANES
 # Of a block that has a multiprocessor's registers, by the number of warpgroups that multiply: what
 # a thread of the one that copies keeps, and what each of theirs takes.
 MOVED_REGISTERS = {2: (40, 232), 3: (32, 160), 4: (24, 112)}
@@ -61,7 +64,7 @@ __device__ __forceinline__ void {name}(float* acc, const void* a, const void* ti
 _WAIT = "wgmma.wait_group.sync.aligned 0;\\n\\t"
 _FRAGMENTS_INSTRUCTION = """\
       "add.s64 b, %{b}, {step};\\n\\t"
-      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{short}.{short} "
+      "{instruction} "
       "{{{acc}}}, {{{a}}}, b, {p}, 1, 1, {trans};\\n\\t\""""
 
 
@@ -88,18 +91,18 @@ def multiply(
     is_added : Expr
         Boolean.
     """
-    atom, count = atom_of(*dtypes, "wgmma"), n // 2
+    row, count = newest("wgmma", *dtypes), n // 2
     kinds = [OPERAND_TYPES[dtype] for dtype in dtypes]
-    sums = SUM_TYPES[atom.sums]
-    c_type, constraint = ("int", "r") if atom.sums == "int32" else ("float", "f")
+    sums = SUM_TYPES[row.sums]
+    c_type, constraint = ("int", "r") if row.sums == "int32" else ("float", "f")
     transposed = [int(not operand.is_k_contiguous) for operand, _ in (a, b)]
     # Signs, which integers lack, and orders of A and B, which half types alone have.
     modifiers = {"f32": ", 1, 1", "s32": ""}[sums]
-    if atom.dtype in PTX_TYPES:
+    if row.is_mn_major:
         modifiers += f", {transposed[0]}, {transposed[1]}"
     elif any(transposed):
         raise ValueError(f"wgmma takes {' and '.join(dtypes)} contiguous along K alone")
-    shape = f"m64n{n}k{atom.k}"
+    shape = f"m64n{n}k{row.k}"
     name = (
         f"tvm_fusion_wgmma_{shape}_{'_'.join(dict.fromkeys(kinds))}_{transposed[0]}{transposed[1]}"
     )
@@ -107,7 +110,7 @@ def multiply(
 __device__ __forceinline__ void {name}({c_type}* acc, unsigned long long a, unsigned long long b,
                                        bool is_added) {{
   asm volatile("{{ .reg .pred is_added; setp.ne.b32 is_added, %{count + 2}, 0; "
-               "wgmma.mma_async.sync.aligned.{shape}.{sums}.{kinds[0]}.{kinds[1]} "
+               "{ptx(row, *dtypes, n)} "
                "{{{_registers(0, count)}}}, %{count}, %{count + 1}, "
                "is_added{modifiers}; }}"
                : {_sums(count, constraint)}
@@ -157,8 +160,7 @@ def multiply_fragments(
         _FRAGMENTS_INSTRUCTION.format(
             b=count + 4 * steps,
             step=layout.step(k16),
-            n=n,
-            short=short,
+            instruction=ptx(newest("wgmma", dtype, dtype), dtype, dtype, n),
             acc=_registers(0, count),
             a=_registers(count + 4 * k16, 4),
             p="p" if k16 == 0 else "q",

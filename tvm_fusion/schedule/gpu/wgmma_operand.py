@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from .mma import K_BYTES
+from ..instructions.nvidia import K_BYTES
 from .tma import ROW_BYTES
 
-K = 16  # terms of an instruction, of half types
+K = K_BYTES // 2  # terms of an instruction, of half types
 
 _DESCRIPTOR = """
 __device__ __forceinline__ unsigned long long {name}(const void* tile) {{

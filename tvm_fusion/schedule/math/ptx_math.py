@@ -16,7 +16,7 @@ from tvm.ir.transform import PassContext
 
 from ...core.expressions import call_name
 from ..gpu.half_pairs import constant_pair, fma
-from ..gpu.mma import HALF_TYPES
+from ..instructions.nvidia import HALF_TYPES
 
 _NAME = "tvm_fusion_lop3"
 # (x & mask) ^ other as a table: where the bits of 0xF0, 0xCC and 0xAA are the operands.

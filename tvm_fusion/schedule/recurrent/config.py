@@ -15,7 +15,6 @@ ROWS = 16  # of a task: each task reads all weights in every step
 FEW_ROWS = 4  # for which another task is not worth reading the weights twice
 PARALLEL_STEP = 1 << 18  # products of a step that are worth waking other threads for
 MOST_THREADS = 512
-WARP = 32
 
 
 @dataclass(frozen=True)

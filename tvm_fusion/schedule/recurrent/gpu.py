@@ -33,7 +33,8 @@ from ...core.loops import (
     threads,
     when,
 )
-from .config import MOST_THREADS, WARP
+from ..gpu.warp import LANES
+from .config import MOST_THREADS
 from .problem import RecurrentProblem
 
 MOST_VALUES = 24  # of a unit in one phase
@@ -221,8 +222,8 @@ class _Thread:
 
 def threads_of(problem: RecurrentProblem) -> int:
     """Threads of a block: whole warps."""
-    warps = -(-problem.buffers.hidden // WARP)
-    return min(warps * WARP, MOST_THREADS)
+    warps = -(-problem.buffers.hidden // LANES)
+    return min(warps * LANES, MOST_THREADS)
 
 
 def shared_bytes(problem: RecurrentProblem) -> int:

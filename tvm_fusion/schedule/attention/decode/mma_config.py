@@ -9,13 +9,17 @@ from tvm import ir, tirx
 from ....core.expressions import call_name
 from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
-from ...gpu.mma import mma_atom
 from ...index.address import same
+from ...instructions.table import find_half, newest
 from ..problem.pattern import Pattern
 
 # Rows and keys of a warp at once, and elements of a key and of a value which the vectors of its
 # threads cover at once.
-MMA_ROWS, MMA_KEYS, MMA_DEPTH, MMA_COLUMNS = 8, 16, 32, 64
+_MMA = newest("mma.sync", "float16", "float16")
+MMA_ROWS, MMA_KEYS = _MMA.n, _MMA.m
+MMA_DEPTH, MMA_COLUMNS = (
+    lanes * (VECTOR_BYTES // 2) for lanes in (_MMA.c.lanes_per_row, _MMA.c.lanes_per_column)
+)
 MAX_WARPS = 8  # of a block: a multiprocessor holds one
 BYTES_IN_FLIGHT = 64 * 1024  # of keys and values that a multiprocessor waits for
 REDUCE_BYTES = 32 * 1024  # of shared memory for the results of warps, which are merged there
@@ -32,7 +36,7 @@ def fits_mma(
     types = {str(x.ty.dtype) for x in (*keys, *values)}
     depth, columns = int(pattern.depth.extent), int(pattern.column.extent)
     fits = depth % MMA_DEPTH == 0 and columns % MMA_COLUMNS == 0
-    if not fits or len(types) != 1 or mma_atom(device, *types) is None:
+    if not fits or len(types) != 1 or find_half(device, *types) is None:
         return False
     if not device.async_copy:  # its pipeline of keys and values is cp.async
         return False

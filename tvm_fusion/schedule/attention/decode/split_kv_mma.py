@@ -24,7 +24,6 @@ from tvm import ir, tirx
 
 from ....core.expressions import load
 from ....core.loops import coordinates, index, sequence, substitute, unrolled, when
-from ...gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.movmatrix import movmatrix
 from ...gpu.warp import Combine, warp_all_reduce
@@ -43,9 +42,9 @@ class MmaSplitKV(MmaOperands):
     ) -> None:
         super().__init__(config, number, partial_o, partial_ml)
         registers = self._registers
-        self._v_frag = registers("v_frag", K_PER_THREAD * self._columns, self._half)
-        self._p = registers("p", K_PER_THREAD, self._half)
-        self._scores = registers("s", ACCUMULATORS)
+        self._v_frag = registers("v_frag", self._mma.k_per_lane * self._columns, self._half)
+        self._p = registers("p", self._mma.k_per_lane, self._half)
+        self._scores = registers("s", self._mma.c.per_lane)
         self._m_new = registers("m_thread", PAIR), registers("m_new", PAIR)
         self._alpha = registers("alpha", PAIR)
         self._buffers += [self._v_frag, self._p, self._scores, *self._m_new, self._alpha]
@@ -64,7 +63,7 @@ class MmaSplitKV(MmaOperands):
 
     def leads(self, t: ir.Expr) -> ir.Expr:
         """Let the first group of four threads store statistics."""
-        return t < THREADS_IN_GROUP
+        return t < self._quad
 
     def accumulator(self, slot: ir.Expr, number: ir.Expr) -> ir.Expr:
         """Give the place of an accumulator: those of both rows of a column are neighbours."""
@@ -73,7 +72,7 @@ class MmaSplitKV(MmaOperands):
     def column(self, number: ir.Expr, t: ir.Expr) -> ir.Expr:
         """Give a group of four threads the columns of the vectors that its threads loaded."""
         vector, lane = coordinates(number, [index(-1), index(VECTOR)])
-        return vector * MMA_COLUMNS + tirx.floordiv(t, index(THREADS_IN_GROUP)) * VECTOR + lane
+        return vector * MMA_COLUMNS + tirx.floordiv(t, index(self._quad)) * VECTOR + lane
 
     def step(self, number: ir.Expr) -> tirx.Stmt:
         """Compute sixteen keys of each warp, and issue those of a later step in their place."""
@@ -105,17 +104,17 @@ class MmaSplitKV(MmaOperands):
             return tirx.BufferStore(self._scores, float_(0), [g, t, i])
 
         def one(number: ir.Expr) -> tirx.Stmt:
-            start = number * K_PER_THREAD
+            start = number * self._mma.k_per_lane
             a_frag = [load(self._k_frag, [g, t, start + i * self._depth]) for i in range(2)]
             b_frag = load(self._q_frag, [g, t, start])
             return mma_m16n8k16(self._half, load(self._scores, [g, t, index(0)]), a_frag, b_frag)
 
-        products = unrolled("fragment", self._depth // K_PER_THREAD, one)
-        return sequence([unrolled("i", ACCUMULATORS, zero), products])
+        products = unrolled("fragment", self._depth // self._mma.k_per_lane, one)
+        return sequence([unrolled("i", self._mma.c.per_lane, zero), products])
 
     def _own_key(self, first: ir.Expr, t: ir.Expr, b: ir.Expr) -> ir.Expr:
         """Give the key of a thread's ``b``-th pair of scores."""
-        return first + b * GROUPS + tirx.floordiv(t, index(THREADS_IN_GROUP))
+        return first + b * self._mma.c.lanes_per_column + tirx.floordiv(t, index(self._quad))
 
     def _reduce_over_keys(
         self, buffers: tuple[ir.Var, ir.Var], combine: Combine
@@ -129,7 +128,7 @@ class MmaSplitKV(MmaOperands):
             config.warp_size,
             config.each_thread,
             combine,
-            THREADS_IN_GROUP,
+            self._quad,
         )
 
     def _score(self, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
@@ -152,7 +151,7 @@ class MmaSplitKV(MmaOperands):
                 value = tirx.Select(key < self._count, value, float_(-float("inf")))
             return sequence([assign(own, value), assign(m_thread, tirx.max(m_thread, own))])
 
-        return sequence([unrolled("slot", PAIR, start), unrolled("i", ACCUMULATORS, one)])
+        return sequence([unrolled("slot", PAIR, start), unrolled("i", self._mma.c.per_lane, one)])
 
     def _weigh(self, m_new: ir.Var, first: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Rescale to the new maxima, and make weights of scores."""
@@ -187,7 +186,7 @@ class MmaSplitKV(MmaOperands):
         return sequence(
             [
                 unrolled("slot", PAIR, rescale),
-                unrolled("i", ACCUMULATORS, one),
+                unrolled("i", self._mma.c.per_lane, one),
                 unrolled("i", PAIR * self._columns, scaled),
             ]
         )
@@ -203,21 +202,22 @@ class MmaSplitKV(MmaOperands):
 
     def _transpose_values(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Make A fragments of elements of several values."""
+        count = self._mma.k_per_lane
 
         def element(i: ir.Expr) -> tirx.Stmt:
-            vector, lane, key = coordinates(i, [index(-1), VECTOR, K_PER_THREAD])
-            value = load(self._v, [g, t, (vector * K_PER_THREAD + key) * VECTOR + lane])
+            vector, lane, key = coordinates(i, [index(-1), VECTOR, count])
+            value = load(self._v, [g, t, (vector * count + key) * VECTOR + lane])
             return tirx.BufferStore(self._v_frag, value, [g, t, i])
 
-        return unrolled("i", K_PER_THREAD * self._columns, element)
+        return unrolled("i", count * self._columns, element)
 
     def _multiply_values(self, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         def one(number: ir.Expr) -> tirx.Stmt:
-            a_frag = [load(self._v_frag, [g, t, (number * 2 + i) * K_PER_THREAD]) for i in range(2)]
+            starts = [(number * 2 + i) * self._mma.k_per_lane for i in range(2)]
+            a_frag = [load(self._v_frag, [g, t, start]) for start in starts]
             b_frag = load(self._p_frag, [g, t, index(0)])
-            return mma_m16n8k16(
-                self._half, load(self._acc, [g, t, number * ACCUMULATORS]), a_frag, b_frag
-            )
+            acc = load(self._acc, [g, t, number * self._mma.c.per_lane])
+            return mma_m16n8k16(self._half, acc, a_frag, b_frag)
 
         return unrolled("fragment", self._columns // 2, one)
 

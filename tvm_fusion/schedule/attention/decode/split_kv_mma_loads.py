@@ -8,7 +8,7 @@ from tvm import ir, tirx
 
 from ....core.expressions import load, variables
 from ....core.loops import coordinates, index, loop, sequence, substitute, unrolled
-from ...gpu.mma import GROUPS, K_PER_THREAD, THREADS_IN_GROUP
+from ...instructions.table import newest
 from ..problem.kv_vectors import contiguous_loads, vector_width
 from ..problem.online_softmax import float_, initialize
 from ..problem.pattern import Pattern
@@ -26,24 +26,26 @@ class MmaOperands(SplitKV):
     def __init__(
         self, config: FlashDecodeConfig, number: ir.Expr, partial_o: ir.Var, partial_ml: ir.Var
     ) -> None:
-        super().__init__(config, number, partial_o, partial_ml, GROUPS, PAIR)
         self._half = str(config.keys[0].ty.dtype)
-        self._depth = config.head_dim // THREADS_IN_GROUP  # elements of a key that a thread loads
+        self._mma = newest("mma.sync", self._half, self._half)
+        self._quad = self._mma.c.lanes_per_row  # threads that share a row
+        super().__init__(config, number, partial_o, partial_ml, self._mma.n, PAIR)
+        self._depth = config.head_dim // self._quad  # elements of a key that a thread loads
         self._query = QueryOperand.of(config)
         self._q_frag = self._registers("q_frag", self._depth, self._half)
         self._k_frag = self._registers("k_frag", 2 * self._depth, self._half)
-        self._v = self._registers("v", K_PER_THREAD * self._columns, self._half)
-        self._p_frag = self._registers("p_frag", K_PER_THREAD, self._half)
+        self._v = self._registers("v", self._mma.k_per_lane * self._columns, self._half)
+        self._p_frag = self._registers("p_frag", self._mma.k_per_lane, self._half)
         pattern = config.pattern
         # A quarter of a warp loads vectors of two keys, or of the values of four, two keys apart.
         ring, begin = KVPipeline.shared_memory(config, self._half), config.head_dim // VECTOR
         self._key_pipeline = KVPipeline(
             *(config, ring, 0, pattern.k, config.keys, pattern.depth),
-            lambda key: key % 2 * THREADS_IN_GROUP,
+            lambda key: key % 2 * self._quad,
         )
         self._value_pipeline = KVPipeline(
             *(config, ring, begin, pattern.v, config.values, pattern.column),
-            lambda key: key // 2 % THREADS_IN_GROUP * 2,
+            lambda key: key // 2 % self._quad * 2,
         )
         self._buffers += [self._q_frag, self._k_frag, self._v, self._p_frag, ring.buffer]
 
@@ -63,7 +65,7 @@ class MmaOperands(SplitKV):
 
         def vector(number: ir.Expr) -> tirx.Stmt:
             def element(lane: ir.Expr) -> tirx.Stmt:
-                row = self._row(tirx.floordiv(t, index(THREADS_IN_GROUP)))
+                row = self._row(tirx.floordiv(t, index(self._quad)))
                 at = {**row, depth: self._element(number, t, lane)}
                 value = substitute(self._query.element, at)
                 return tirx.BufferStore(self._q_frag, value, [g, t, number * VECTOR + lane])
@@ -87,7 +89,7 @@ class MmaOperands(SplitKV):
                 unrolled("vector", self._depth // VECTOR, vector),
                 unrolled("i", PAIR * self._columns, zero),
                 unrolled("slot", PAIR, statistics),
-                unrolled("i", K_PER_THREAD, declared),
+                unrolled("i", self._mma.k_per_lane, declared),
             ]
         )
 
@@ -105,19 +107,19 @@ class MmaOperands(SplitKV):
 
     def _consume_keys(self, step: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Load a thread's vectors of every eighth key."""
-        row, lane = coordinates(t, [8, index(THREADS_IN_GROUP)])
+        row, lane = coordinates(t, [8, index(self._quad)])
         count = 2 * self._depth // VECTOR
 
         def which(own: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
             b, vector = coordinates(own, [2, index(count // 2)])
-            return b * 8 + row, vector * THREADS_IN_GROUP + lane
+            return b * 8 + row, vector * self._quad + lane
 
         return self._key_pipeline.consume(step, self._k_frag, count, which, g, t)
 
     def _consume_values(self, step: ir.Expr, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Load vectors of the values of the keys whose scores a thread has."""
-        row, lane = coordinates(t, [8, index(THREADS_IN_GROUP)])
-        count = K_PER_THREAD * self._columns // VECTOR
+        row, lane = coordinates(t, [8, index(self._quad)])
+        count = self._mma.k_per_lane * self._columns // VECTOR
 
         def which(own: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
             vector, b, one = coordinates(own, [index(-1), 2, 2])
@@ -126,13 +128,13 @@ class MmaOperands(SplitKV):
         return self._value_pipeline.consume(step, self._v, count, which, g, t)
 
     def _own_row(self, t: ir.Expr, slot: ir.Expr) -> ir.Expr:
-        return tirx.floormod(t, index(THREADS_IN_GROUP)) * PAIR + slot
+        return tirx.floormod(t, index(self._quad)) * PAIR + slot
 
     def _row(self, number: ir.Expr) -> dict[ir.Var, ir.Expr]:
         return self._position(tirx.min(number, index(self._config.block_m - 1)))
 
     def _element(self, vector: ir.Expr, t: ir.Expr, lane: ir.Expr) -> ir.Expr:
-        return vector * MMA_DEPTH + tirx.floormod(t, index(THREADS_IN_GROUP)) * VECTOR + lane
+        return vector * MMA_DEPTH + tirx.floormod(t, index(self._quad)) * VECTOR + lane
 
 
 # The queries of flash-decoding as the B operand of tensor cores, in a half type.

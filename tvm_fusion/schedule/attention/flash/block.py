@@ -1,8 +1,7 @@
 """A thread of FlashAttention on tensor cores: its buffers, and its rows and columns of fragments.
 
-The thread of a warp holds, of each 16 rows, rows ``t // 4`` and ``t // 4 + 8``, and of every eight
-columns of scores and results columns ``t % 4 * 2`` and the next: statistics of a row are combined
-over four threads.
+Scores and results are C of ``mma.sync``: of each 16 rows a thread holds two, and of every eight
+columns two neighbours. Statistics of a row are combined over the four threads that share it.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from ...._tvm.buffer import scratch
 from ....core.expressions import load
 from ....core.loops import index, sequence, unrolled
 from ...gpu.ldmatrix import ELEMENTS
-from ...gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ...gpu.swizzle import VECTOR
-from ...gpu.warp import butterfly
+from ...gpu.warp import LANES, butterfly
+from ...instructions.table import newest
 from ..problem.online_softmax import SoftmaxState, assign, float_, initialize
 from ..problem.pattern import FLOAT
 from .config import FlashMmaConfig
@@ -57,18 +56,20 @@ class FlashMmaBlock:
         self._problem, self._config = problem, config
         self._where, self._first, self._g, self._t = where, first, g, t
         self._half = problem.half
+        self._mma = newest("mma.sync", self._half, self._half)
         self._buffers: list[ir.Var] = []
         loaded = len(problem.loaded_bounds)
         self._limits = self._declare("limits", 2 * loaded, "int32") if loaded else None
         self._tiles = KeyTiles(problem, config, where, first, self._limits)
         m16 = config.m16
-        self._n8, self._columns8 = config.block_n // 8, config.column16 // 8
+        self._n8, self._columns8 = (x // self._mma.n for x in (config.block_n, config.column16))
+        sums = self._mma.c.per_lane
         self._slots = m16 * PAIR  # rows of the thread
         # CUDA wants one type for all declarations of a name in a module.
         size = config.shared_bytes // 2
         self._shared = self._declare(f"smem_{self._half}", size, self._half, "shared.dyn")
-        self._acc = self._declare("acc", m16 * self._columns8 * ACCUMULATORS)
-        self._s = self._declare("s", m16 * self._n8 * ACCUMULATORS)
+        self._acc = self._declare("acc", m16 * self._columns8 * sums)
+        self._s = self._declare("s", m16 * self._n8 * sums)
         self._m_i, self._l_i = self._declare("m_i", self._slots), self._declare("l_i", self._slots)
         self._m_new = self._declare("m_new", self._slots)
         self._alpha = self._declare("alpha", self._slots)
@@ -80,7 +81,7 @@ class FlashMmaBlock:
         # A vector has registers of its own: TVM's generator of CUDA takes two vectors that are
         # loaded from one place for the same, whatever was stored there by address in between.
         vectors = -(-problem.v.extent // config.staged_lanes) * config.rows_of_warp
-        size = -(-vectors // WARP) * config.staged_lanes
+        size = -(-vectors // LANES) * config.staged_lanes
         self._result = self._declare("o", size, problem.staged)
         held = None
         if not config.is_async:  # one tile is on its way at a time
@@ -90,7 +91,7 @@ class FlashMmaBlock:
             held = self._declare("held", size, self._half)
         rows = (config.q_rows, config.k_rows(), config.v_rows())
         self._q_loads, self._k_loads, self._v_loads = (
-            TileLoads(x, r, self._shared, vector, config.threads, g * WARP + t, held)
+            TileLoads(x, r, self._shared, vector, config.threads, g * LANES + t, held)
             for x, r in zip((problem.q, problem.k, problem.v), rows, strict=True)
         )
 
@@ -138,7 +139,9 @@ class FlashMmaBlock:
 
     def _own_row(self, slot: ir.Expr) -> ir.Expr:
         """Give the number in its warp of a row of the thread."""
-        return slot * GROUPS + tirx.floordiv(self._t, index(THREADS_IN_GROUP))
+        c = self._mma.c
+        down, _ = c.of_register(c.run)  # from a thread's first row to the next
+        return slot * down + c.of_lane(self._t)[0]
 
     def _row(self, slot: ir.Expr) -> dict[ir.Var, ir.Expr]:
         row = self._first + self._g * self._config.rows_of_warp + self._own_row(slot)
@@ -146,7 +149,7 @@ class FlashMmaBlock:
 
     def _own_column(self, n8: ir.Expr, lane: ir.Expr) -> ir.Expr:
         """Give the column of an accumulator."""
-        return n8 * 8 + tirx.floormod(self._t, index(THREADS_IN_GROUP)) * PAIR + lane
+        return n8 * self._mma.n + self._mma.c.of_lane(self._t)[1] + lane
 
     def _state(self, slot: ir.Expr) -> SoftmaxState:
         return SoftmaxState(*(load(x, [slot]) for x in (self._m_i, self._l_i, self._alpha)))
@@ -168,7 +171,7 @@ class FlashMmaBlock:
 
             def one(slot: ir.Expr, distance: int = distance) -> tirx.Stmt:
                 value = load(values, [slot])
-                other = butterfly(value, self._t, distance, WARP, WARP)
+                other = butterfly(value, self._t, distance)
                 return assign(value, combine(value, other))
 
             stmts.append(unrolled("slot", self._slots, one))

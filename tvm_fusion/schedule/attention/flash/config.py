@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...gpu.launch import VECTOR_BYTES
-from ...gpu.mma import WARP
 from ...gpu.swizzle import PanelRows, SwizzledRows
+from ...gpu.warp import LANES
 
 MAX_REGISTERS = 255  # of a thread
 ADDRESS_REGISTERS = 56  # of a thread: addresses, statistics, loop counters, fragments in flight
@@ -64,7 +64,7 @@ class FlashMmaConfig:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.warps * WARP
+        return self.warps * LANES
 
     @property
     def m16(self) -> int:

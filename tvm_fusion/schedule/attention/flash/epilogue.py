@@ -15,9 +15,8 @@ from ....core.loops import coordinates, index, loop, sequence, unrolled, vectori
 from ...contraction.problem.fuse_epilogue import store_results
 from ...gpu.cp_async import warp_sync
 from ...gpu.launch import storage_sync
-from ...gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ...gpu.register_moves import move_16, store_pair
-from ...gpu.warp import shuffle
+from ...gpu.warp import LANES, shuffle
 from ..problem.online_softmax import assign, float_, masked_row, store_result
 from .block import PAIR, FlashMmaBlock
 
@@ -57,7 +56,7 @@ class FlashEpilogue(FlashMmaBlock):
             to = self._staged(self._own_row(slot), self._own_column(n8, index(0)))
             return store_pair(to, values[0], values[1], self._problem.staged)
 
-        count = self._config.m16 * columns8 * ACCUMULATORS // PAIR
+        count = self._config.m16 * columns8 * self._mma.c.per_lane // PAIR
         return sequence([unrolled("slot", self._slots, inverse), unrolled("i", count, pair)])
 
     def _store_results(self) -> tirx.Stmt:
@@ -67,7 +66,7 @@ class FlashEpilogue(FlashMmaBlock):
         total = rows * vectors
 
         def item(number: ir.Expr) -> tirx.Stmt:
-            flat = number * WARP + self._t
+            flat = number * LANES + self._t
             row, vector = coordinates(flat, [rows, vectors])
             query = self._first + self._g * rows + row
             at = {**self._where, self._problem.query.var: query}
@@ -82,23 +81,25 @@ class FlashEpilogue(FlashMmaBlock):
                 # NaN compares false, too.
                 stmt = tirx.IfThenElse(total_of_row > float_(0), stmt, masked)
             inside = query < index(self._problem.query.extent)
-            if total % WARP:
+            if total % LANES:
                 inside = tirx.all(flat < total, inside)
             return sequence([*sums, when(inside, stmt)])
 
-        return unrolled("item", -(-total // WARP), item)
+        return unrolled("item", -(-total // LANES), item)
 
     def _sum_of_row(self, row: ir.Expr) -> tuple[list[tirx.Stmt], ir.Expr]:
         """Fetch the sum of exponentials of a row of the warp from a thread that has it."""
         found = load(self._m_new, [index(0)])
-        lane = tirx.Cast("int32", tirx.floormod(row, index(GROUPS)) * THREADS_IN_GROUP)
+        c = self._mma.c
+        rows = index(c.lanes_per_column)
+        lane = tirx.Cast("int32", tirx.floormod(row, rows) * c.lanes_per_row)
         stmts = []
         for slot in range(self._slots):
-            other = shuffle(load(self._l_i, [index(slot)]), lane, WARP, WARP)
+            other = shuffle(load(self._l_i, [index(slot)]), lane)
             stmts.append(assign(load(self._alpha, [index(slot)]), other))
         value: ir.Expr = load(self._alpha, [index(0)])
         for slot in range(1, self._slots):
-            is_slot = tirx.EQ(tirx.floordiv(row, index(GROUPS)), index(slot))
+            is_slot = tirx.EQ(tirx.floordiv(row, rows), index(slot))
             value = tirx.Select(is_slot, load(self._alpha, [index(slot)]), value)
         return [*stmts, assign(found, value)], found
 

@@ -32,8 +32,7 @@ from ....core.loops import index, kernel, loop, sequence, simplified, when
 from ....program.program import Program
 from ...gpu.cp_async import commit, wait
 from ...gpu.launch import block_by_address, min_blocks_per_sm, storage_sync
-from ...gpu.mma import WARP
-from ...gpu.warp import each_thread
+from ...gpu.warp import LANES, each_thread
 from ...gpu.wgmma import WARPS, fence_proxy
 from .config import FlashMmaConfig
 from .epilogue import FlashEpilogue
@@ -64,7 +63,7 @@ def flash_mma_kernel(
         return flash_tma_kernel(program, problem, config)
 
     def write(where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
-        axes = [("threadIdx.y", config.warps), ("threadIdx.x", WARP)]
+        axes = [("threadIdx.y", config.warps), ("threadIdx.x", LANES)]
 
         def thread(g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
             return _FlashBlock(problem, config, where, first, g, t).stmt()

@@ -22,9 +22,9 @@ from ....core.loops import constant, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.launch import STATIC_SHARED_BYTES
-from ...gpu.mma import mma_atom
 from ...gpu.tma import PANEL
 from ...gpu.wgmma import WARPS as WARPS_OF_GROUP
+from ...instructions.table import find, find_half
 from .config import MAX_REGISTERS, FlashMmaConfig
 from .problem import FlashProblem
 from .tma_config import FlashTmaConfig, tma_configs
@@ -100,7 +100,7 @@ def _reads_scores(problem: FlashProblem) -> bool:
 
 
 def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
-    if mma_atom(device, problem.half) is None:
+    if find_half(device, problem.half) is None:
         return
     queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
     sizes = set(BLOCK_N)
@@ -145,7 +145,7 @@ def _fits_wgmma(config: FlashMmaConfig, problem: FlashProblem, device: Device) -
         and config.depth16 % PANEL == 0
         and config.column16 % PANEL == 0
         and config.column16 <= MAX_BLOCK_N
-        and device.has_matrix("wgmma", problem.half, (64, 256, 16))
+        and find(device, "wgmma", problem.half, problem.half) is not None
     )
 
 

@@ -15,7 +15,6 @@ from tvm import ir, tirx
 from ....core.expressions import load
 from ....core.loops import coordinates, index, sequence, unrolled
 from ...gpu.ldmatrix import ELEMENTS, ldmatrix_x4, row_major_lane, transposed_lane
-from ...gpu.mma import ACCUMULATORS
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.swizzle import SwizzledRows
 from ...gpu.tma import ROW_BYTES
@@ -83,7 +82,7 @@ class FlashMmaProducts(FlashMmaBlock):
 
         def one(i: ir.Expr) -> tirx.Stmt:
             m, j = coordinates(i, [self._config.m16, 2])
-            c = load(to, [(m * columns8 + n16 * 2 + j) * ACCUMULATORS])
+            c = load(to, [(m * columns8 + n16 * 2 + j) * self._mma.c.per_lane])
             return mma_m16n8k16(self._half, c, a_rows(m), load(self._b_frag, [j * 4]))
 
         return unrolled("i", self._config.m16 * 2, one)

@@ -8,8 +8,7 @@ from tvm import ir, tirx
 
 from ....core.expressions import load
 from ....core.loops import ceildiv, constant, index, sequence, simplified, substitute, unrolled
-from ...gpu.mma import WARP
-from ...gpu.warp import butterfly
+from ...gpu.warp import LANES, butterfly
 from ..problem.mask_bounds import Bound
 from ..problem.online_softmax import assign
 from .config import FlashMmaConfig
@@ -142,18 +141,18 @@ def row_limits(
         low, high = (load(limits, [index(2 * number + i)]) for i in range(2))
 
         def one(i: ir.Expr) -> tirx.Stmt:
-            row = tirx.min(i * WARP + lane, index(rows - 1))
+            row = tirx.min(i * LANES + lane, index(rows - 1))
             limit = clamped_limit(problem, bound, position(row))
             return sequence(
                 [assign(low, tirx.min(low, limit)), assign(high, tirx.max(high, limit))]
             )
 
         stmts = [assign(low, tirx.Cast(DTYPE, keys)), assign(high, tirx.const(-1, DTYPE))]
-        stmts.append(unrolled("row", -(-rows // WARP), one))  # all loads at once
-        distance = WARP // 2
+        stmts.append(unrolled("row", -(-rows // LANES), one))  # all loads at once
+        distance = LANES // 2
         while distance:
             for value, combine in ((low, tirx.min), (high, tirx.max)):
-                other = butterfly(value, lane, distance, WARP, WARP)
+                other = butterfly(value, lane, distance)
                 stmts.append(assign(value, combine(value, other)))
             distance //= 2
         return stmts

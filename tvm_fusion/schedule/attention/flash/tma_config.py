@@ -15,6 +15,7 @@ from ...gpu.launch import STATIC_SHARED_BYTES
 from ...gpu.swizzle import BANKS, PanelRows
 from ...gpu.tma import PANEL
 from ...gpu.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
+from ...instructions.table import find
 from .config import ADDRESS_REGISTERS, FlashMmaConfig
 from .problem import FlashProblem
 from .tma_operand import tma_operands
@@ -124,7 +125,7 @@ def tma_configs(problem: FlashProblem, device: Device) -> Iterator[FlashTmaConfi
     device : Device
         An NVIDIA GPU.
     """
-    if not device.has_matrix("wgmma", problem.half, (64, 256, 16)):
+    if find(device, "wgmma", problem.half, problem.half) is None:
         return
     queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
     if queries is not None and queries <= M:

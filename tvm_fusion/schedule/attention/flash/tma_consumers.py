@@ -25,9 +25,8 @@ from ....program.program import Program
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.cp_async import warp_sync
 from ...gpu.launch import block_by_address, dependency_wait, min_blocks_per_sm
-from ...gpu.mma import WARP
 from ...gpu.shared_tiles import block_barrier, touch
-from ...gpu.warp import warp_uniform
+from ...gpu.warp import lane_of, warp_of, warp_uniform
 from .grid import query_blocks
 from .problem import FlashProblem
 from .tma_config import HALF_BYTES, REGISTERS, FlashTmaConfig
@@ -205,9 +204,8 @@ def _block(
     shared = tma.shared_tiles(size, problem.half, f"tiles_{problem.half}")
 
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
-        warp = tirx.floordiv(thread, index(WARP)) - wgmma.WARPS  # of the consumers
-        lane = tirx.floormod(thread, index(WARP))
-        roles = Consumers(problem, config, where, first, warp, lane, shared, copies)
+        warp = warp_of(thread) - wgmma.WARPS  # of the consumers
+        roles = Consumers(problem, config, where, first, warp, lane_of(thread), shared, copies)
         group = tirx.Var("warpgroup", "int32")
         consume = roles.consume(group - 1)
         stmts = [

@@ -17,7 +17,6 @@ from tvm import ir, tirx
 
 from ....core.expressions import load
 from ....core.loops import constant, coordinates, index, local, sequence, unrolled
-from ...gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ...gpu.shared_tiles import touch
 from ...gpu.wgmma import K
 from ..tile.config import TilePlace
@@ -49,7 +48,8 @@ class HiddenFragments:
         self._config = config
         extent = constant(config.first.n_axes[-1].extent) or 1
         self._width = PAIR if extent % PAIR == 0 else 1
-        self._pairs = config.chunk // PAIR // THREADS_IN_GROUP * 2  # of both rows of a thread
+        in_row = config.first.mma.c.lanes_per_row
+        self._pairs = config.chunk // PAIR // in_row * 2  # of both rows of a thread
         vectors = ResultVectors(self._width, False)
         self._results = VectorResults(config.first, vectors, self._pairs * PAIR // self._width)
         (result,) = config.first.contraction.results
@@ -77,6 +77,7 @@ class HiddenFragments:
     def stmt(self, sums: ir.Var, place: TilePlace, thread: ir.Expr, chunk: ir.Expr) -> tirx.Stmt:
         """Compute the fragments of a chunk of the sums."""
         config, width = self._config, self._width
+        count = config.first.mma.c.per_lane
 
         def one(i: ir.Expr) -> tirx.Stmt:
             n8, row = coordinates(i, [index(self._pairs // 2), 2])
@@ -87,7 +88,7 @@ class HiddenFragments:
                 where, column = self._where(place, thread, chunk, i, first)
 
                 def total(_: int, lane: int, first: int = first) -> ir.Expr:
-                    return load(sums, [n8 * ACCUMULATORS + row * PAIR + first + lane])
+                    return load(sums, [n8 * count + row * PAIR + first + lane])
 
                 copy = i * (PAIR // width) + first // width
                 stmts.append(self._results.compute(copy, where, total))
@@ -106,9 +107,11 @@ class HiddenFragments:
     ) -> tuple[dict[ir.Var, ir.Expr], ir.Expr]:
         """Give the axes at columns, or at the last that exist, and their place in the chunk."""
         first = self._config.first
-        warp, of_warp = coordinates(thread, [index(1), WARP])
-        group, quad = coordinates(of_warp, [index(1), THREADS_IN_GROUP])
+        mma, c = first.mma, first.mma.c
+        warp, in_warp = coordinates(thread, [index(1), mma.lanes])
+        own_row, own_column = c.of_lane(in_warp)
+        down, _ = c.of_register(c.run)  # from a lane's first row to the other
         n8, half = coordinates(i, [index(self._pairs // 2), 2])
-        row, column = warp * M16 + half * GROUPS + group, n8 * GROUPS + quad * PAIR + lane
+        row, column = warp * M16 + half * down + own_row, n8 * mma.n + own_column + lane
         rows = first.axes_at(()) | first.row_at(place.m_tile, row, is_clamped=True)
         return rows | first.column_at(chunk, column, clamped=self._width), column

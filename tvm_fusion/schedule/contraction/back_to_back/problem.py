@@ -22,8 +22,8 @@ from ....ecg.graph import Graph, Operator
 from ....program.contractions import operands_of
 from ....program.program import Program
 from ....program.stage import Axis, Stage
-from ...gpu.mma import HALF_TYPES
 from ...index.proposals import LIGHT, in_order, leaves, reached
+from ...instructions.nvidia import HALF_TYPES
 from ..problem.norm_prologue import replace_operand
 from ..problem.sum_of_products import SumOfProducts, analyse
 from ..tile.config import narrow_operand

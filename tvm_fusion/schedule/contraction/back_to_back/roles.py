@@ -23,10 +23,9 @@ from ....program.program import Program
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import PREFETCHED, dependency_wait, dependents_launch, min_blocks_per_sm
 from ...gpu.mbarrier import RingPosition
-from ...gpu.mma import WARP
 from ...gpu.shared_tiles import block_barrier, touch
 from ...gpu.tma import PANEL
-from ...gpu.warp import warp_uniform
+from ...gpu.warp import lane_of, warp_uniform
 from ..tile.config import TilePlace
 from ..wgmma.direct_epilogue import DirectEpilogue
 from ..wgmma.tma_operand import TmaOperand
@@ -148,7 +147,7 @@ class Roles:
 
         def chunk(c: ir.Expr) -> tirx.Stmt:
             release = when(
-                tirx.floormod(self._thread, index(WARP)).equal(0),
+                lane_of(self._thread).equal(0),
                 mbarrier.arrive(self._empty(ring.stage)),
             )
             made = self._hidden.stmt(self._sums, place, lane, c)

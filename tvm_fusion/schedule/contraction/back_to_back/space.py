@@ -17,10 +17,11 @@ from ....core.loops import constant, index
 from ....core.template import Refusal
 from ....device import Device
 from ...gpu import mbarrier
-from ...gpu.mma import HALF_TYPES, find_atom
 from ...gpu.tma import PANEL
 from ...gpu.wgmma import MOVED_REGISTERS, WARPS, K, M
 from ...index.address import offset, stride
+from ...instructions.nvidia import HALF_TYPES
+from ...instructions.table import find
 from ..gpu.space import GpuGemmProblem, clocks
 from ..mma.model import RATES, overlapped
 from ..tile.config import TileGemmConfig, is_plain
@@ -128,7 +129,7 @@ def _space(
 def _is_of_halves(problem: TileGemmConfig, device: Device) -> bool:
     """Whether wgmma multiplies operands of half types."""
     types = problem.a_dtype, problem.b_dtype
-    return {*types} <= {*HALF_TYPES} and find_atom(device, "wgmma", *types) is not None
+    return {*types} <= {*HALF_TYPES} and find(device, "wgmma", *types) is not None
 
 
 def _rows(operand: TmaOperand, columns: int) -> int:

@@ -23,9 +23,9 @@ from ....core.expressions import load, loads
 from ....core.loops import Body, constant, coordinates, index, local, product, sequence, vectorized
 from ....program.stage import Axis
 from ...gpu.launch import block_by_address
-from ...gpu.mma import HALF_TYPES
 from ...gpu.shifted_loads import ELEMENTS, load_words, shift_words
 from ...gpu.tma import ALIGNMENT
+from ...instructions.nvidia import HALF_TYPES
 from ..problem.packing_function import packing_function
 from ..problem.sum_of_products import SumOfProducts
 from ..tile.config import is_plain, narrow_operand

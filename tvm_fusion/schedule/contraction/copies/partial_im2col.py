@@ -41,8 +41,8 @@ from ....core.loops import (
 )
 from ....core.untouched import SCHEDULED
 from ....program.stage import Axis
-from ...gpu.mma import HALF_TYPES
 from ...gpu.tma import ALIGNMENT, ROW_BYTES
+from ...instructions.nvidia import HALF_TYPES
 from ..problem.gemm_view import gemm_view
 from ..problem.packing_function import packing_function
 from ..problem.sum_of_products import SumOfProducts, is_weight

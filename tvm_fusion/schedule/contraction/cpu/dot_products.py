@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...._tvm.bf16 import dot_bf16, with_dot_bf16
+from ...._tvm.bf16 import with_dot_bf16
 from ....core.expressions import load
 from ....core.loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
 from ....device import Device
 from ....program.stage import Axis
 from ...cpu.register_tile import Element, VectorUnit, with_prefetch
+from ...instructions.cpu import WORD, dot_of, multiply
+from ...instructions.table import find
 from ..problem.gemm_view import GemmView
 from ..problem.sum_of_products import SumOfProducts
 
-WORD = 32  # bits of a group of k, and of an accumulator
 BYTES = ("int8", "uint8")
 SIGNS = -0x7F7F7F80  # the sign bits of a word's bytes: 0x80808080
 
@@ -148,18 +149,10 @@ class VnniDot(DotProduct):
 
     def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
         """Call the instruction; the unsigned operand comes first."""
-        operands = [tirx.Broadcast(left, self.lanes), right]
+        unsigned, signed = tirx.Broadcast(left, self.lanes), right
         if self.a_dtype == "int8":
-            operands.reverse()
-        count = self.lanes * self.group
-        unsigned, signed = (f"{dtype}x{count}" for dtype in ("uint8", "int8"))
-        return tirx.call_llvm_pure_intrin(
-            f"int32x{self.lanes}",
-            f"llvm.x86.avx512.vpdpbusd.{WORD * self.lanes}",
-            sums,
-            tirx.reinterpret(unsigned, operands[0]),
-            tirx.reinterpret(signed, operands[1]),
-        )
+            unsigned, signed = signed, unsigned
+        return multiply(dot_of("uint8", "int8", self.lanes), unsigned, signed, sums)
 
 
 class Bf16Dot(DotProduct):
@@ -167,7 +160,8 @@ class Bf16Dot(DotProduct):
 
     def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
         """Call the instruction."""
-        return dot_bf16(sums, tirx.Broadcast(left, self.lanes), right)
+        row = dot_of("bfloat16", "bfloat16", self.lanes)
+        return multiply(row, tirx.Broadcast(left, self.lanes), right, sums)
 
     def around(self, body: tirx.Stmt) -> tirx.Stmt:
         """Define what is called."""
@@ -179,8 +173,9 @@ class EmulatedBf16Dot(DotProduct):
 
     def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
         """Multiply and add twice."""
+        row = dot_of("float32", "float32", self.lanes)
         for half in (self._low, self._high):
-            sums = sums + tirx.Broadcast(half(left), self.lanes) * half(right)
+            sums = multiply(row, tirx.Broadcast(half(left), self.lanes), half(right), sums)
         return sums
 
     def _low(self, word: ir.Expr) -> ir.Expr:
@@ -222,13 +217,13 @@ def dot_product(
     a, b = (str(uncast(x).ty.dtype) for x in (view.a, view.b))
     given = a, b, view.k_axes[-1], view.a
     if contraction.dtype == "int32" and a in BYTES and b in BYTES:
-        bits = device.vnni_bits
-        found: DotProduct | None = None if bits is None else VnniDot(bits // WORD, *given)
+        row = find(device, "dot", "uint8", "int8")
+        found: DotProduct | None = None if row is None else VnniDot(row.n, *given)
     elif contraction.dtype == "float32" and a == b == "bfloat16":
         lanes = VectorUnit.of(device).lanes
         found = EmulatedBf16Dot(lanes, *given) if is_packed else None
-        if device.dpbf16_bits is not None:
-            found = Bf16Dot(device.dpbf16_bits // WORD, *given)
+        if (row := find(device, "dot", a, b)) is not None:
+            found = Bf16Dot(row.n, *given)
     else:
         return None
     k = constant(view.k_axes[-1].extent)
@@ -252,31 +247,10 @@ def uncast(operand: ir.Expr) -> ir.Expr:
 #
 # Of bytes both are exact. It takes as many instructions as float32 takes for the same products, and
 # a quarter of those of products of int32, which are two or three of Intel's each.
-#: LLVM's name by the width of vectors.
-INTRINSICS = {
-    128: "llvm.x86.sse2.pmadd.wd",
-    256: "llvm.x86.avx2.pmadd.wd",
-    512: "llvm.x86.avx512.pmaddw.d.512",
-}
-
-
-@dataclass(frozen=True)
 class Int16Dot(DotProduct):
     """Pairs of int16, added to int32."""
 
     def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
         """Multiply and add pairs, and add them."""
-        pairs = f"int16x{self.lanes * self.group}"
-        products = tirx.call_llvm_pure_intrin(
-            f"int32x{self.lanes}",
-            INTRINSICS[self.lanes * WORD],
-            tirx.reinterpret(pairs, tirx.Broadcast(left, self.lanes)),
-            tirx.reinterpret(pairs, right),
-        )
-        return sums + products
-
-
-def has_int16_dot(device: Device, lanes: int) -> bool:
-    """Whether a CPU has the instruction for vectors of so many int32."""
-    bits = lanes * WORD
-    return bits in INTRINSICS and bits <= (device.int16_dot_bits or 0)
+        row = dot_of(self.a_dtype, self.b_dtype, self.lanes)
+        return multiply(row, tirx.Broadcast(left, self.lanes), right, sums)

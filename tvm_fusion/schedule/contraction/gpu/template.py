@@ -18,9 +18,10 @@ from ....ecg.work import at
 from ....program.group import Group
 from ....program.program import Program
 from ....program.stage import Stage
-from ...gpu.mma import HALF_TYPES, find_atom
 from ...index.design_space import not_in_space
 from ...index.estimate import flops, operations, points, traffic
+from ...instructions.nvidia import HALF_TYPES
+from ...instructions.table import find
 from ..copies.implicit_gemm import implicit_gemm, transpose_proposals, with_stored_columns
 from ..copies.operand_copies import packing_bytes
 from ..mma.grouped_choice import has_few_sums
@@ -307,8 +308,8 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
     ):
         return None
     types = [str(narrow_operand(x).ty.dtype) for x in (contraction.left, contraction.right)]
-    atom = find_atom(device, "mma.sync", *types)
-    if atom is None or atom.dtype == "tfloat32":
+    mma = find(device, "mma.sync", *types)
+    if mma is None or mma.kind == "tfloat32":
         return None
     return Refusal(
         "epilogue_elsewhere",

@@ -11,7 +11,6 @@ from typing import TypeVar
 from ....core.loops import constant
 from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES
-from ...gpu.mma import GROUPS
 from ..problem.sum_of_products import SumOfProducts
 from ..tile.config import TileGemmConfig
 from ..tile.problem import ROWS_OF_SYMBOLIC_M, Sizes, gemm_problem, gemm_sizes
@@ -190,7 +189,7 @@ def _has_whole_fragments(shape: TileShape) -> bool:
     """Whether warps have whole fragments, of each part of a column split, which fit registers."""
     return (
         min(shape.warp_m, shape.warp_n) >= M16
-        and shape.warp_n % (GROUPS * shape.parts) == 0
+        and shape.warp_n % (shape.mma.n * shape.parts) == 0
         and shape.block_k // shape.k_step % shape.warps_k == 0
         and LEAST_THREADS <= shape.threads <= MOST_THREADS
         and shape.accumulators <= MOST_ACCUMULATORS

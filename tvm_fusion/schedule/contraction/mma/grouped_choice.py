@@ -17,7 +17,6 @@ from functools import lru_cache, partial
 
 from ....device import Device
 from ....program.stage import Stage
-from ...gpu.mma import WARP
 from ...index.estimate import points
 from ..tile.config import TileGemmConfig
 from ..tile.problem import Sizes, gemm_sizes
@@ -72,7 +71,7 @@ class GroupedProduct:
         if any(self.unaligned):
             tiles += UNALIGNED_TILES
             depths.append(SHORT_BLOCK_K_BYTES)
-        tiles = [t for t in tiles if t[2] * t[3] * t[4] * WARP == threads]
+        tiles = [t for t in tiles if t[2] * t[3] * t[4] * self.start.mma.lanes == threads]
         block_k = [size // self.start.item_bytes for size in depths]
         found = tile_shapes(self.sizes, self.start, device, tiles, block_k, STAGES, (split_k,))
         return sorted(found, key=lambda shape: estimated_clocks(shape, self.sizes, device))

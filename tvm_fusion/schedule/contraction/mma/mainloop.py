@@ -28,9 +28,9 @@ from tvm import ir, tirx
 from ....core.expressions import load
 from ....core.loops import index, local, loop, sequence, unrolled, when
 from ...gpu.cp_async import commit
-from ...gpu.mma import ACCUMULATORS, GROUPS, WARP
 from ...gpu.mma_sync import mma_fragments, mma_split_fragments
 from ...gpu.shared_tiles import block_barrier, touch, wait_and_barrier
+from ...gpu.warp import warp_of
 from ..tile.config import TileGemmConfig, TilePlace
 from ..tile.operand import OperandTile
 from ..tile.operand_layout import TilePosition
@@ -63,7 +63,7 @@ class TileAccumulators:
 
     def __init__(self, config: TileGemmConfig) -> None:
         self._config = config
-        self.slabs, self.n8 = config.warp_m // M16, config.warp_n // GROUPS
+        self.slabs, self.n8 = config.warp_m // M16, config.warp_n // config.mma.n
         self.warps_m, self.warps_n, self.warps_k = config.warps_m, config.warps_n, config.warps_k
         self.threads = config.threads
         self.acc = local("acc", [config.accumulators], config.contraction.dtype)
@@ -75,7 +75,7 @@ class TileAccumulators:
 
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell the slice of K, the row and the column of a thread's warp among the warps."""
-        warp = tirx.floordiv(thread, index(WARP))
+        warp = warp_of(thread)
         tile = self.warps_m * self.warps_n
         inside = tirx.floormod(warp, index(tile))
         return (
@@ -278,7 +278,7 @@ class TileMmaMainloop(TileAccumulators):
 
         def row(i: ir.Expr) -> tirx.Stmt:
             def one(j: ir.Expr) -> tirx.Stmt:
-                first = (i * self.n8 + j) * ACCUMULATORS
+                first = (i * self.n8 + j) * self._config.mma.c.per_lane
                 a, b = self._a_frags.of_16(slot, i), self._b_frags.of_8(slot, j)
                 if self._parts:
                     part, small = (load(x, [first]) for x in self._parts)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from ....core.expressions import is_expensive
 from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES
-from ...gpu.mma import FLOAT8_TYPES
+from ...instructions.nvidia import FLOAT8_TYPES
 from ..problem.result_traffic import read_bytes, written_bytes
 from ..tile.config import TileGemmConfig
 from ..tile.problem import Sizes

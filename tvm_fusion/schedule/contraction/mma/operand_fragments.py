@@ -12,11 +12,12 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from ....core.expressions import load
-from ....core.loops import index, local, sequence, unrolled
+from ....core.loops import local, sequence, unrolled
 from ...gpu.ldmatrix import ldmatrix_x4
-from ...gpu.mma import GROUPS, HALF_TYPES, THREADS_IN_GROUP, WARP
 from ...gpu.shared_tiles import load_shared
 from ...gpu.swizzle import exchanged
+from ...gpu.warp import lane_of
+from ...instructions.nvidia import HALF_TYPES
 from ..tile.config import TileGemmConfig
 from ..tile.operand_layout import WORD_BYTES, WORDS, OperandLayout
 from ..tile.shape import CHUNK_BYTES, M16
@@ -108,7 +109,7 @@ class OperandFragments:
         The four matrices are in the order of the registers of an mma: of A the lower k of rows 0 to
         7 and 8 to 15, then the upper k; of B the lower and upper k of each eight columns.
         """
-        lane = tirx.floormod(thread, index(WARP))
+        lane = lane_of(thread)
         row = tirx.floormod(lane, 8)
         high, high_k = tirx.floormod(tirx.floordiv(lane, 8), 2), tirx.floordiv(lane, 16)
         if not self._is_a:
@@ -132,19 +133,20 @@ class OperandFragments:
     ) -> tirx.Stmt:
         """Load a fragment of 16 rows of float32 that rows of a tile have along M or N.
 
-        A thread has k threadID_in_group of rows groupID and groupID + 8, then the k four further:
-        in the order of the registers of an mma, of B for each eight columns.
+        In the order of the registers of an mma, of B for each eight columns.
         """
         shared, start = tile
-        lane = tirx.floormod(thread, index(WARP))
-        group = tirx.floordiv(lane, index(THREADS_IN_GROUP))
-        k = tirx.floormod(lane, index(THREADS_IN_GROUP))
+        mma = self._config.mma
+        assert mma.b is not None
+        fragment = mma.a if self._is_a else mma.b.transposed  # rows of M or N, columns of K
+        row, k = fragment.of_lane(lane_of(thread))
         size = CHUNK_BYTES // WORD_BYTES
         stmts = []
         for number in range(FRAGMENT_WORDS):
-            high_k, high = divmod(number, 2) if self._is_a else divmod(number, 2)[::-1]
-            line = step * self._config.k_step + high_k * THREADS_IN_GROUP + k
-            column = first + i * M16 + high * GROUPS + group
+            n8, register = divmod(number, fragment.per_lane)
+            down, right = fragment.of_register(register)
+            line = step * self._config.k_step + right + k
+            column = first + i * M16 + (n8 * mma.n + down) + row
             chunk = exchanged(tirx.floordiv(column, size), self._layout.swizzle(line))
             word = (line * self._layout.row_chunks + chunk) * size + tirx.floormod(column, size)
             to = load(self.buffer, [(slot * self._count + i) * self._size + number])

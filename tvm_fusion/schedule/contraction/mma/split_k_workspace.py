@@ -24,13 +24,12 @@ from ....core.template import Emission, Kernel, Slot
 from ....program.group import Group
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
-from ...gpu.mma import ACCUMULATORS
 from ...gpu.shared_tiles import load_shared, touch
 from ..tile.config import TileGemmConfig
 from ..tile.shared_epilogue import TileEpilogue
 from .mainloop import TileAccumulators, TileMmaMainloop
 
-VECTOR_BYTES = 4 * ACCUMULATORS
+SUM_BYTES = 4
 
 
 def split_k_kernels(program: Program, config: TileGemmConfig, group: Group) -> Emission:
@@ -71,16 +70,18 @@ def _partial_sums(program: Program, config: TileGemmConfig, workspace: ir.Var) -
         def of_thread(thread: ir.Expr) -> tirx.Stmt:
             loop_ = TileMmaMainloop(config, config.tile_of(number), shared)
 
+            count = config.mma.c.per_lane
+
             def store(fragment: ir.Expr) -> tirx.Stmt:
-                to, first = _place(config, number, fragment, thread), fragment * ACCUMULATORS
+                to, first = _place(config, number, fragment, thread), fragment * count
                 return vectorized(
-                    ACCUMULATORS,
+                    count,
                     lambda lane: tirx.BufferStore(
                         workspace, load(loop_.acc, [first + lane]), [to + lane]
                     ),
                 )
 
-            stored = unrolled("fragment", config.accumulators // ACCUMULATORS, store)
+            stored = unrolled("fragment", config.accumulators // count, store)
             stmts = sequence([loop_.stmt(thread), stored])
             return block("partial_sums", stmts, [*loop_.buffers, shared])
 
@@ -115,31 +116,32 @@ class _WorkspaceSums(TileAccumulators):
     def __init__(self, config: TileGemmConfig, workspace: ir.Var) -> None:
         super().__init__(config)
         self._workspace = workspace
-        self._partial = local("rank_sums", [ACCUMULATORS], config.contraction.dtype)
+        self._partial = local("rank_sums", [config.mma.c.per_lane], config.contraction.dtype)
         self.buffers.append(self._partial)
 
     def stmt(self, tile: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         """Add up the fragments of a tile."""
-        config = self._config
+        config, count = self._config, self._config.mma.c.per_lane
 
         def of_rank(rank: int, fragment: ir.Expr, to: ir.TensorLoad) -> tirx.Stmt:
             place = _place(config, tile * config.split_k + rank, fragment, thread)
-            return load_shared(to, load(self._workspace, [place]), VECTOR_BYTES)
+            return load_shared(to, load(self._workspace, [place]), SUM_BYTES * count)
 
         def add_up(fragment: ir.Expr) -> tirx.Stmt:
-            first = fragment * ACCUMULATORS
+            first = fragment * count
             stmts = [of_rank(0, fragment, load(self.acc, [first]))]
             for rank in range(1, config.split_k):
                 stmts.append(of_rank(rank, fragment, load(self._partial, [index(0)])))
-                for lane in range(ACCUMULATORS):
+                for lane in range(count):
                     total = load(self.acc, [first + lane]) + load(self._partial, [index(lane)])
                     stmts.append(tirx.BufferStore(self.acc, total, [first + lane]))
             return sequence(stmts)
 
-        return unrolled("fragment", config.accumulators // ACCUMULATORS, add_up)
+        return unrolled("fragment", config.accumulators // count, add_up)
 
 
 def _place(config: TileGemmConfig, number: ir.Expr, fragment: ir.Expr, thread: ir.Expr) -> ir.Expr:
     """Find the vector of a thread's fragment, of a block of the first kernel."""
-    fragments = config.accumulators // ACCUMULATORS
-    return ((number * fragments + fragment) * config.threads + thread) * ACCUMULATORS
+    count = config.mma.c.per_lane
+    fragments = config.accumulators // count
+    return ((number * fragments + fragment) * config.threads + thread) * count

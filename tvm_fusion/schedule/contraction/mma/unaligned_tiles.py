@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from ....device import Device
-from ...gpu.mma import WARP
+from ...gpu.warp import LANES
 from ..tile.config import TileGemmConfig
 from ..tile.operand_layout import OperandLayout
 from ..tile.problem import Sizes, gemm_sizes
@@ -79,5 +79,5 @@ def unaligned_block_clocks(
     rows = (shape.block_m, shape.block_n)
     elements = shape.block_k * sum(itertools.compress(rows, unaligned))
     alone = UNALIGNED_ALONE * elements / shape.threads
-    busy = UNALIGNED_BUSY * resident * elements / (4 * WARP)
+    busy = UNALIGNED_BUSY * resident * elements / (4 * LANES)
     return k_tiles(shape, sizes) * max(alone, busy)

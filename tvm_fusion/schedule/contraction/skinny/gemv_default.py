@@ -12,6 +12,7 @@ from ....core.loops import ceildiv, constant, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.cp_async import BYTES as CP_ASYNC_BYTES
+from ...gpu.warp import LANES
 from ...index.address import conditional_loads
 from ..problem.gemm_view import static_extent, view_of
 from ..problem.norm_scale import NormScale
@@ -25,7 +26,6 @@ MAX_ACCUMULATORS = 16  # of a thread for each of its columns
 BLOCKS_OF_THREADS_N, LEAST_THREADS_N = {8: 128, 4: 96}, 2
 THREADS_IN_FLIGHT = 1 << 18  # as many as a large device holds at once
 LEAST_THREADS = 256
-WARP = 32
 UNROLL_ACCUMULATORS = 64  # with more than half as many, fewer tiles are loaded at once
 OTHER_REGISTERS = 40  # of a thread, beside accumulators
 NORM_BYTES = 8 * 1024
@@ -96,8 +96,8 @@ def _k_contiguous_threads(n_tiles: int, k_tiles: int, most: int) -> tuple[int, i
     """Choose threads_n and slices_k where a cache line is of one column."""
     wanted = min(max(THREADS_IN_FLIGHT // n_tiles, LEAST_THREADS), most)
     slices = -(-k_tiles // -(-k_tiles // wanted))
-    whole_warps = -(-slices // WARP) * WARP
-    slices = whole_warps if slices > WARP and whole_warps <= most else slices
+    whole_warps = -(-slices // LANES) * LANES
+    slices = whole_warps if slices > LANES and whole_warps <= most else slices
     threads_n = 1
     while threads_n * slices * 2 <= min(LEAST_THREADS, most) and threads_n * 2 <= n_tiles:
         threads_n *= 2

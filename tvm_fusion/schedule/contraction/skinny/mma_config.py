@@ -17,8 +17,10 @@ from ....core.loops import constant, index, product
 from ....device import Device
 from ....ecg.work import at
 from ....program.stage import Axis
-from ...gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP, WARP, mma_atom
 from ...gpu.vector_loads import ElementLoads
+from ...gpu.warp import lane_of, warp_of
+from ...instructions.instruction import Instruction
+from ...instructions.table import find_half, newest
 from ..dequantize.f16x2 import quantized_and_scales
 from ..dequantize.float32 import FLOATS, has_integers
 from ..problem.norm_scale import NormScale
@@ -50,14 +52,19 @@ class SkinnyMmaConfig(GemvConfig):
     """
 
     @property
+    def mma(self) -> Instruction:
+        """What a warp multiplies with; its A are columns of B, its B are rows of A."""
+        return newest("mma.sync", self.half, self.half)
+
+    @property
     def threads(self) -> int:
         """Threads of a block: one warp for each slice of K."""
-        return self.slices_k * WARP
+        return self.slices_k * self.mma.lanes
 
     @property
     def n8(self) -> int:
         """Fragments of 8 rows of A: the n of an mma."""
-        return -(-self.m // GROUPS)
+        return -(-self.m // self.mma.n)
 
     @property
     def is_quantized(self) -> bool:
@@ -72,7 +79,7 @@ class SkinnyMmaConfig(GemvConfig):
     @property
     def accumulators(self) -> int:
         """Accumulators of a thread: of pairs of columns, and of two rows of each n8."""
-        return self.n8 * self.parts * (self.tile_n // 2) * ACCUMULATORS
+        return self.n8 * self.parts * (self.tile_n // 2) * self.mma.c.per_lane
 
     @property
     def shared_row_bytes(self) -> int:
@@ -92,10 +99,8 @@ class SkinnyMmaConfig(GemvConfig):
 
     def lane_coords(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell a thread's warp, groupID and threadID_in_group."""
-        lane = tirx.floormod(thread, index(WARP))
-        size = index(THREADS_IN_GROUP)
-        group, in_group = tirx.floordiv(lane, size), tirx.floormod(lane, size)
-        return tirx.floordiv(thread, index(WARP)), group, in_group
+        lane, size = lane_of(thread), index(self.mma.c.lanes_per_row)
+        return warp_of(thread), tirx.floordiv(lane, size), tirx.floormod(lane, size)
 
     def clamp_n(self, block: ir.Expr, n_tile: ir.Expr) -> ir.Expr:
         """Give a tile of a block, or the last one of N for those beyond it."""
@@ -136,8 +141,10 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         A GPU.
     """
     half, dtype = str(uncast(config.a).ty.dtype), str(uncast(config.b).ty.dtype)
-    if config.norm_scale is not None or mma_atom(device, half) is None:
+    if config.norm_scale is not None or find_half(device, half) is None:
         return None
+    mma = newest("mma.sync", half, half)
+    groups, in_group = mma.c.lanes_per_column, mma.c.lanes_per_row
     if config.contraction.dtype != "float32":
         return None
     is_quantized = has_integers(config.b)
@@ -151,19 +158,19 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
 
     def blocks(tile: ThreadTile) -> int:
         n = int(product([a.extent for a in config.n_axes]))
-        return at(product([a.extent for a in config.batch])) * -(-n // (tile.n * GROUPS))
+        return at(product([a.extent for a in config.batch])) * -(-n // (tile.n * groups))
 
     def tile_with(least: int, least_k_contiguous: int) -> ThreadTile | None:
         def accept(tile: ThreadTile) -> bool:
-            if tile.n % 2 or tile.k % K_PER_THREAD or k % (tile.k * THREADS_IN_GROUP):
+            if tile.n % 2 or tile.k % mma.k_per_lane or k % (tile.k * in_group):
                 return False
             if blocks(tile) < (least_k_contiguous if tile.is_k_contiguous else least):
                 return False
             if is_quantized:
-                return _has_group_scales(tile, config.b, half, axes)
+                return _has_group_scales(tile, in_group, config.b, half, axes)
             return not tile.is_k_contiguous or tile.vectors <= VECTORS_K_CONTIGUOUS
 
-        m = 2 * -(-config.m // GROUPS)
+        m = 2 * -(-config.m // mma.n)
         return thread_tile(
             config.b, config.n_axes, config.k_axes, axes, m, config.parts, "cuda", accept
         )
@@ -173,7 +180,7 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         return None
     most = MAX_BLOCKS_PER_SM_QUANTIZED if is_quantized else MAX_BLOCKS_PER_SM
     per_sm = min(most, -(-blocks(tile) // (device.sm_count or 1)))
-    steps = k // (tile.k * THREADS_IN_GROUP)
+    steps = k // (tile.k * in_group)
     wanted = max(WARPS // per_sm, LEAST_WARPS)
     warps = next(n for n in range(min(wanted, steps), 0, -1) if steps % n == 0)
     # Where B is contiguous along N, a step has fewer k: warps come to the next one sooner.
@@ -182,7 +189,7 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
     given = {f.name: getattr(config, f.name) for f in fields(GemvConfig)}
     given |= {
         "tile": tile,
-        "threads_n": GROUPS,
+        "threads_n": groups,
         "slices_k": warps,
         "stages": stages,
         "cp_async_stages": 0,
@@ -198,9 +205,11 @@ def uncast(operand: ir.Expr) -> ir.Expr:
     return operand
 
 
-def _has_group_scales(tile: ThreadTile, b: ir.Expr, half: str, axes: Sequence[Axis]) -> bool:
+def _has_group_scales(
+    tile: ThreadTile, threads: int, b: ir.Expr, half: str, axes: Sequence[Axis]
+) -> bool:
     """Whether weights are integers times scales that all k of a group's tiles share."""
-    whole = replace(tile, k=tile.k * THREADS_IN_GROUP)
+    whole = replace(tile, k=tile.k * threads)
     elements = ElementLoads(whole.analyzer(axes))
     first, last = (
         quantized_and_scales(elements.read(whole.at(uncast(b), k, 0))) for k in (0, whole.k - 1)

@@ -21,7 +21,6 @@ from ...._tvm.buffer import scratch
 from ....core.expressions import load
 from ....core.loops import coordinates, index, local, loop, sequence, substitute, unrolled, when
 from ...gpu.launch import VECTOR_BYTES
-from ...gpu.mma import ACCUMULATORS, GROUPS, K_PER_THREAD, THREADS_IN_GROUP
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.vector_loads import ElementLoads, VectorLoad
@@ -80,7 +79,8 @@ class SkinnyMmaMainloop:
     def stmt(self) -> tirx.Stmt:
         """Write the software pipeline over all steps of the warps."""
         config = self._config
-        steps, slots = int(config.k_tiles) // THREADS_IN_GROUP // config.slices_k, config.stages
+        steps = int(config.k_tiles) // config.mma.c.lanes_per_row // config.slices_k
+        slots = config.stages
 
         def start(thread: ir.Expr) -> tirx.Stmt:
             def one(i: ir.Expr) -> tirx.Stmt:
@@ -121,7 +121,7 @@ class SkinnyMmaMainloop:
 
         def one(number: ir.Expr) -> tirx.Stmt:
             part, n8, column, own = coordinates(number, [1, config.n8, config.tile_n, 2])
-            row = n8 * GROUPS + in_group * 2 + own - rows.start
+            row = n8 * config.mma.n + in_group * 2 + own - rows.start
             place = (row * config.parts + part) * config.block_n + group * config.tile_n + column
             value = load(self._acc, [thread, number])
             inside = tirx.all(row >= 0, row < len(rows))
@@ -135,7 +135,7 @@ class SkinnyMmaMainloop:
 
         def body(thread: ir.Expr) -> tirx.Stmt:
             warp, _, in_group = config.lane_coords(thread)
-            k_tile = (step * config.slices_k + warp) * THREADS_IN_GROUP + in_group
+            k_tile = (step * config.slices_k + warp) * config.mma.c.lanes_per_row + in_group
             return do(thread, index(slot), k_tile)
 
         return config.phase(body)
@@ -188,26 +188,27 @@ class SkinnyMmaMainloop:
         """Multiply fragments; sums of a quantization group are scaled before they are added."""
         config, tile_k = self._config, self._config.tile.k
         pairs, count = config.tile_n // 2, config.accumulators // config.parts
+        mma_k, sums = config.mma.k_per_lane, config.mma.c.per_lane
 
         def part(p: ir.Expr) -> tirx.Stmt:
             copy, where = slot * config.parts + p, self._b_place(thread, p, k_tile)
 
             def b_frag(column: ir.Expr | int, chunk: ir.Expr | int) -> ir.TensorLoad:
-                place = (copy * config.tile_n + column) * tile_k + chunk * K_PER_THREAD
+                place = (copy * config.tile_n + column) * tile_k + chunk * mma_k
                 return load(self._b_frag, [thread, place])
 
             def a_frag(n8: ir.Expr, chunk: ir.Expr | int) -> ir.TensorLoad:
-                place = (slot * config.n8 + n8) * tile_k + chunk * K_PER_THREAD
+                place = (slot * config.n8 + n8) * tile_k + chunk * mma_k
                 return load(self._a_frag, [thread, place])
 
             def mma(number: ir.Expr) -> tirx.Stmt:
                 chunk, n8, pair = coordinates(number, [1, config.n8, pairs])
-                acc = load(self._acc, [thread, p * count + (n8 * pairs + pair) * ACCUMULATORS])
+                acc = load(self._acc, [thread, p * count + (n8 * pairs + pair) * sums])
                 columns = [b_frag(pair * 2 + side, chunk) for side in range(2)]
                 return mma_m16n8k16(config.half, acc, columns, a_frag(n8, chunk))
 
             if self._group is None or self._b.scales is None:
-                return unrolled("mma", tile_k // K_PER_THREAD * config.n8 * pairs, mma)
+                return unrolled("mma", tile_k // mma_k * config.n8 * pairs, mma)
             stmts = [self._group.multiply(thread, b_frag, a_frag)]
             for number in range(count):
                 column = number // 2 % config.tile_n
@@ -226,8 +227,9 @@ class SkinnyMmaMainloop:
 
     def _a_place(self, thread: ir.Expr, n8: ir.Expr, k_tile: ir.Expr) -> Where:
         """Give the place of a group's row of A."""
-        row, m = n8 * GROUPS + self._config.lane_coords(thread)[1], self._config.m
-        row = row if m % GROUPS == 0 else tirx.min(row, index(m - 1))
+        m, rows = self._config.m, self._config.mma.n
+        row = n8 * rows + self._config.lane_coords(thread)[1]
+        row = row if m % rows == 0 else tirx.min(row, index(m - 1))
         return self._at(row, index(0), index(0), k_tile)
 
     def _at(self, row: ir.Expr, part: ir.Expr, n_tile: ir.Expr, k_tile: ir.Expr) -> Where:

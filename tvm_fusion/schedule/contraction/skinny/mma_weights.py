@@ -14,7 +14,6 @@ from tvm import ir, sym, tirx
 
 from ....core.expressions import load, variables
 from ....core.loops import index, local, sequence, substitute, unrolled
-from ...gpu.mma import ACCUMULATORS, K_PER_THREAD
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.vector_loads import ElementLoads, VectorLoad
@@ -73,7 +72,8 @@ class WeightTiles:
         self._dequantized = DequantizeF16x2(quantized, self._registers, config.half, config.threads)
         self.order = self._dequantized.order
         self.encodings = [
-            self._dequantized.encodings(column, K_PER_THREAD) for column in range(config.tile_n)
+            self._dequantized.encodings(column, config.mma.k_per_lane)
+            for column in range(config.tile_n)
         ]
         self.buffers.append(self._dequantized.array)
         self.scales = [self._scale(column[0][1]) for column in found]
@@ -130,6 +130,7 @@ class GroupAccumulators:
 
     def __init__(self, config: SkinnyMmaConfig, encodings: Sequence[Sequence[Encoding]]) -> None:
         self._config = config
+        self._k, self._sums = config.mma.k_per_lane, config.mma.c.per_lane  # of a thread
         by_chunk = [*zip(*encodings, strict=True)]
         # Instructions whose columns are encoded alike add to the same accumulators.
         self._runs = [
@@ -137,12 +138,12 @@ class GroupAccumulators:
             for columns, some in groupby(enumerate(by_chunk), key=lambda pair: pair[1])
         ]
         biases = dict.fromkeys(code.bias for columns, _ in self._runs for code in columns)
-        self._bias_places = {bias: n * K_PER_THREAD for n, bias in enumerate(biases)}
+        self._bias_places = {bias: n * self._k for n, bias in enumerate(biases)}
         starts = dict.fromkeys(self._biases_of(run, pair) for run, pair in self._pairs())
-        size = config.n8 * ACCUMULATORS
+        size = config.n8 * self._sums
         self._starts = {start: n * size for n, start in enumerate(starts)}
         threads, per_run = config.threads, config.accumulators // config.parts
-        self._biases = local("biases", [threads, len(biases) * K_PER_THREAD], config.half)
+        self._biases = local("biases", [threads, len(biases) * self._k], config.half)
         self._bias_sums = local("bias_sums", [threads, len(starts) * size], "float32")
         self._group = local("group", [threads, len(self._runs) * per_run], "float32")
         self.buffers = [self._biases, self._bias_sums, self._group]
@@ -153,7 +154,7 @@ class GroupAccumulators:
             [
                 tirx.BufferStore(self._biases, tirx.const(-bias, self._config.half), [thread, n])
                 for bias, first in self._bias_places.items()
-                for n in map(index, range(first, first + K_PER_THREAD))
+                for n in map(index, range(first, first + self._k))
             ]
         )
 
@@ -177,7 +178,7 @@ class GroupAccumulators:
         def fragment(n8: ir.Expr) -> tirx.Stmt:
             stmts = []
             for (run, *pair_biases), first in self._starts.items():
-                place = first + n8 * ACCUMULATORS
+                place = first + n8 * self._sums
                 acc = load(self._bias_sums, [thread, place])
                 stmts.append(self._clear(thread, place))
                 biases = [
@@ -187,7 +188,7 @@ class GroupAccumulators:
                 stmts += [mma_m16n8k16(half, acc, biases, a_frag(n8, chunk)) for chunk in chunks]
             for run, pair in self._pairs():
                 place = self._place(run, n8, pair)
-                start = self._starts[self._biases_of(run, pair)] + n8 * ACCUMULATORS
+                start = self._starts[self._biases_of(run, pair)] + n8 * self._sums
                 stmts.append(self._copy(thread, place, start))
                 acc = load(self._group, [thread, place])
                 for chunk in self._runs[run][1]:
@@ -217,17 +218,17 @@ class GroupAccumulators:
         return run, low.bias, high.bias
 
     def _place(self, run: int, n8: ir.Expr, pair: int) -> ir.Expr:
-        return ((run * self._config.n8 + n8) * (self._config.tile_n // 2) + pair) * ACCUMULATORS
+        return ((run * self._config.n8 + n8) * (self._config.tile_n // 2) + pair) * self._sums
 
     def _clear(self, thread: ir.Expr, first: ir.Expr) -> tirx.Stmt:
         def one(i: ir.Expr) -> tirx.Stmt:
             return tirx.BufferStore(self._bias_sums, tirx.const(0.0), [thread, first + i])
 
-        return unrolled("i", ACCUMULATORS, one)
+        return unrolled("i", self._sums, one)
 
     def _copy(self, thread: ir.Expr, first: ir.Expr, start: ir.Expr) -> tirx.Stmt:
         def one(i: ir.Expr) -> tirx.Stmt:
             value = load(self._bias_sums, [thread, start + i])
             return tirx.BufferStore(self._group, value, [thread, first + i])
 
-        return unrolled("i", ACCUMULATORS, one)
+        return unrolled("i", self._sums, one)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from ....core.loops import ceildiv, constant
 from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES
-from ...gpu.mma import THREADS_IN_GROUP
 from ..problem.norm_scale import NormScale
 from ..problem.sum_of_products import SumOfProducts
 from .gemv_config import GemvConfig
@@ -78,7 +77,7 @@ def _cuda_cores(start: GemvConfig) -> Iterator[GemvConfig]:
 
 def _tensor_cores(start: SkinnyMmaConfig) -> Iterator[SkinnyMmaConfig]:
     """Vary the warps of a block, its loads in flight and the occupancy target."""
-    steps = int(start.k_tiles) // THREADS_IN_GROUP
+    steps = int(start.k_tiles) // start.mma.c.lanes_per_row
     for warps, stages, blocks in itertools.product(SLICES_K, STAGES[:2], BLOCKS_PER_SM):
         if steps % warps == 0 and stages <= steps // warps:
             yield replace(start, slices_k=warps, stages=stages, min_blocks_per_sm=blocks)

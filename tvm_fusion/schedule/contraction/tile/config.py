@@ -18,7 +18,7 @@ from tvm import ir, tirx
 from ....core.expressions import call_name, loads
 from ....core.loops import ceildiv, constant, coordinates, index, product
 from ....program.stage import Axis
-from ...gpu.mma import BYTE_TYPES, FLOAT8_TYPES, GROUPS, HALF_TYPES
+from ...instructions.nvidia import BYTE_TYPES, FLOAT8_TYPES, HALF_TYPES
 from ..problem.gemm_view import GemmView, interleave_parts, static_extent
 from ..problem.sum_of_products import SumOfProducts
 from .ragged_tiles import RaggedTiles, Table
@@ -108,7 +108,7 @@ class TileGemmConfig(TileShape, GemmView):
     def interleaved(self) -> GemmView:
         """View B with its columns in the order of a tile: 8 of each part."""
         split = self.contraction.column_split
-        return self if split is None else interleave_parts(self, split, GROUPS)
+        return self if split is None else interleave_parts(self, split, self.mma.n)
 
     @property
     def tiles_m(self) -> ir.Expr:

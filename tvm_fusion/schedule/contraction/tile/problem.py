@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
-from tvm import tirx
+from tvm import DataType, tirx
 
 from ....core.loops import constant, product
 from ....device import Device
 from ....ecg.work import at
 from ....program.stage import Axis
-from ...gpu.mma import FLOAT8_TYPES, GROUPS, HALF_TYPES, SUM_TYPES, find_atom
+from ...instructions.nvidia import FLOAT8_TYPES, HALF_TYPES, SUM_TYPES
+from ...instructions.table import find
 from ..problem.gemm_view import GemmView, gemm_view
 from ..problem.ragged_rows import ragged_rows
 from ..problem.result_traffic import outgrows_l2
@@ -116,15 +117,15 @@ def _typed(
     ragged: RaggedTiles | None,
 ) -> TileGemmConfig | None:
     """Read a product in types of A and B; ``None`` where no instruction multiplies them."""
-    atom = find_atom(device, "mma.sync", *types)
+    mma = find(device, "mma.sync", *types)
     a, b = (narrowed(x, dtype) for x, dtype in zip((view.a, view.b), types, strict=True))
-    if atom is None or atom.sums != contraction.dtype or a is None or b is None:
+    if mma is None or mma.sums != contraction.dtype or a is None or b is None:
         return None
-    n_axes, parts = _without_parts(view, contraction)
-    if not n_axes or (parts > 1 and atom.dtype not in HALF_TYPES):
+    n_axes, parts = _without_parts(view, contraction, mma.n)
+    if not n_axes or (parts > 1 and mma.kind not in HALF_TYPES):
         return None
     given = (view.batch, view.m_axes, n_axes, view.k_axes, a, b)
-    block_k = START_BLOCK_K_BYTES // atom.item_bytes
+    block_k = START_BLOCK_K_BYTES // int(DataType(types[0]).itemsize)
     shape = TileShape(*types, 64, 64, block_k, 2, 2, parts=parts)
     shape = replace(shape, is_async=device.async_copy, has_clusters=device.clusters)
     start = TileGemmConfig(*given, **asdict(shape), contraction=contraction, ragged=ragged)
@@ -137,20 +138,23 @@ def _typed(
     if ragged is not None and (not tiles[0].is_k_contiguous or result_vectors(start).is_along_m):
         return None  # the first row of a tile is no multiple of a vector's
     staged_a, staged_b = (not tile.is_copied for tile in tiles)
-    if atom.dtype == "tfloat32":
+    if mma.kind == "tfloat32":
         if any(tile.is_gathered for tile in tiles):
             return None  # most convolutions: CUDA cores
         start = replace(start, staged_a=staged_a, staged_b=staged_b)
         return start if device.rounds_to_tf32 else replace(start, products=3)
-    if atom.dtype == "float8" and (staged_a or staged_b):
+    if mma.kind == "float8" and (staged_a or staged_b):
         return None  # float16 has vector loads, and transposes tiles
     return replace(start, staged_a=staged_a, staged_b=staged_b)
 
 
-def _without_parts(view: GemmView, contraction: SumOfProducts) -> tuple[tuple[Axis, ...], int]:
+def _without_parts(
+    view: GemmView, contraction: SumOfProducts, columns: int
+) -> tuple[tuple[Axis, ...], int]:
     """Give the axes of N without that of the parts of a column split, and how many parts it has.
 
-    No axes where the split is not one of the last axis of N, or has panels across its periods.
+    No axes where the split is not one of the last axis of N, or has panels of so many
+    columns across its periods.
     """
     split = contraction.column_split
     if split is None:
@@ -158,7 +162,7 @@ def _without_parts(view: GemmView, contraction: SumOfProducts) -> tuple[tuple[Ax
     if split.position is not view.n_axes[-1] or split.part not in view.n_axes:
         return (), 1
     left = tuple(a for a in view.n_axes if a is not split.part)
-    return () if len(left) > 1 and split.width % GROUPS else left, split.count
+    return () if len(left) > 1 and split.width % columns else left, split.count
 
 
 def assumed_rows(problem: TileGemmConfig) -> int:

@@ -19,9 +19,8 @@ from tvm import DataType, ir, tirx
 
 from ....core.expressions import load
 from ....core.loops import index, local, loop, sequence, simplified, when
-from ...gpu.mma import WARP
 from ...gpu.shared_tiles import load_shared, store_shared, touch
-from ...gpu.warp import shuffle
+from ...gpu.warp import LANES, shuffle
 from ..problem.ragged_rows import RaggedRows
 
 ENTRY_BYTES, WORD_BYTES = 8, 4  # tiles before a group, and its first row
@@ -106,7 +105,7 @@ class RaggedTiles(RaggedRows):
         """Fill the table; a barrier stands behind."""
 
         def some(number: ir.Expr) -> tirx.Stmt:
-            group = number * WARP + thread
+            group = number * LANES + thread
             count = tirx.floordiv(
                 self._start(group + 1) - self._start(group) + (block_m - 1), index(block_m)
             )
@@ -114,14 +113,14 @@ class RaggedTiles(RaggedRows):
             for distance in (1, 2, 4, 8, 16):
                 lane = tirx.max(tirx.Cast("int32", thread) - distance, 0)
                 other = tirx.Select(thread >= distance, self._at(OTHER), tirx.const(0, "int32"))
-                stmts.append(self._set(OTHER, shuffle(self._at(SUM), lane, WARP, WARP)))
+                stmts.append(self._set(OTHER, shuffle(self._at(SUM), lane)))
                 stmts.append(self._set(SUM, self._at(SUM) + other))
             before = self._at(TOTAL) + self._at(SUM) - self._at(BEFORE)
             stmts += [self._set(BEFORE, before), self._set(ROW, self._start(group))]
             entry = self._entry(table, group)
             stored = store_shared(entry, self._at(BEFORE), ENTRY_BYTES)
             stmts.append(when(group < self._count + 2, stored))
-            last = shuffle(self._at(SUM), tirx.const(WARP - 1, "int32"), WARP, WARP)
+            last = shuffle(self._at(SUM), tirx.const(LANES - 1, "int32"))
             return sequence(
                 [
                     *stmts,
@@ -130,9 +129,9 @@ class RaggedTiles(RaggedRows):
                 ]
             )
 
-        rounds = loop("groups", -(-(self._count + 2) // WARP), some)
+        rounds = loop("groups", -(-(self._count + 2) // LANES), some)
         whole = touch(self.registers, OTHER)
-        return sequence([whole, when(thread < WARP, sequence([self._set(TOTAL, 0), rounds]))])
+        return sequence([whole, when(thread < LANES, sequence([self._set(TOTAL, 0), rounds]))])
 
     def count(self, table: Table) -> tirx.Stmt:
         """Read how many tiles there are."""

@@ -21,8 +21,8 @@ from ....core.expressions import loads, variables
 from ....core.loops import constant, index, substitute
 from ....program.stage import Axis
 from ...gpu.launch import VECTOR_BYTES, VECTOR_TYPES
-from ...gpu.mma import BYTE_TYPES, FLOAT8_TYPES
 from ...index.address import conditional_loads, is_aligned, offset
+from ...instructions.nvidia import BYTE_TYPES, FLOAT8_TYPES
 from ..problem.results import Result
 from ..problem.sum_of_products import SumOfProducts
 from .config import TileGemmConfig

@@ -6,9 +6,11 @@ from dataclasses import dataclass, fields
 
 from tvm import DataType
 
-from ...gpu.mma import ACCUMULATORS, GROUPS, HALF_TYPES, K_BYTES, WARP, atom_of
+from ...instructions.instruction import Instruction
+from ...instructions.nvidia import HALF_TYPES
+from ...instructions.table import newest
 
-M16 = 16  # of mma.m16n8
+M16 = newest("mma.sync", "float16", "float16").m  # of all types
 CHUNK_BYTES = 16  # of a copy to shared memory
 OTHER_REGISTERS = 24  # of a thread, beside accumulators, fragments and addresses
 STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in different banks
@@ -79,6 +81,11 @@ class TileShape:
         return int(DataType(self.a_dtype).itemsize)
 
     @property
+    def mma(self) -> Instruction:
+        """The ``mma.sync`` whose fragments a warp has; each warp of a wgmma has the same."""
+        return newest("mma.sync", self.a_dtype, self.b_dtype)
+
+    @property
     def arithmetic(self) -> str:
         """Tell a reader how types other than half types are multiplied."""
         if self.products > 1:
@@ -92,12 +99,12 @@ class TileShape:
     @property
     def narrow_dtype(self) -> str:
         """Name what is multiplied, as a device's peaks do, where a graph has it wider: bytes."""
-        return atom_of(self.a_dtype, self.b_dtype).dtype if self.item_bytes == 1 else ""
+        return self.mma.kind if self.item_bytes == 1 else ""
 
     @property
     def k_step(self) -> int:
         """Terms of an instruction: 32 bytes."""
-        return K_BYTES // self.item_bytes
+        return self.mma.k
 
     @property
     def chunk(self) -> int:
@@ -122,12 +129,12 @@ class TileShape:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.warps_m * self.warps_n * self.warps_k * WARP
+        return self.warps_m * self.warps_n * self.warps_k * self.mma.lanes
 
     @property
     def accumulators(self) -> int:
         """Accumulators of a thread."""
-        return self.warp_m // M16 * (self.warp_n // GROUPS) * ACCUMULATORS
+        return self.warp_m // M16 * (self.warp_n // self.mma.n) * self.mma.c.per_lane
 
     @property
     def stage_bytes(self) -> int:
@@ -145,7 +152,7 @@ class TileShape:
         while self._staged_bytes(slabs, columns) > self.stages * self.stage_bytes:
             if slabs > 1:
                 slabs //= 2
-            elif columns > GROUPS * self.parts:
+            elif columns > self.mma.n * self.parts:
                 columns //= 2
             else:
                 break

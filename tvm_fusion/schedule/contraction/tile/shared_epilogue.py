@@ -8,8 +8,8 @@
         load what the results read, in vectors            global
         compute element by element, store in vectors      global
 
-An accumulator fragment is 16 rows times 8 columns of a warp: lane t has columns ``t % 4 * 2`` and
-the next, of rows ``t // 4`` and ``t // 4 + 8``. So have those of ``mma.sync`` and of ``wgmma``.
+An accumulator fragment is C of one ``mma.sync``, 16 rows times 8 columns of a warp; accumulators of
+``wgmma`` are such fragments, too.
 Of a column split, a thread adds up the sums of each part at its positions.
 """
 
@@ -24,8 +24,8 @@ from tvm import DataType, ir, tirx
 from ....core.expressions import load
 from ....core.loops import block, coordinates, index, local, sequence, unrolled, when
 from ...gpu.launch import VECTOR_BYTES
-from ...gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ...gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
+from ...gpu.warp import lane_of
 from ..problem.fuse_epilogue import store_results
 from .config import TileGemmConfig, TilePlace
 from .group_sums import GroupRegisters
@@ -34,6 +34,7 @@ from .results import VectorResults
 from .row_values import RowRegisters
 from .shape import M16, STAGE_PAD
 
+SUM_BYTES = 4
 # Elements, and vectors at most, of a thread whose loads are issued together.
 BATCH_ELEMENTS, MOST_VECTORS = 32, 16
 
@@ -133,30 +134,30 @@ class TileEpilogue:
     def _passes(self) -> Iterator[tuple[int, int]]:
         """Yield the first slab, and the first column of a warp."""
         for slab in range(0, self._mainloop.slabs, self._slabs):
-            for first in range(0, self._mainloop.n8 * GROUPS, self._columns):
+            for first in range(0, self._mainloop.n8 * self._config.mma.n, self._columns):
                 yield slab, first
 
     def _stage(self, thread: ir.Expr, slab: int, first: int) -> tirx.Stmt:
         """Write accumulators to shared memory, ``[slice, slab, warp, row, column]``."""
-        loop_ = self._mainloop
-        lane = tirx.floormod(thread, index(WARP))
-        group = tirx.floordiv(lane, index(THREADS_IN_GROUP))
-        column = tirx.floormod(lane, index(THREADS_IN_GROUP)) * 2
+        loop_, n, c = self._mainloop, self._config.mma.n, self._config.mma.c
+        row, column = c.of_lane(lane_of(thread))
         k_slice, warp_m, warp_n = loop_.warp_of(thread)
         start = k_slice * self._rows * self._stride
-        start = start + (warp_m * M16 + group) * self._stride + warp_n * self._columns + column
+        start = start + (warp_m * M16 + row) * self._stride + warp_n * self._columns + column
 
         def one(number: ir.Expr) -> tirx.Stmt:
-            i, j = coordinates(number, [self._slabs, self._columns // GROUPS])
-            fragment = ((slab + i) * loop_.n8 + first // GROUPS + j) * ACCUMULATORS
+            i, j = coordinates(number, [self._slabs, self._columns // n])
+            fragment = ((slab + i) * loop_.n8 + first // n + j) * c.per_lane
             stmts = []
-            for half in range(2):
-                row = i * loop_.warps_m * M16 + half * GROUPS
-                to = self._word(start + row * self._stride + j * GROUPS)
-                stmts.append(store_shared(to, load(loop_.acc, [fragment + 2 * half]), 8))
+            for register in range(0, c.per_lane, c.run):
+                down, right = c.of_register(register)
+                below = i * loop_.warps_m * M16 + down
+                to = self._word(start + below * self._stride + (j * n + right))
+                sums = load(loop_.acc, [fragment + register])
+                stmts.append(store_shared(to, sums, c.run * SUM_BYTES))
             return sequence(stmts)
 
-        return unrolled("fragment", self._slabs * self._columns // GROUPS, one)
+        return unrolled("fragment", self._slabs * self._columns // n, one)
 
     def _word(self, place: ir.Expr) -> ir.TensorLoad:
         """Give a staged sum, of shared memory in words or bytes."""
@@ -225,8 +226,8 @@ class TileEpilogue:
         n = warp_n * (config.warp_n // parts) + first // parts + in_warp
         column = position
         if parts > 1:
-            panel, in_panel = coordinates(in_warp, [index(1), GROUPS])
-            column = warp_n * self._columns + panel * (GROUPS * parts) + in_panel
+            panel, in_panel = coordinates(in_warp, [index(1), config.mma.n])
+            column = warp_n * self._columns + panel * (config.mma.n * parts) + in_panel
         where = config.element_at(self._place, in_tile, n)
         return VectorPlace(
             row, column, where, tirx.all(has_one, *config.bounds(self._place, in_tile, n))
@@ -240,7 +241,7 @@ class TileEpilogue:
         parts = range(self._config.parts)
         stmts = []
         for part in parts:
-            stmts += self._totals(part * width, place.row, place.column + part * GROUPS)
+            stmts += self._totals(part * width, place.row, place.column + part * self._config.mma.n)
 
         def total(part: int, lane: int) -> ir.Expr:
             return load(self._total, [index(part * width + lane)])

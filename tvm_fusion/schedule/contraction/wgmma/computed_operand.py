@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from tvm import ir
 
-from ...gpu.mma import HALF_TYPES
 from ...gpu.wgmma import WARPS
+from ...instructions.nvidia import HALF_TYPES
 from ..tile.config import TileGemmConfig
 from ..tile.operand import OperandTile
 from ..tile.shape import TileShape

@@ -17,7 +17,6 @@ from tvm import ir, tirx
 from ....core.loops import constant, index, product
 from ....program.stage import Axis
 from ...gpu import mbarrier
-from ...gpu.mma import GROUPS
 from ...gpu.tma import ROW_BYTES
 from ...gpu.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
 from ..tile.config import TileGemmConfig, axis_values
@@ -209,7 +208,7 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def n8(self) -> int:
         """Tiles of eight columns of a thread's accumulators."""
-        return self.block_n // GROUPS
+        return self.block_n // self.mma.n
 
 
 @dataclass(frozen=True)

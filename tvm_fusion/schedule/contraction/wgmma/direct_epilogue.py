@@ -23,9 +23,10 @@ from tvm.backend.cuda.op import cuda_func_call
 
 from ....core.expressions import load
 from ....core.loops import coordinates, index, local, sequence, when
-from ...gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ...gpu.shared_tiles import touch
+from ...gpu.warp import LANES
 from ...gpu.wgmma import M
+from ...instructions.table import newest
 from ..problem.fuse_epilogue import store_results
 from ..tile.config import TilePlace
 from ..tile.group_sums import GroupRegisters
@@ -35,7 +36,8 @@ from ..tile.row_values import RowRegisters
 from ..tile.shape import M16
 from .config import WgmmaConfig
 
-COLUMNS = GROUPS * THREADS_IN_GROUP  # of four lanes
+_MMA = newest("mma.sync", "float16", "float16")  # of all types C lies the same
+COLUMNS = _MMA.n * _MMA.c.lanes_per_row  # of four lanes
 # Groups of columns whose loads are in flight together: as many as accumulators leave registers for.
 AT_ONCE, FEWER_AT_ONCE, MANY_ACCUMULATORS = 4, 2, 96
 
@@ -121,7 +123,7 @@ class DirectEpilogue:
             for n in (*range(at_once, 0, -1), self._of_group)
             if groups % n == n % self._of_group == 0
         )
-        self._size = self._at_once * GROUPS  # sums of each part of a split
+        self._size = self._at_once * _MMA.n  # sums of each part of a split
         self._total = local("total", [config.parts * self._size], config.contraction.dtype)
         copies = 2 * self._size // self._vectors.width
         self._results = (
@@ -133,7 +135,7 @@ class DirectEpilogue:
             self._rows = RowRegisters(config, 2 * config.slabs)
             self.buffers += self._rows.buffers
         if sums is not None:
-            self._group = GroupRegisters(config, THREADS_IN_GROUP)
+            self._group = GroupRegisters(config, _MMA.c.lanes_per_row)
             self.buffers += self._group.buffers
 
     @property
@@ -174,22 +176,23 @@ class DirectEpilogue:
 
     def _parts(self, thread: ir.Expr) -> Iterator[StoredFragment]:
         """Yield the groups of columns whose results are stored together, row after row."""
-        config = self._config
-        warp, lane = coordinates(thread, [index(1), WARP])
-        group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
+        config, c = self._config, _MMA.c
+        warp, lane = coordinates(thread, [index(1), LANES])
+        in_row = tirx.floormod(lane, index(c.lanes_per_row))
         for slab in range(config.slabs):
-            for half in range(2):
-                row = self._first_row + slab * M + warp * M16 + half * GROUPS + group
+            for half, register in enumerate(range(0, c.per_lane, c.run)):
+                down, _ = c.of_register(register)
+                row = self._first_row + slab * M + warp * M16 + down + c.of_lane(lane)[0]
                 for first in range(0, config.tile_positions // COLUMNS, self._at_once):
-                    n = quad * GROUPS + first * COLUMNS
-                    tile = slab * config.n8 + first * THREADS_IN_GROUP
-                    first_sum = tile * ACCUMULATORS + half * 2
+                    n = in_row * _MMA.n + first * COLUMNS
+                    tile = slab * config.n8 + first * c.lanes_per_row
+                    first_sum = tile * c.per_lane + register
                     yield StoredFragment(row, n, first_sum, 2 * slab + half)
 
     def _columns(self, part: StoredFragment) -> list[ir.Expr]:
         """List the first columns of a part's vectors."""
         width = self._vectors.width
-        starts = range(0, GROUPS, width)
+        starts = range(0, _MMA.n, width)
         return [part.n + i * COLUMNS + j for i in range(self._at_once) for j in starts]
 
     def _totals(self, part: StoredFragment) -> list[tirx.Stmt]:
@@ -197,9 +200,9 @@ class DirectEpilogue:
         config = self._config
         stmts = [touch(self._total, config.parts * self._size - 1)]
         for of_split, i in itertools.product(range(config.parts), range(self._at_once)):
-            tile = of_split * (config.n8 // config.parts) + i * THREADS_IN_GROUP
-            acc = load(self._acc, [index(part.first + tile * ACCUMULATORS)])
-            to = load(self._total, [index(of_split * self._size + i * GROUPS)])
+            tile = of_split * (config.n8 // config.parts) + i * _MMA.c.lanes_per_row
+            acc = load(self._acc, [index(part.first + tile * _MMA.c.per_lane)])
+            to = load(self._total, [index(of_split * self._size + i * _MMA.n)])
             stmts.append(_transpose(to, acc))
         return stmts
 

@@ -20,9 +20,8 @@ from ....core.loops import block, index, kernel, sequence, threads, when
 from ....program.program import Program
 from ...gpu import tma, wgmma
 from ...gpu.launch import dependency_wait, min_blocks_per_sm
-from ...gpu.mma import WARP
 from ...gpu.shared_tiles import block_barrier
-from ...gpu.warp import warp_uniform
+from ...gpu.warp import warp_of, warp_uniform
 from ..tile.concat_parts import ConcatParts
 from ..tile.shape import M16
 from ..tile.shared_epilogue import TileEpilogue
@@ -107,8 +106,7 @@ class _Sums:
 
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell the slice of K, and the row and the column of a thread's warp."""
-        warp = tirx.floordiv(thread - wgmma.THREADS, index(WARP))
-        return index(0), warp, index(0)
+        return index(0), warp_of(thread - wgmma.THREADS), index(0)
 
     def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
         """Give the first row of a slab of a warp: slabs of a consumer are one behind the other."""

@@ -31,8 +31,8 @@ from ....core.loops import block, coordinates, index, local, loop, sequence, unr
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import dependents_launch
 from ...gpu.mbarrier import RingPosition
-from ...gpu.mma import WARP
 from ...gpu.shared_tiles import touch
+from ...gpu.warp import LANES
 from ..tile.config import TilePlace
 from ..tile.operand_layout import TilePosition
 from .computed_operand import ComputedTile
@@ -41,7 +41,7 @@ from .direct_epilogue import DirectEpilogue
 from .staged_epilogue import StagedEpilogue
 from .stages import TileStages
 
-IDLE_THREADS = wgmma.THREADS - WARP  # of the producer
+IDLE_THREADS = wgmma.THREADS - LANES  # of the producer
 
 
 class Roles:
@@ -129,7 +129,7 @@ class Roles:
         made = sequence([*start, tiles])
         made = made if config.computes_b else when(self._thread.equal(0), made)
         if beside is not None:
-            made = tirx.IfThenElse(self._thread < WARP, made, beside)
+            made = tirx.IfThenElse(self._thread < LANES, made, beside)
         return sequence([*give, made])
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:

@@ -20,8 +20,9 @@ from dataclasses import fields, replace
 from ....core.expressions import is_expensive
 from ....core.loops import constant
 from ....device import Device
-from ...gpu.mma import FLOAT8_TYPES, GROUPS, find_atom
 from ...gpu.wgmma import WARPS, M
+from ...instructions.nvidia import FLOAT8_TYPES
+from ...instructions.table import find
 from ..mma.default import GROUPS_M, MOST_ACCUMULATORS, in_order
 from ..mma.model import RESERVED_SHARED
 from ..problem.sum_of_products import SumOfProducts
@@ -92,8 +93,8 @@ def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | No
 
 def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | None:
     """Choose the tile of a problem by the model; ``None`` where wgmma or TMA cannot be used."""
-    atom = find_atom(device, "wgmma", problem.a_dtype, problem.b_dtype)
-    if atom is None or not device.tma or problem.products > 1:
+    row = find(device, "wgmma", problem.a_dtype, problem.b_dtype)
+    if row is None or not device.tma or problem.products > 1:
         return None
     if gemm_sizes(problem).m <= FEW_ROWS:
         return None
@@ -103,7 +104,7 @@ def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | No
         problem.parts > 1 or has_expensive
     ):  # 1576x768x3072 with GELU: 20.4 us with 224 columns, 19.4 128
         skipped = SIMPLE_COLUMNS
-    if atom.dtype == "tfloat32":  # of 192 columns nvcc spills where it unrolls a short loop over K
+    if row.kind == "tfloat32":  # of 192 columns nvcc spills where it unrolls a short loop over K
         skipped = (192, *SIMPLE_COLUMNS)
     tiles = [tile for tile in TILES if tile[1] not in skipped]
     found = _space(problem, device, tiles)
@@ -207,7 +208,7 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
 def _holds_statistics(start: TileGemmConfig, kind: type[WgmmaConfig]) -> bool:
     """Whether threads store whole vectors of 8 columns, of which groups and rows are made up."""
     vectors = result_vectors(start)
-    return kind is WgmmaConfig and vectors.width == GROUPS and not vectors.is_along_m
+    return kind is WgmmaConfig and vectors.width == start.mma.n and not vectors.is_along_m
 
 
 def _has_whole_groups(config: WgmmaConfig) -> bool:

@@ -19,7 +19,6 @@ from tvm import ir, tirx
 from ....core.expressions import load
 from ....core.loops import coordinates, index, local, sequence, substitute, unrolled, when
 from ...gpu.cp_async import warp_sync
-from ...gpu.mma import ACCUMULATORS, GROUPS, THREADS_IN_GROUP, WARP
 from ...gpu.shared_tiles import load_shared, store_shared, touch
 from ...gpu.wgmma import WARPS, M
 from ..problem.results import Result
@@ -79,30 +78,33 @@ class StagedEpilogue:
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write the results of a thread of the warpgroup."""
         config = self._config
-        warp, lane = coordinates(thread, [index(1), WARP])
+        mma = config.mma
+        warp, lane = coordinates(thread, [index(1), mma.lanes])
         base = (self._consumer * WARPS + warp) * STAGED_WARP_BYTES + config.staging_offset
         stmts = [touch(self._acc, config.accumulators - 1), touch(self._total, M16 - 1)]
         for slab in range(config.slabs):
             m = self._first_row + slab * M + warp * M16  # of the tile
-            for first in range(0, config.block_n, WARP):
+            for first in range(0, config.block_n, mma.lanes):
                 n = first + lane
-                tile = slab * config.n8 + first // GROUPS
+                tile = slab * config.n8 + first // mma.n
                 stmts += [self._stage(base, lane, tile), warp_sync()]
                 stmts += [self._totals(base, lane), *self._results(m, n), warp_sync()]
         return sequence(stmts)
 
     def _stage(self, base: ir.Expr, lane: ir.Expr, first: int) -> tirx.Stmt:
         """Write 16 rows of four tiles of eight columns to the warp's shared memory."""
-        group, quad = coordinates(lane, [index(1), THREADS_IN_GROUP])
-        start = base + (group * STAGED_STRIDE + quad * 2) * 4
+        mma, c = self._config.mma, self._config.mma.c
+        row, column = c.of_lane(lane)
+        down, _ = c.of_register(c.run)  # from a lane's first row to the other
+        start = base + (row * STAGED_STRIDE + column) * 4
 
         def one(number: ir.Expr) -> tirx.Stmt:
-            tile, half = coordinates(number, [WARP // GROUPS, 2])
-            to = start + (half * GROUPS * STAGED_STRIDE + tile * GROUPS) * 4
-            fragment = (tile + first) * ACCUMULATORS + half * 2
-            return store_shared(load(self._shared, [to]), load(self._acc, [fragment]), 8)
+            tile, half = coordinates(number, [mma.lanes // mma.n, 2])
+            to = start + (half * down * STAGED_STRIDE + tile * mma.n) * 4
+            fragment = (tile + first) * c.per_lane + half * c.run
+            return store_shared(load(self._shared, [to]), load(self._acc, [fragment]), c.run * 4)
 
-        return unrolled("fragment", 2 * WARP // GROUPS, one)
+        return unrolled("fragment", 2 * mma.lanes // mma.n, one)
 
     def _totals(self, base: ir.Expr, lane: ir.Expr) -> tirx.Stmt:
         """Read a column of the warp's shared memory."""

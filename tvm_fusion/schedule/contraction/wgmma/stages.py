@@ -15,7 +15,7 @@ from ....core.expressions import load
 from ....core.loops import index, sequence, when
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.cp_async import warp_sync
-from ...gpu.mma import WARP
+from ...gpu.warp import lane_of
 from .config import WgmmaConfig
 
 
@@ -68,13 +68,11 @@ class TileStages:
 
     def release(self, thread: ir.Expr, stage: ir.Expr) -> tirx.Stmt:
         """Let the producer overwrite a stage: each warp has read it."""
-        lane = tirx.floormod(thread, index(WARP))
-        return when(lane.equal(0), mbarrier.arrive(self.empty(stage)))
+        return when(lane_of(thread).equal(0), mbarrier.arrive(self.empty(stage)))
 
     def fill(self, thread: ir.Expr, stage: ir.Expr) -> tirx.Stmt:
         """Let consumers read what the threads of a warp of the producer wrote to a stage."""
-        lane = tirx.floormod(thread, index(WARP))
-        arrive = when(lane.equal(0), mbarrier.arrive(self.full(stage)))
+        arrive = when(lane_of(thread).equal(0), mbarrier.arrive(self.full(stage)))
         return sequence([wgmma.fence_proxy(), warp_sync(), arrive])
 
     def ping_pong(
@@ -95,8 +93,7 @@ class TileStages:
             What stands before the products of the tile, and behind them.
         """
         parity = tirx.floormod(tirx.floordiv(step, index(2)) + 1 - own, index(2))
-        lane = tirx.floormod(thread, index(WARP))
-        ready = when(lane.equal(0), mbarrier.arrive(self.order_barrier(1 - own)))
+        ready = when(lane_of(thread).equal(0), mbarrier.arrive(self.order_barrier(1 - own)))
         return [mbarrier.wait(self.order_barrier(own), parity)], [ready]
 
     def _at(self, place: ir.Expr) -> ir.TensorLoad:

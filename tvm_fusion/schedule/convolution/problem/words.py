@@ -20,18 +20,11 @@ from ....core.expressions import load
 from ....core.loops import ceildiv, constant, index
 from ....device import Device
 from ....program.stage import Axis
-from ...contraction.cpu.dot_products import (
-    BYTES,
-    WORD,
-    Bf16Dot,
-    DotProduct,
-    Int16Dot,
-    VnniDot,
-    has_int16_dot,
-    uncast,
-)
+from ...contraction.cpu.dot_products import BYTES, Bf16Dot, DotProduct, Int16Dot, VnniDot, uncast
 from ...cpu.register_tile import VectorUnit
 from ...index.index_ranges import Ranges
+from ...instructions.cpu import dot_of
+from ...instructions.table import find, has
 from .image import converted
 from .image_reader import ImageReader
 from .problem import ConvProblem, Groups, Words
@@ -78,11 +71,14 @@ def _instructions(problem: ConvProblem, c: Axis, device: Device) -> Iterator[Dot
     """List the instructions whose vectors are those of the accumulators, the best one first."""
     a, b = (str(_core(x).ty.dtype) for x in (problem.image.value, problem.weight))
     dtype, lanes = problem.contraction.dtype, VectorUnit.of(device).lanes
-    if dtype == "int32" and {a, b} == set(BYTES) and device.vnni_bits == lanes * WORD:
+    widest = find(device, "dot", "uint8", "int8")
+    if dtype == "int32" and {a, b} == set(BYTES) and widest is not None and widest.n == lanes:
         yield VnniDot(lanes, a, b, c, problem.image.value)
-    if dtype == "int32" and {a, b} <= {*BYTES, "int16"} and has_int16_dot(device, lanes):
+    of_int16 = dot_of("int16", "int16", lanes)
+    if dtype == "int32" and {a, b} <= {*BYTES, "int16"} and has(device, of_int16):
         yield Int16Dot(lanes, "int16", "int16", c, problem.image.value)
-    if dtype == "float32" and a == b == "bfloat16" and device.dpbf16_bits == lanes * WORD:
+    widest = find(device, "dot", "bfloat16", "bfloat16")
+    if dtype == "float32" and a == b == "bfloat16" and widest is not None and widest.n == lanes:
         yield Bf16Dot(lanes, a, b, c, problem.image.value)
 
 

@@ -1,0 +1,47 @@
+"""All matrix instructions, and the choice of one for a device."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ...device import Device
+from .amd import AMD
+from .cpu import CPU, WORD, dot_bits
+from .instruction import Instruction
+from .nvidia import HALF_TYPES, NVIDIA
+
+INSTRUCTIONS = (*NVIDIA, *AMD, *CPU)
+
+
+def has(device: Device, row: Instruction) -> bool:
+    """Whether a device can execute an instruction."""
+    if row.family == "dot":
+        return row.n * WORD <= dot_bits(device, row.kind)
+    return device.has_matrix(row.family, row.kind, (row.m, row.n, row.k))
+
+
+def instructions_of(device: Device, a_dtype: str, b_dtype: str) -> list[Instruction]:
+    """List the matrix instructions of a device for types of A and B, in the table's order."""
+    return [row for row in INSTRUCTIONS if row.takes(a_dtype, b_dtype) if has(device, row)]
+
+
+def find(device: Device, family: str, a_dtype: str, b_dtype: str) -> Instruction | None:
+    """Find the best instruction of a family that a device has for types of A and B."""
+    rows = instructions_of(device, a_dtype, b_dtype)
+    return next((row for row in rows if row.family == family), None)
+
+
+def find_half(device: Device, dtype: str) -> Instruction | None:
+    """Find the ``mma.sync`` of a half type; ``None`` for other types."""
+    return find(device, "mma.sync", dtype, dtype) if dtype in HALF_TYPES else None
+
+
+@cache
+def newest(family: str, a_dtype: str, b_dtype: str) -> Instruction:
+    """Return the instruction of a family for types of A and B that the newest devices have.
+
+    Kernels lay out fragments for it: older devices multiply them with several instructions, one
+    behind the other.
+    """
+    rows = (row for row in INSTRUCTIONS if row.family == family)
+    return next(row for row in rows if row.takes(a_dtype, b_dtype))
