@@ -15,7 +15,7 @@ from ..schedule.attention.constants import read_group
 from ..schedule.attention.flash_problem import flash_problem
 from ..schedule.attention.pattern import Pattern
 from ..schedule.contraction import gemm_configs_gpu
-from ..schedule.contraction.gpu import GpuContractionConfig
+from ..schedule.contraction.gpu import GpuContractionDetails
 from ..schedule.contraction.tile_gemm_config import TileGemmConfig
 from ..schedule.contraction.tuning_gpu import designs
 
@@ -72,8 +72,8 @@ def estimated(claim: Claim, device: Device) -> list[Estimated]:
     if claim.template.name == "attention":
         pattern = read_group(claim.group, claim.template._floats)  # type: ignore[attr-defined]
         return list(_attention(pattern, device)) if isinstance(pattern, Pattern) else []
-    config = claim.details.get("config")
-    if not isinstance(config, GpuContractionConfig) or config.tile is None:
+    details = claim.details
+    if not isinstance(details, GpuContractionDetails) or details.config.tile is None:
         return []
     found = [x for x in designs(claim, device) if isinstance(x, TileGemmConfig)]
     return [(gemm_configs_gpu.clocks(x, device), gemm_configs_gpu.KERNELS.plain(x)) for x in found]

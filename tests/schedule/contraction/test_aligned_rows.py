@@ -27,7 +27,7 @@ def emitted(params, body, monkeypatch):
     monkeypatch.setattr(tile_choice, "copies_clocks", lambda *_: -1e9)
     members = group(params, body, CUDA)
     claim = TEMPLATE.claim(members, CUDA.device)
-    assert isinstance(claim.details["config"].tile, WgmmaConfig)
+    assert isinstance(claim.details.config.tile, WgmmaConfig)
     return members, claim, TEMPLATE.emit(claim, TARGET)
 
 
@@ -108,7 +108,7 @@ def test_large_products_are():
 def test_rows_of_whole_words_are_copied_where_k_is_long(shape, is_copied):
     """By cp.async of 4 bytes, unless its first stages hold all of K."""
     members = group(*product(*shape, b_is_turned=True)[:2], CUDA)
-    tile = TEMPLATE.claim(members, CUDA.device).details["config"].tile
+    tile = TEMPLATE.claim(members, CUDA.device).details.config.tile
     assert isinstance(tile, WgmmaConfig) is is_copied
 
 
@@ -131,7 +131,7 @@ def test_rows_are_padded_with_zeros(shapes):
 def test_sums_of_odd_rows_are_not_split_among_clusters():
     """Their elements would be read from other blocks, and stored, one by one."""
     members = group(*product(2964, 100, 1905, b_is_turned=True)[:2], CUDA)
-    tile = TEMPLATE.claim(members, CUDA.device).details["config"].tile
+    tile = TEMPLATE.claim(members, CUDA.device).details.config.tile
     assert tile.split_k == 1
 
 

@@ -70,7 +70,7 @@ def device(request, monkeypatch):
 def test_computes_the_convolution(case, is_nchw, device):
     members, arrays, exact, size = build(*CASES[case], is_nchw=is_nchw)
     claim = TEMPLATE.claim(members, device)
-    tile = claim.details["config"].tile
+    tile = claim.details.config.tile
     assert claim.launches == 2
     assert not tile.staged_a
     assert not tile.staged_b
@@ -82,7 +82,7 @@ def test_tiles_of_runs(device):
     """Rows of a tile of wgmma are a rectangle of pixels."""
     members, arrays, exact, size = build((2, 3, 37, 41), (64, 3, 3, 3), {"stride": 2})
     claim = TEMPLATE.claim(members, device)
-    tile = claim.details["config"].tile
+    tile = claim.details.config.tile
     assert isinstance(tile, WgmmaWindowConfig) == device.tma
     assert tile.k == 3 * 16
     (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
@@ -94,7 +94,7 @@ def test_bfloat16(device):
     members, arrays, exact, size = build(*CASES["7x7"], dtype="bfloat16")
     claim = TEMPLATE.claim(members, device)
     (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
-    assert_sums_close(found, exact, size, claim.details["config"].tile.k + 2)
+    assert_sums_close(found, exact, size, claim.details.config.tile.k + 2)
 
 
 def test_infinities_stay_in_their_windows(device):

@@ -176,7 +176,7 @@ def _group(function: str, claim: Claim, cost: CostModel) -> Group:
         flops=claim.flops,
         us=estimate.us,
         source=estimate.source,
-        arithmetic=(claim.laid_out or claim).details.get("arithmetic", ""),
+        arithmetic=(claim.laid_out or claim).arithmetic,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
@@ -48,6 +48,19 @@ QUERIES_PER_TASK = 64  # on a CPU, roughly
 EXP_OPERATIONS = 20  # of one exponential
 MAX_WIDTH = 256  # of a head on tensor cores
 MAX_HEAD_DIM = 512  # a row of a key or a value stays in registers and shared memory
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionDetails:
+    """What a claim remembers until its kernels are made.
+
+    Attributes
+    ----------
+    config : GpuConfig, FlashMmaConfig, FlashDecodeConfig or CpuConfig
+        Which kernels, and their tiles.
+    """
+
+    config: AnyConfig | CpuConfig
 
 
 class Attention(Template):
@@ -99,9 +112,6 @@ class Attention(Template):
                     return refusal
             config = config or GpuConfig.of(pattern, device)
         block_m = QUERIES_PER_TASK if isinstance(config, CpuConfig) else config.block_m
-        details: dict[str, object] = {"config": config}
-        if isinstance(config, GpuConfig):  # whatever tensor cores could do
-            details["matrix_dtype"] = FLOAT
         return Claim(
             self,
             group,
@@ -111,12 +121,14 @@ class Attention(Template):
             parallelism=rows * math.ceil(queries / block_m) * _products(config),
             shared_bytes=0 if isinstance(config, CpuConfig) else config.shared_bytes,
             registers=0 if isinstance(config, CpuConfig) else config.registers,
-            details=details,
+            # CUDA cores, whatever tensor cores could do.
+            matrix_dtype=FLOAT if isinstance(config, GpuConfig) else "",
+            details=AttentionDetails(config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernels of the claimed configuration."""
-        config, program = claim.details["config"], claim.group.program
+        config, program = claim.details_as(AttentionDetails).config, claim.group.program
         pattern = read_group(claim.group, self._floats)
         if isinstance(pattern, Refusal):
             raise RuntimeError(pattern.sentence)
@@ -145,7 +157,7 @@ class Attention(Template):
         if chosen is None:
             return not_in_space(claim, config)
         if isinstance(chosen, CpuConfig):
-            return replace(claim, details={**claim.details, "config": chosen})
+            return replace(claim, details=AttentionDetails(chosen))
         if isinstance(chosen, FlashDecodeConfig):
             pattern = read_group(claim.group, self._floats)
             assert not isinstance(pattern, Refusal)
@@ -155,7 +167,7 @@ class Attention(Template):
             launches=1,
             shared_bytes=chosen.shared_bytes,
             registers=chosen.registers,
-            details={**claim.details, "config": chosen},
+            details=AttentionDetails(chosen),
         )
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[AnyConfig | CpuConfig]:
@@ -186,7 +198,7 @@ def _claim_flash_decode(
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,
         registers=config.registers,
-        details={"config": config},
+        details=AttentionDetails(config),
     )
 
 

@@ -36,6 +36,8 @@ from .dynamic_m_gpu import dispatch_on_m
 from .fuse_epilogue import CannotFuseEpilogue, fuse_epilogue
 from .gemm_configs_gpu import GemmConfig
 from .gemv_config import GemvConfig
+from .implicit_gemm import ImplicitGemm
+from .operand_copies import OperandCopies
 from .operands import SumOfProducts
 from .prim_func import contraction_prim_func, materialize_computed
 from .skinny_gemm_gpu import skinny_gemm_gpu
@@ -82,6 +84,28 @@ class GpuContractionConfig:
     def tile(self) -> TileGemmConfig | None:
         """The configuration, if it is one of tiles."""
         return self.gemm if isinstance(self.gemm, TileGemmConfig) else None
+
+
+@dataclass(frozen=True, eq=False)
+class GpuContractionDetails:
+    """What a claim remembers until its kernels are made.
+
+    Attributes
+    ----------
+    config : GpuContractionConfig
+        The kernel.
+    convolution : ImplicitGemm, optional
+        Whose packed weight the kernel reads.
+    copies : OperandCopies, optional
+        Of operands, which the kernel reads instead.
+    has_choices : bool
+        Whether a tuner may choose other tiles.
+    """
+
+    config: GpuContractionConfig
+    convolution: ImplicitGemm | None = None
+    copies: OperandCopies | None = None
+    has_choices: bool = True
 
 
 def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> tirx.PrimFunc:

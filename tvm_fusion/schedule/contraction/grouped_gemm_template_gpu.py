@@ -7,6 +7,7 @@ does alone. What one launch takes is estimated beside a launch of each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from tvm import ir
 from tvm.target import Target
@@ -38,6 +39,19 @@ from .wgmma_config import WgmmaConfig
 MOST_OF_SEPARATE = 0.75
 MOST_PRODUCTS = 8  # of a kernel: nvcc takes about a second for each
 MOST_FLOPS = 1 << 32  # of products whose concatenation is proposed
+
+
+@dataclass(frozen=True, eq=False)
+class GpuGroupedGemmDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    config : GroupedGemmConfig
+        The tiles of the products.
+    """
+
+    config: GroupedGemmConfig
 
 
 class GpuGroupedGemm(Template):
@@ -90,16 +104,14 @@ class GpuGroupedGemm(Template):
             parallelism=config.blocks,
             shared_bytes=config.shared_bytes,
             registers=config.registers,
-            details={
-                "config": config,
-                "arithmetic": ", ".join(dict.fromkeys(t.arithmetic for t in tiles if t.arithmetic)),
-                "matrix_dtype": dtypes.pop() if len(dtypes) == 1 else "",
-            },
+            arithmetic=", ".join(dict.fromkeys(t.arithmetic for t in tiles if t.arithmetic)),
+            matrix_dtype=dtypes.pop() if len(dtypes) == 1 else "",
+            details=GpuGroupedGemmDetails(config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel: blocks of one product behind those of another."""
-        config: GroupedGemmConfig = claim.details["config"]
+        config = claim.details_as(GpuGroupedGemmDetails).config
         func = grouped_gemm_gpu(claim.group.program, config)
         weights = config.weights
         numbers = [n for n, x in enumerate(func.params) if any(x.same_as(w) for w in weights)]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tvm.target import Target
 
 from ...core.expressions import is_expensive
 from ...core.loops import constant
-from ...core.template import Claim, Config, Emission, Refusal
+from ...core.template import Claim, Config, Emission, RaggedRows, Refusal
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
@@ -26,7 +25,7 @@ from .concat_parts_choice import refuse_parts
 from .concat_parts_gpu import ConcatParts
 from .dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
 from .gemm_configs_gpu import KERNELS, GemmConfig, GpuGemmProblem, default
-from .gpu import GpuContractionConfig, contraction_gpu
+from .gpu import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .grouped_gemm_choice import has_few_sums
 from .implicit_gemm import implicit_gemm, with_stored_columns
 from .norm_prologue import norm_gemm_proposals
@@ -158,13 +157,13 @@ class GpuContraction(Contraction):
             parallelism=blocks,
             shared_bytes=0 if gemm is None else gemm.shared_bytes,
             registers=0 if gemm is None else gemm.registers,
-            details={
-                "config": GpuContractionConfig(program, contraction, device, gemm, beside),
-                "arithmetic": "" if tile is None else tile.arithmetic,
-                "matrix_dtype": "" if tile is None else tile.narrow_dtype,
-                "convolution": convolution,
-                "copies": copies,
-            },
+            arithmetic="" if tile is None else tile.arithmetic,
+            matrix_dtype="" if tile is None else tile.narrow_dtype,
+            details=GpuContractionDetails(
+                GpuContractionConfig(program, contraction, device, gemm, beside),
+                convolution,
+                copies,
+            ),
         )
 
     def _claim_dual(
@@ -195,11 +194,7 @@ class GpuContraction(Contraction):
         """Claim one kernel of tiles."""
         of_rows = tile.contraction.stage  # of ragged ones, each is multiplied by one matrix
         counted = tuple(s if s.is_map or tile.ragged is None else of_rows for s in stages)
-        details: dict[str, Any] = {
-            "config": GpuContractionConfig(program, contraction, device, tile)
-        }
-        if tile.ragged is not None:
-            details["ends"] = tile.ragged.groups.extent, tile.ragged.rows.extent
+        ragged, config = tile.ragged, GpuContractionConfig(program, contraction, device, tile)
         return Claim(
             self,
             group,
@@ -209,27 +204,30 @@ class GpuContraction(Contraction):
             parallelism=at(tile.blocks),
             shared_bytes=tile.shared_bytes,
             registers=tile.registers,
-            details=details,
+            ragged=None if ragged is None else RaggedRows(ragged.groups.extent, ragged.rows.extent),
+            # Dual GEMMs have no choices.
+            details=GpuContractionDetails(config, has_choices=ragged is not None),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
-        config, details = claim.details["config"], claim.details
+        details = claim.details_as(GpuContractionDetails)
+        config = details.config
         program = claim.group.program
         if config.tile is not None and config.tile.has_workspace:
             made = split_k_kernels(config.program, config.tile, claim.group)
         else:
             func = contraction_gpu(config, claim.group.title, target)
             made = Emission.one(func, claim.group)
-        if (copies := details.get("copies")) is not None:
-            return copies.emission(program, made)
-        if (convolution := details.get("convolution")) is not None:
-            return replace(made, packing=convolution.packing(program))
+        if details.copies is not None:
+            return details.copies.emission(program, made)
+        if details.convolution is not None:
+            return replace(made, packing=details.convolution.packing(program))
         return made
 
     def kind(self, claim: Claim) -> Hashable:
         """Let small GEMMs of any shapes be tried in one launch (grouped_gemm_template_gpu)."""
-        config: GpuContractionConfig = claim.details["config"]
+        config = claim.details_as(GpuContractionDetails).config
         stage = config.contraction.stage
         is_static = all(constant(a.extent) is not None for a in stage.axes)
         tile = config.tile
