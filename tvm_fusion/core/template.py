@@ -47,7 +47,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, eq=False)
-class RaggedRows:
+class RaggedExtents:
     """Extents of ragged rows: rows in groups that end at offsets known at run time.
 
     Attributes
@@ -87,7 +87,7 @@ class Claim:
     matrix_dtype : str
         At whose rate products run where it is not that of the operands of the graph, as
         :attr:`tvm_fusion.device.Device.peak_flops` has it; else empty.
-    ragged : RaggedRows, optional
+    ragged : RaggedExtents, optional
         The rows of a product that are in groups, each with a matrix of its own.
     details : object
         What :meth:`Template.emit` wants to remember, such as tile sizes: a dataclass of the
@@ -107,7 +107,7 @@ class Claim:
     registers: int = 0
     arithmetic: str = ""
     matrix_dtype: str = ""
-    ragged: RaggedRows | None = None
+    ragged: RaggedExtents | None = None
     details: object = None
     laid_out: Claim | None = None
 

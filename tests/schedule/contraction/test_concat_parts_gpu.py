@@ -88,7 +88,7 @@ def test_a_convolution_beside_its_image():
 
     members = laid_out([tensor("x", *x.shape, dtype="float16")], body)
     claim = TEMPLATE.claim(members, CUDA.device)
-    assert claim.details.convolution is not None
+    assert claim.details.copies is not None
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, {"x": x.transpose(NHWC)})
     wide = x.astype("float64"), w.astype("float64")
     sums = convolution(*wide, stride=1, padding=(1, 1), dilation=1, groups=1)

@@ -57,7 +57,7 @@ def test_computes_the_convolution(case):
     *given, packed = CASES[case]
     made = build(*given)
     claim = TEMPLATE.claim(made[0], CUDA.device)
-    assert tuple(map(int, claim.details.convolution.packed.ty.shape)) == packed
+    assert tuple(map(int, claim.details.copies.packed.ty.shape)) == packed
     check(made, claim)
 
 
@@ -76,7 +76,7 @@ def test_windows_of_groups(case, is_nchw):
     assert tile.is_of_rows is not is_nchw
     program = first.program(made[0].program)
     config = GpuContractionConfig(program, contraction, CUDA.device, tile)
-    details = replace(claim.details, config=config, convolution=first)
+    details = replace(claim.details, config=config, copies=first)
     check(made, replace(claim, details=details))
 
 

@@ -149,26 +149,27 @@ def test_rows_that_copies_read_are_aligned(case, depth):
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("case", "why"),
     [
-        ((1, 3, 13, 9), (24, 3, 3, 3), {"dilation": 2, "padding": (2, 2)}),
-        ((1, 6, 9, 9), (16, 3, 3, 3), {"groups": 2}),
-        ((1, 24, 9, 9), (16, 24, 5, 5), {}),
-        ((1, 3, 9, 9), (16, 3, 3, 1), {"padding": (1, 0)}),
-        ((1, 3, 9, 9), (16, 3, 3, 3), {}, False, "float32"),
+        (((1, 3, 13, 9), (24, 3, 3, 3), {"dilation": 2, "padding": (2, 2)}), "has holes"),
+        (((1, 6, 9, 9), (16, 3, 3, 3), {"groups": 2}), "a batch of products"),
+        (((1, 24, 9, 9), (16, 24, 5, 5), {}), "has 120 terms, more than 96"),
+        (((1, 3, 9, 9), (16, 3, 3, 1), {"padding": (1, 0)}), "0 axes of the window move"),
+        (((1, 3, 9, 9), (16, 3, 3, 3), {}, False, "float32"), "of float32, no half type"),
     ],
     ids=["holes", "groups", "many channels", "one column", "float32"],
 )
-def test_what_has_no_runs(case):
+def test_what_has_no_runs(case, why):
     members = build(*case)[0]
     contraction = analyse(members.program, inlined(members.program))
-    assert partial_im2col(contraction, constants_of(members)) is None
+    assert why in partial_im2col(contraction, constants_of(members)).sentence
 
 
 def test_weights_that_are_not_known_are_not_packed():
     members = build(*CASES["3x3"])[0]
     contraction = analyse(members.program, inlined(members.program))
-    assert partial_im2col(contraction, ()) is None
+    refusal = partial_im2col(contraction, ())
+    assert refusal.sentence == "Neither operand is a constant as it is."
 
 
 def test_an_image_that_the_epilogue_reads_is_not_copied():
@@ -180,4 +181,5 @@ def test_an_image_that_the_epilogue_reads_is_not_copied():
 
     members = group([x], body, CUDA)
     contraction = analyse(members.program, inlined(members.program))
-    assert partial_im2col(contraction, constants_of(members)) is None
+    refusal = partial_im2col(contraction, constants_of(members))
+    assert refusal.sentence == "The epilogue reads an operand, too."

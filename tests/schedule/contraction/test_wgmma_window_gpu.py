@@ -138,7 +138,7 @@ def test_split_k(tile, is_nchw):
 def test_weights_need_not_be_packed():
     """``[K, C, 1, 1]`` is contiguous along the terms."""
     members = build(*CASES["pointwise_strided"])[0]
-    assert TEMPLATE.claim(members, CUDA.device).details.convolution is None
+    assert TEMPLATE.claim(members, CUDA.device).details.copies is None
 
 
 def test_channels_beyond_the_last_are_zeros_in_both_operands():

@@ -94,17 +94,14 @@ class GpuContractionDetails:
     ----------
     config : GpuContractionConfig
         The kernel.
-    convolution : ImplicitGemm, optional
-        Whose packed weight the kernel reads.
-    copies : OperandCopies, optional
-        Of operands, which the kernel reads instead.
+    copies : OperandCopies or ImplicitGemm, optional
+        What makes the operands that the kernel reads instead of the group's own.
     has_choices : bool
         Whether a tuner may choose other tiles.
     """
 
     config: GpuContractionConfig
-    convolution: ImplicitGemm | None = None
-    copies: OperandCopies | None = None
+    copies: OperandCopies | ImplicitGemm | None = None
     has_choices: bool = True
 
 

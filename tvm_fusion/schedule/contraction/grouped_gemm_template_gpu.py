@@ -26,7 +26,7 @@ from .grouped_products import concat_proposals, products_of
 from .implicit_gemm import with_stored_columns
 from .operands import SumOfProducts
 from .template import constants_of
-from .tile_choice import behind_aligned_rows, is_gathered
+from .tile_choice import GemmForm, aligned_rows_form, is_gathered
 from .tile_gemm_model import RATES, memory_clocks
 from .tile_gemm_problem import gemm_problem, gemm_sizes
 from .unaligned_tiles import unaligned_clocks, unaligned_operands
@@ -131,7 +131,11 @@ def _separate_clocks(
     """
     problem = GpuGemmProblem(contraction, device)
     tile = problem.tile
-    if tile is None or behind_aligned_rows(contraction, tile, constants, device) is not None:
+    if tile is None:
+        return None
+    aligned = aligned_rows_form(contraction, tile, constants, device)
+    as_it_is = GemmForm(contraction, tile, device)
+    if isinstance(aligned, GemmForm) and (aligned.clocks or 0.0) < (as_it_is.clocks or 0.0):
         return None
     estimate, sizes = clocks(tile, device), gemm_sizes(tile)
     if not isinstance(tile, WgmmaConfig):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from ...core.template import Refusal
 from ...device import Device
 from .gemm_configs_gpu import GpuGemmProblem
-from .operands import SumOfProducts
+from .operands import SumOfProducts, other_form
 from .ragged_rows import ragged_rows
 from .tile_gemm_config import TileGemmConfig, is_plain
 from .tile_gemm_problem import gemm_sizes
 from .wgmma_configs import FEW_ROWS, has_wgmma
 
 
-def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Refusal | None:
+def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Refusal:
     """Choose the tile of a product of ragged rows.
 
     Parameters
@@ -24,15 +24,15 @@ def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | 
 
     Returns
     -------
-    TileGemmConfig, Refusal or None
-        ``None`` if its rows are not ragged, or no tensor cores multiply them. A refusal for rows
-        that are gathered or computed: TMA copies those of a tensor alone.
+    TileGemmConfig or Refusal
+        Another form is taken if its rows are not ragged, or no tensor cores multiply them; rows
+        that are gathered or computed are refused: TMA copies those of a tensor alone.
     """
     if ragged_rows(contraction) is None:
-        return None
+        return other_form("Its rows are in no groups with a matrix each.")
     tile = GpuGemmProblem(contraction, device).tile
     if tile is None:
-        return None
+        return other_form("Tensor cores have no tile for it.")
     if not is_plain(tile.a) and has_wgmma(device) and gemm_sizes(tile).m > FEW_ROWS:
         return Refusal(
             "prologue_recomputed",
