@@ -183,16 +183,19 @@ def rows(product: Product) -> Iterator[tuple[str, Found]]:
     (str, GemmForm or Refusal)
         The name of a form, and what it gives.
     """
-    made = {row.name: _made(row, product) for row in BY_RANK}
-    yield from made.items()
-    name, first = next((x for x in made.items() if isinstance(x[1], GemmForm)), ("", None))
+    first: Choice | None = None
+    for row in BY_RANK:
+        made = _made(row, product)
+        if first is None and isinstance(made, GemmForm):
+            first = Choice(row.name, made)
+        yield row.name, made
     for timed in BY_TIME:
         if product.reading not in timed.readings:
             yield timed.name, _other_reading(product)
-        elif first is None or name not in timed.instead_of:
+        elif first is None or first.name not in timed.instead_of:
             yield timed.name, other_form(f"It stands for {' or '.join(timed.instead_of)} only.")
         else:
-            yield timed.name, timed.make(product, first)
+            yield timed.name, timed.make(product, first.form)
 
 
 def _first(product: Product) -> Choice | Refusal:
