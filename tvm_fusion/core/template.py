@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..ecg.graph import Graph, Operator
     from ..program.group import Group
     from .decisions import Decision
+    from .forms import Form
 
 
 TEMPLATE = "tvm_fusion.template"  # attribute of a group's function: which template claimed it
@@ -227,6 +228,13 @@ class Template(ABC):
         The decision needs no producer.
         """
         return None
+
+    def forms(self, claim: Claim, device: Device) -> tuple[Form, ...]:
+        """Tell a reader between which forms of kernels the template chose for a claimed group.
+
+        Nothing of a template with a single form.
+        """
+        return ()
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the design space of a claimed group, the claim's own configuration first.

@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...core.forms import Form
 from ...core.template import Refusal
 from .dual_gemm import dual_gemm_tile
-from .gemm_configs_gpu import default
+from .gemm_configs_gpu import default, described
 from .operands import OTHER_FORM, other_form
 from .product_gpu import Product, Reading, no_dual
 from .ragged_choice import ragged_tile
@@ -175,14 +176,31 @@ def choose(product: Product) -> Choice | Refusal:
     return found[0] if len(found) == 1 else min(found, key=_clocks)  # of equals the first
 
 
-def rows(product: Product) -> Iterator[tuple[str, Found]]:
-    """Make every row of the table, for a reader: also those that :func:`choose` need not ask.
+def weighed(product: Product) -> tuple[Form, ...]:
+    """Tell a reader what every row of the table gives, and which of them is chosen.
 
-    Yields
-    ------
-    (str, GemmForm or Refusal)
-        The name of a form, and what it gives.
+    Parameters
+    ----------
+    product : Product
+        What is computed.
     """
+    chosen, made = choose(product), dict(_rows(product))
+    first = next((n for n, found in made.items() if isinstance(found, GemmForm)), "")
+    is_compared = {first, *(row.name for row in BY_TIME)}
+    forms = []
+    for name, found in made.items():
+        if isinstance(found, Refusal):
+            forms.append(Form(name, "", None, False, found.sentence))
+            continue
+        is_chosen = isinstance(chosen, Choice) and name == chosen.name
+        why = "Estimated to be slower." if name in is_compared else f"By rule, {first} comes first."
+        why = "" if is_chosen else why
+        forms.append(Form(name, described(found.gemm), found.clocks, is_chosen, why))
+    return tuple(forms)
+
+
+def _rows(product: Product) -> Iterator[tuple[str, Found]]:
+    """Make every row of the table: also those that :func:`choose` need not ask."""
     first: Choice | None = None
     for row in BY_RANK:
         made = _made(row, product)
@@ -193,7 +211,8 @@ def rows(product: Product) -> Iterator[tuple[str, Found]]:
         if product.reading not in timed.readings:
             yield timed.name, _other_reading(product)
         elif first is None or first.name not in timed.instead_of:
-            yield timed.name, other_form(f"It stands for {' or '.join(timed.instead_of)} only.")
+            names = " or ".join(f'"{name}"' for name in timed.instead_of)
+            yield timed.name, other_form(f"It is compared with {names} only.")
         else:
             yield timed.name, timed.make(product, first.form)
 
@@ -229,4 +248,4 @@ def _clocks(choice: Choice) -> float:
 
 
 def _other_reading(product: Product) -> Refusal:
-    return other_form(f"The group is {product.reading.value}.")
+    return other_form(f"The group is read as {product.reading.value}.")

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from tvm.target import Target
 
 from ...core.expressions import is_expensive
+from ...core.forms import Form
 from ...core.loops import constant
 from ...core.template import Claim, Config, Emission, RaggedExtents, Refusal
 from ...device import Device
@@ -19,9 +20,10 @@ from ...program.stage import Stage
 from ..design_space import not_in_space
 from ..estimate import flops, operations, points, traffic
 from ..gpu.mma import HALF_TYPES, find_atom
+from ..inline import inlined
 from .concat_parts_choice import refuse_parts
 from .dual_gemm import dual_gemm_proposals
-from .forms_gpu import choose
+from .forms_gpu import choose, weighed
 from .gemm_configs_gpu import KERNELS, GemmConfig
 from .gpu import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .grouped_gemm_choice import has_few_sums
@@ -100,6 +102,11 @@ class GpuContraction(Contraction):
             func = contraction_gpu(config, claim.group.title, target)
             made = Emission.one(func, claim.group)
         return made if details.copies is None else details.copies.emission(program, made)
+
+    def forms(self, claim: Claim, device: Device) -> tuple[Form, ...]:
+        """Tell the forms of the product: see :mod:`.forms_gpu`."""
+        product = read_product(claim.group, inlined(claim.group.program), device)
+        return () if isinstance(product, Refusal) else weighed(product)
 
     def kind(self, claim: Claim) -> Hashable:
         """Let small GEMMs of any shapes be tried in one launch (grouped_gemm_template_gpu)."""
