@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tvm.target import Target
 
 from ...core.expressions import loads
+from ...core.forms import Form
 from ...core.loops import constant
 from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device
@@ -18,7 +19,7 @@ from ...program.group import Group
 from ...program.stage import Unstructured
 from ..design_space import not_in_space
 from ..estimate import operations, points, too_many_parameters, traffic
-from ..gpu.mma import HALF_TYPES, mma_atom
+from ..gpu.mma import HALF_TYPES
 from ..inline import inlined
 from .attention_configs import KERNELS, configs
 from .attention_configs import Config as AnyConfig
@@ -26,17 +27,16 @@ from .config_cpu import CpuConfig
 from .config_gpu import GpuConfig
 from .constants import read_group
 from .cpu import attention_cpu
-from .flash_decode import FlashDecodeConfig, flash_decode_config
+from .flash_decode import FlashDecodeConfig
 from .flash_decode_emit import flash_decode
 from .flash_mma import flash_mma_kernel
 from .flash_mma_config import FlashMmaConfig
-from .flash_mma_model import flash_mma_config
 from .flash_problem import flash_problem
 from .flash_tma_config import FlashTmaConfig
+from .forms_gpu import choose, weighed
 from .gpu import attention_gpu
 from .match import FLOATS
 from .pattern import FLOAT, Pattern
-from .prologue_cost import expensive_prologue
 from .propose import attention_proposals
 from .query_lanes_config import KERNELS as CPU_KERNELS
 from .query_lanes_config import QueryLanesConfig
@@ -46,7 +46,6 @@ from .query_lanes_cpu import query_lanes_cpu
 
 QUERIES_PER_TASK = 64  # on a CPU, roughly
 EXP_OPERATIONS = 20  # of one exponential
-MAX_WIDTH = 256  # of a head on tensor cores
 MAX_HEAD_DIM = 512  # a row of a key or a value stays in registers and shared memory
 
 
@@ -93,24 +92,18 @@ class Attention(Template):
             return refusal
         rows = math.prod(at(a.extent) for a in pattern.batch)
         queries = 1 if pattern.query is None else at(pattern.query.extent)
-        decode = flash_decode_config(pattern, device) if self._is_gpu else None
-        if decode is not None:
-            return _claim_flash_decode(self, group, pattern, decode)
-        config: GpuConfig | FlashMmaConfig | CpuConfig | None
-        if not self._is_gpu:
-            config = cpu_default(pattern, device)
-            if config is None:
-                return _symbolic_head()
+        config: AnyConfig | CpuConfig | None
+        if self._is_gpu:
+            found = choose(pattern, device)
+            if isinstance(found, Refusal):
+                return found
+            config = found.config
         else:
-            problem = flash_problem(pattern)
-            config = None if problem is None else flash_mma_config(problem, device)
-            if config is None and (refusal := _slow_on_cuda_cores(pattern, queries, device)):
-                return refusal
-            if problem is not None and config is not None:
-                refusal = expensive_prologue(problem, config, device)
-                if refusal is not None:
-                    return refusal
-            config = config or GpuConfig.of(pattern, device)
+            config = cpu_default(pattern, device)
+        if config is None:
+            return _symbolic_head()
+        if isinstance(config, FlashDecodeConfig):
+            return _claim_flash_decode(self, group, pattern, config)
         block_m = QUERIES_PER_TASK if isinstance(config, CpuConfig) else config.block_m
         return Claim(
             self,
@@ -146,6 +139,13 @@ class Attention(Template):
         else:
             func = attention_gpu(program, pattern, config)
         return Emission.one(func, claim.group)
+
+    def forms(self, claim: Claim, device: Device) -> tuple[Form, ...]:
+        """Tell the forms of a GPU's kernels: see :mod:`.forms_gpu`."""
+        pattern = read_group(claim.group, self._floats)
+        if not self._is_gpu or isinstance(pattern, Refusal):
+            return ()
+        return weighed(pattern, device)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the kernels of a GPU, or tiles and tasks of a CPU."""
@@ -241,23 +241,6 @@ def _too_large(pattern: Pattern) -> Refusal | None:
 
 def _symbolic_head() -> Refusal:
     return Refusal("symbolic_head", "The head dimension (of keys or of values) is symbolic.")
-
-
-def _slow_on_cuda_cores(pattern: Pattern, queries: int, device: Device) -> Refusal | None:
-    """Refuse heads that are too wide for tensor cores, which multiply them in kernels of their own.
-
-    On an H200, one head of 512 elements over 4,096 tokens took 17.5 ms.
-    """
-    width = max(at(pattern.depth.extent), at(pattern.column.extent))
-    types = {str(x.ty.dtype) for e in (pattern.q, pattern.k) for x in loads(e)}
-    has_units = types <= {x for x in HALF_TYPES if mma_atom(device, x) is not None}
-    if not has_units or width <= MAX_WIDTH or queries < QUERIES_PER_TASK:
-        return None
-    return Refusal(
-        "head_too_large",
-        f"The head dimension is {width}, at most {MAX_WIDTH} on tensor cores; products and a "
-        "softmax of their own are faster.",
-    )
 
 
 def _flops(pattern: Pattern, rows: int, queries: int) -> int:
