@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 import tvm_fusion
 from tvm_fusion.core.template import Refusal
+from tvm_fusion.schedule.contraction.implicit_gemm import ImplicitGemm
 from tvm_fusion.schedule.contraction.skinny_mma_config import SkinnyMmaConfig
 from tvm_fusion.schedule.contraction.template_gpu import GpuContraction
 from tvm_fusion.schedule.contraction.tile_gemm_config import TileGemmConfig
@@ -88,7 +89,7 @@ def test_a_convolution_beside_its_image():
 
     members = laid_out([tensor("x", *x.shape, dtype="float16")], body)
     claim = TEMPLATE.claim(members, CUDA.device)
-    assert claim.details.copies is not None
+    assert isinstance(claim.details.copies, ImplicitGemm)
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, {"x": x.transpose(NHWC)})
     wide = x.astype("float64"), w.astype("float64")
     sums = convolution(*wide, stride=1, padding=(1, 1), dilation=1, groups=1)
