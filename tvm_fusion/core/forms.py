@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .template import Refusal
+
+OTHER_FORM = "other_form"  # code of a refusal: the group's kernels have another form
+
 
 @dataclass(frozen=True)
 class Form:
@@ -29,3 +33,8 @@ class Form:
     clocks: float | None
     is_chosen: bool
     sentence: str
+
+
+def other_form(sentence: str) -> Refusal:
+    """Say why a group's kernels do not have a form, which another one may have."""
+    return Refusal(OTHER_FORM, sentence)

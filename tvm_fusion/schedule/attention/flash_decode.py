@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
+from ...core.forms import other_form
 from ...core.loops import constant, index, product
 from ...core.template import Refusal
 from ...device import Device
@@ -193,24 +194,24 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     """
     group, count = QueryGroup.of(pattern), constant(pattern.key.extent)
     if group is None:
-        return _refused("The number of rows that read the same keys is symbolic.")
+        return other_form("The number of rows that read the same keys is symbolic.")
     if count is not None and 0 < count < MIN_KEYS:
-        return _refused(f"There are {count} keys; a second launch pays from {MIN_KEYS} on.")
+        return other_form(f"There are {count} keys; a second launch pays from {MIN_KEYS} on.")
     many = f"{group.size} rows read the same keys, more than {MAX_ROWS}"
     if group.size > MAX_ROWS and not _leaves_idle(group, count, device):
-        return _refused(f"{many}, and tiles of them leave few multiprocessors idle.")
+        return other_form(f"{many}, and tiles of them leave few multiprocessors idle.")
     keys = contiguous_loads(pattern, pattern.k, pattern.depth)
     values = contiguous_loads(pattern, pattern.v, pattern.column)
     if not keys or not values:
         which = "values" if keys else "keys"
-        return _refused(f"Elements of {which} are not contiguous in memory as they are.")
+        return other_form(f"Elements of {which} are not contiguous in memory as they are.")
     operands = [(x, pattern.k, pattern.depth) for x in keys]
     operands += [(x, pattern.v, pattern.column) for x in values]
     if not all(has_uniform_conditions(*operand) for operand in operands):
-        return _refused("A condition differs between the elements of a vector.")
+        return other_form("A condition differs between the elements of a vector.")
     width = vector_width([(x, axis) for x, _, axis in operands])
     if width is None:
-        return _refused("Keys and values are not aligned to vectors.")
+        return other_form("Keys and values are not aligned to vectors.")
     vectors = [int(a.extent) // width for a in (pattern.depth, pattern.column)]
     lanes = MAX_LANES_PER_KEY
     while any(v % lanes for v in vectors):
@@ -225,11 +226,11 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
         min_blocks = 1
     if block_m == 0:
         sentence = f"A row takes {registers} registers of a thread, at most {MAX_ROW_REGISTERS}."
-        return _refused(sentence)
+        return other_form(sentence)
     if groups == 0:
-        return _refused(f"A key takes {lanes} threads, a block has {limit} at most.")
+        return other_form(f"A key takes {lanes} threads, a block has {limit} at most.")
     if group.size > MAX_ROWS and not uses_mma:
-        return _refused(f"{many}, and tensor cores do not multiply them.")
+        return other_form(f"{many}, and tensor cores do not multiply them.")
     block_m = -(-group.size // -(-group.size // block_m))
     blocks = at(product(group.extents)) * -(-group.size // block_m)
     splits = _splits(blocks, (device.sm_count or 1) * min_blocks)
@@ -243,10 +244,6 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
         *(pattern, group, keys, values, width, lanes, groups, in_flight, block_m, splits),
         *(device.warp_size or 32, min_blocks, reduce_threads, stages),
     )
-
-
-def _refused(sentence: str) -> Refusal:
-    return Refusal("other_form", sentence)
 
 
 def _leaves_idle(group: QueryGroup, keys: int | None, device: Device) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...core.expressions import loads
-from ...core.forms import Form
+from ...core.forms import OTHER_FORM, Form, other_form
 from ...core.template import Refusal
 from ...device import Device
 from ...ecg.work import at
@@ -33,7 +33,6 @@ from .prologue_cost import expensive_prologue
 
 MAX_WIDTH = 256  # of a head on tensor cores
 MANY_QUERIES = 64  # which tensor cores would multiply in tiles
-OTHER_FORM = "other_form"  # code of a refusal: the attention is computed in another form
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +78,10 @@ def _flash(pattern: Pattern, device: Device) -> Found:
     problem = flash_problem(pattern)
     if problem is None:
         sentence = "It has a single query." if pattern.query is None else _types(pattern)
-        return Refusal(OTHER_FORM, sentence)
+        return other_form(sentence)
     config = flash_mma_config(problem, device)
     if config is None:
-        return Refusal(OTHER_FORM, f"No tile of tensor cores has heads of {_width(pattern)}.")
+        return other_form(f"No tile of tensor cores has heads of {_width(pattern)}.")
     refusal = expensive_prologue(problem, config, device)
     return refusal or AttentionForm(config, problem)
 

@@ -20,13 +20,14 @@ from tvm import DataType, ir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import load, loads
+from ...core.forms import other_form
 from ...core.loops import constant, index
 from ...core.template import Refusal
 from ...program.stage import Axis
 from ..gpu.mma import HALF_TYPES
 from ..gpu.tma import ALIGNMENT
 from .operand_copies import OperandCopies
-from .operands import SumOfProducts, other_form
+from .operands import SumOfProducts
 from .packing_function import packing_function
 from .pad_rows_gpu import pad_rows
 from .tile_gemm_config import is_plain, narrow_operand

@@ -21,11 +21,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...core.forms import Form
+from ...core.forms import OTHER_FORM, Form, other_form
 from ...core.template import Refusal
 from .dual_gemm import dual_gemm_tile
 from .gemm_configs_gpu import default, described
-from .operands import OTHER_FORM, other_form
 from .product_gpu import Product, Reading, no_dual
 from .ragged_choice import ragged_tile
 from .tile_choice import (

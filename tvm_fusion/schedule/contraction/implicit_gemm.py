@@ -16,13 +16,14 @@ from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import load, loads, variables
+from ...core.forms import other_form
 from ...core.loops import constant, index
 from ...core.template import Emission, Refusal
 from ...program.program import Program
 from ...program.stage import Axis
 from ..address import known_step
 from .epilogue import Result
-from .operands import SumOfProducts, is_weight, other_form
+from .operands import SumOfProducts, is_weight
 from .packing_function import packing_function
 from .result_vectors import WIDTHS
 from .tile_gemm_config import is_plain, narrow_operand, unguarded

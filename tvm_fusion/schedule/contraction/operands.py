@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from .row_values import RowValues
 
 
-OTHER_FORM = "other_form"  # code of a refusal: the product is computed in another form
-
-
-def other_form(sentence: str) -> Refusal:
-    """Say why a product is not computed in one of the forms that :mod:`.forms_gpu` lists."""
-    return Refusal(OTHER_FORM, sentence)
-
-
 @dataclass(frozen=True)
 class SumOfProducts:
     """``total[axes] = init + sum over reduce of left * right``, then results.

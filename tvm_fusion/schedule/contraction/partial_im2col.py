@@ -26,6 +26,7 @@ from tvm import DataType, ir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import load, loads
+from ...core.forms import other_form
 from ...core.loops import constant, coordinates, index, substitute
 from ...core.template import Refusal
 from ...program.stage import Axis
@@ -34,7 +35,7 @@ from ..gpu.tma import ALIGNMENT, ROW_BYTES
 from .gemm_view import gemm_view
 from .match_tma_window import image_dim, is_of_bounds
 from .operand_copies import OperandCopies
-from .operands import SumOfProducts, is_weight, other_form
+from .operands import SumOfProducts, is_weight
 from .packing_function import packing_function
 from .partial_im2col_gpu import ImageColumns, partial_im2col_gpu
 from .tile_gemm_config import is_plain, narrow_operand, unguarded

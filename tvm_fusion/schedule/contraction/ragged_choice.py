@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ...core.forms import other_form
 from ...core.template import Refusal
 from ...device import Device
 from .gemm_configs_gpu import GpuGemmProblem
-from .operands import SumOfProducts, other_form
+from .operands import SumOfProducts
 from .ragged_rows import ragged_rows
 from .tile_gemm_config import TileGemmConfig, is_plain
 from .tile_gemm_problem import gemm_sizes

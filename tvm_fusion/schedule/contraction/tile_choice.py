@@ -18,6 +18,7 @@ from functools import cached_property
 
 from tvm import ir
 
+from ...core.forms import other_form
 from ...core.template import Refusal
 from ...device import Device
 from .aligned_rows import aligned_rows
@@ -25,7 +26,7 @@ from .gemm_configs_gpu import GemmConfig, GpuGemmProblem, clocks
 from .grouped_convolution import grouped_gemms
 from .implicit_gemm import ImplicitGemm, implicit_gemm, with_stored_columns
 from .operand_copies import OperandCopies, copies_clocks, packing_bytes, packing_clocks
-from .operands import SumOfProducts, other_form
+from .operands import SumOfProducts
 from .partial_im2col import partial_im2col
 from .tile_gemm_config import TileGemmConfig
 from .tile_gemm_model import RATES
