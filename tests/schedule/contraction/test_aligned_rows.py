@@ -70,8 +70,8 @@ def test_constants_are_copied_at_compile_time(monkeypatch):
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (product(72, 64, 88), "no multiples of 16 bytes"),
-        (product(72, 67, 88, dtype="float32"), "rows of halves"),
+        (product(72, 64, 88), "to be padded to 16 bytes"),
+        (product(72, 67, 88, dtype="float32"), "of a half type"),
     ],
     ids=["aligned", "float32"],
 )

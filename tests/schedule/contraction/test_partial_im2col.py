@@ -155,7 +155,7 @@ def test_rows_that_copies_read_are_aligned(case, depth):
         (((1, 6, 9, 9), (16, 3, 3, 3), {"groups": 2}), "a batch of products"),
         (((1, 24, 9, 9), (16, 24, 5, 5), {}), "has 120 terms, more than 96"),
         (((1, 3, 9, 9), (16, 3, 3, 1), {"padding": (1, 0)}), "0 axes of the window move"),
-        (((1, 3, 9, 9), (16, 3, 3, 3), {}, False, "float32"), "of float32, no half type"),
+        (((1, 3, 9, 9), (16, 3, 3, 3), {}, False, "float32"), "of float32, not a half type"),
     ],
     ids=["holes", "groups", "many channels", "one column", "float32"],
 )
@@ -169,7 +169,7 @@ def test_weights_that_are_not_known_are_not_packed():
     members = build(*CASES["3x3"])[0]
     contraction = analyse(members.program, inlined(members.program))
     refusal = partial_im2col(contraction, ())
-    assert refusal.sentence == "Neither operand is a constant as it is."
+    assert refusal.sentence == "Neither operand is a plain constant."
 
 
 def test_an_image_that_the_epilogue_reads_is_not_copied():

@@ -166,7 +166,7 @@ def _unit(config: FlashMmaConfig) -> str:
 
 def _types(pattern: Pattern) -> str:
     types = " and ".join(dict.fromkeys(pattern.operand_dtypes))
-    return f"Operands are of {types}, of no one half type."
+    return f"Operands are of {types}, not of one half type."
 
 
 def _width(pattern: Pattern) -> int:

@@ -56,7 +56,7 @@ def aligned_rows(
     sides = contraction.left, contraction.right
     cores = [narrow_operand(x) for x in sides]
     if not all(map(is_plain, cores)):
-        return other_form("An operand is computed on its way to shared memory.")
+        return other_form("An operand is computed, not copied, on its way to shared memory.")
     sources = [core.source for core in cores]
     read = {x.source for r in contraction.results for x in loads(r.value)}
     if sources[0].same_as(sources[1]):
@@ -65,7 +65,7 @@ def aligned_rows(
         return other_form("The epilogue reads an operand, too.")
     padded = {s: found for s in sources if (found := _padded(s)) is not None}
     if not padded:
-        sentence = f"No operand has rows of halves that are no multiples of {ALIGNMENT} bytes."
+        sentence = f"No operand of a half type has rows to be padded to {ALIGNMENT} bytes."
         return other_form(sentence)
     if any(constant(d) is None for s in sources for d in s.ty.shape):
         return other_form("An extent of an operand is symbolic.")

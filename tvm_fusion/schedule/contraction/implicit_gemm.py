@@ -95,17 +95,17 @@ def implicit_gemm(
     if contraction.column_split is not None:
         return other_form("Its epilogue reads several columns of the result.")
     if not isinstance(contraction.term(), tirx.Mul):
-        return other_form("Its terms are not products alone.")
+        return other_form("Its terms are not plain products.")
     weight, image = contraction.right, contraction.left
     if not is_weight(weight, constants):
         weight, image = image, weight
     if not is_weight(weight, constants):
-        return other_form("Neither operand is one tensor that can be packed before.")
+        return other_form("Neither operand is a weight: a single tensor, read without conditions.")
     core = narrow_operand(weight)
     (source,) = {x.source for x in loads(core)}
     others = [image, *(r.value for r in contraction.results)]
     if any(x.source.same_as(source) for e in others for x in loads(e)):
-        return other_form("The weight is not read by the sum alone.")
+        return other_form("Something other than the product reads the weight, too.")
     channels = _channels(image, reduce, variables(core))
     if channels is None:
         return other_form("Channels are not contiguous in the image.")

@@ -71,7 +71,7 @@ def partial_im2col(
         return other_form("It is a batch of products, as of groups.")
     if contraction.column_split is not None:
         return other_form("Its epilogue reads several columns of the result.")
-    found = other_form("Neither operand is a constant as it is.")
+    found = other_form("Neither operand is a plain constant.")
     for operand, pixels, weight, own in (
         (view.a, view.m_axes, view.b, view.n_axes),
         (view.b, view.n_axes, view.a, view.m_axes),
@@ -84,7 +84,7 @@ def partial_im2col(
             found = other_form("The image is computed on its way to shared memory.")
             continue
         if not is_of_bounds(guard, image):
-            found = other_form("The image is read under other conditions than its bounds.")
+            found = other_form("The image is read under conditions other than its bounds.")
             continue
         window = _window(image, pixels, view.k_axes)
         if isinstance(window, Refusal):
@@ -141,12 +141,12 @@ def _window(
     if None in (*extents, *(constant(d) for d in image.source.ty.shape)):
         return other_form("An extent of the image or of the window is symbolic.")
     if str(image.ty.dtype) not in HALF_TYPES:
-        return other_form(f"The image is of {image.ty.dtype}, no half type.")
+        return other_form(f"The image is of {image.ty.dtype}, not a half type.")
     found = [image_dim(i, pixels, taps) for i in image.indices]
     dims = [d for d in found if d is not None]
     rows = sorted(d.row for d in dims if d.row is not None)
     if len(dims) != len(found) or rows != list(range(len(pixels))):
-        return other_form("An index of the image is no pixel with taps around it.")
+        return other_form("An index of the image is not a pixel plus a tap.")
     row = next(n for n, d in enumerate(dims) if d.row == len(pixels) - 1)
     moving = [n for n, step in enumerate(dims[row].taps) if step]
     if len(moving) != 1:

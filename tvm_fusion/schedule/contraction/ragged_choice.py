@@ -30,7 +30,7 @@ def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | 
         that are gathered or computed are refused: TMA copies those of a tensor alone.
     """
     if ragged_rows(contraction) is None:
-        return other_form("Its rows are in no groups with a matrix each.")
+        return other_form("Its rows are not ragged: there are no groups with a matrix each.")
     tile = GpuGemmProblem(contraction, device).tile
     if tile is None:
         return other_form("Tensor cores have no tile for it.")

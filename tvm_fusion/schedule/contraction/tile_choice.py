@@ -146,9 +146,9 @@ def grouped_form(
         if form.tile is not None and not form.is_gathered:
             found.append(form)
     if not views:
-        return other_form("It is no convolution in groups by a constant weight.")
+        return other_form("It is not a grouped convolution with a constant weight.")
     if not found:
-        return other_form(f"No tile loads vectors, in {views} ways to join the groups.")
+        return other_form(f"Of {views} ways to join groups, none has a tile that loads vectors.")
     return min(found, key=lambda form: 0.0 if form.tile is None else clocks(form.tile, device))
 
 
@@ -204,7 +204,7 @@ def aligned_rows_form(
     problem = gemm_problem(copies.contraction, device)
     large = None if problem is None else best_wgmma_tile(problem, device)
     if large is None:
-        return other_form("wgmma has no tile for it, with aligned rows either.")
+        return other_form("wgmma has no tile for it, even with aligned rows.")
     copied = wgmma_clocks(large, device, BESIDE_MMA) + copies_clocks(copies, device)
     return GemmForm(copies.contraction, large, device, copies, with_copies=copied)
 
@@ -259,7 +259,7 @@ def packed_weight_form(
     if tile is None:
         return other_form("Tensor cores have no tile for it.")
     if is_gathered(tile):
-        return other_form("Its tile would load elements one by one, with a packed weight, too.")
+        return other_form("Even with a packed weight its tile would load elements one by one.")
     packed = clocks(tile, device) + packing_clocks(made, device)
     at_run_time = made.source not in constants
     return GemmForm(made.contraction, tile, device, made, at_run_time, packed)
@@ -271,8 +271,8 @@ def _conv_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | N
 
 
 def _no_tile() -> Refusal:
-    return other_form("Without copies it has no tile that they would make faster.")
+    return other_form("There is no tile without copies to compare with.")
 
 
 def _in_vectors() -> Refusal:
-    return other_form("Its tile loads vectors without copies, not elements one by one.")
+    return other_form("Its tile already loads vectors, not single elements.")
