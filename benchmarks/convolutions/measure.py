@@ -26,7 +26,7 @@ from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.program.group import Group
-from tvm_fusion.schedule.convolution.template import CpuConvolution
+from tvm_fusion.schedule.convolution.template import ConvDetails, CpuConvolution
 from tvm_fusion.schedule.cpu.register_tile import VectorUnit
 from tvm_fusion.schedule.cpu.schedule import schedule_cpu
 
@@ -181,7 +181,7 @@ def build(
         plain = y.numpy().transpose(0, 1, 4, 2, 3).reshape(n, blocks * lanes, rows, columns)
         return plain[:, : layer.k]
 
-    return run, result, claim.details["config"]
+    return run, result, claim.details_as(ConvDetails).config
 
 
 def onednn(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray):

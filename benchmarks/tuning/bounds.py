@@ -45,6 +45,7 @@ from tvm_fusion.measure.build import build_groups
 from tvm_fusion.measure.isolate import isolated
 from tvm_fusion.measure.timing import Effort, bound, in_turns, random_array, random_input, swept
 from tvm_fusion.schedule.convolution.problem.problem import ConvProblem
+from tvm_fusion.schedule.convolution.template import ConvDetails
 from tvm_fusion.tuning.tasks import MAIN, survey, title_of
 from tvm_fusion.tuning.whole import build_model
 
@@ -132,8 +133,8 @@ def least_ms(built: Any, imported: Imported, threads: int, seconds: float) -> fl
 
 def operations(claim: Claim) -> float:
     """Count the operations of a group; of direct convolutions without products with padding."""
-    problem = claim.details.get("problem")
-    share = inside(problem) if isinstance(problem, ConvProblem) else 1.0
+    details = claim.details
+    share = inside(details.problem) if isinstance(details, ConvDetails) else 1.0
     members = claim.group.members
     return sum(op.flops * (share if is_contraction(op) else 1.0) for op in members)
 

@@ -36,6 +36,16 @@ def test_explain_prints_tables(cli, dense_file):
     assert "= relu (One-to-One)" in result.out
 
 
+def test_explain_prints_the_forms_of_an_operator(cli, dense_file):
+    arguments = ("explain", dense_file, "--dim", "batch=4", "--no-stock", "--target", "cuda:sm_90a")
+    text = cli(*arguments, "--op", "matmul").out
+    assert "Forms of " in text
+    assert "as it is" in text
+    assert "Forms of " not in cli(*arguments).out
+    groups = object_of(cli(*arguments, "--op", "matmul", "--json"))["groups"]
+    assert [f["name"] for g in groups for f in g["forms"] if f["is_chosen"]] == ["as it is"]
+
+
 def test_explain_without_stock(cli, dense_file):
     found = object_of(cli("explain", dense_file, "--dim", "batch=4", "--no-stock", "--json"))
     assert found["stock_kernels"] is None

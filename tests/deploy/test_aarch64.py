@@ -141,6 +141,6 @@ def test_a_window_is_a_loop_that_spills_nothing():
     code = tvm.compile(mod, target, tir_pipeline="tvm_fusion").mod.inspect_source("asm")
     multiplied = re.findall(r"\bfmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[\d\]", code)
     spilled = re.findall(r"\bst[rp]\s+q\d+, .*\[sp", code)
-    config = claim.details["config"]
+    config = claim.details.config
     assert len(multiplied) >= config.height * config.width * config.vectors
     assert len(spilled) < len(multiplied) / 2

@@ -371,6 +371,30 @@ def test_opaque_operators_are_told():
     assert "Opaque, which nothing fuses with" in str(found)
 
 
+def test_forms_of_kernels_are_told():
+    """The product's rows are not aligned: wgmma reads copies, which are estimated to be faster."""
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        "odd (float16[77, 7207] x, float16[7207, 4210] w) => (float16[77, 4210] y)"
+        "{ h = MatMul(x, w) y = Relu(h) }"
+    )
+    found = tvm_fusion.explain(model, "cuda:sm_90a", stock=False, forms=True)
+    assert Explanation.from_json(json.loads(json.dumps(found.to_json()))) == found
+    (group,) = found.groups
+    forms = {form.name: form for form in group.forms}
+    assert forms["aligned rows"].is_chosen
+    assert forms["aligned rows"].clocks < forms["as it is"].clocks
+    text = printed(found, 160)
+    assert "Forms of matmul + relu" in text
+    (row,) = (line for line in text.splitlines() if " aligned rows " in line)
+    assert row.split()[0] == "*"
+    assert f"{forms['aligned rows'].clocks / 1e3:.1f}" in row
+    assert "Its sum has a single axis: there is no window." in text
+    plain = tvm_fusion.explain(model, "cuda:sm_90a", stock=False)
+    assert plain.groups[0].forms == ()
+    assert "Forms of" not in printed(plain)
+
+
 def test_a_half_precision_model_is_explained_in_it():
     config = FusionConfig(precision="fp16")
     found = tvm_fusion.explain(planted.model(), "cpu", config)

@@ -77,7 +77,7 @@ def planted(monkeypatch, fault):
 
     def faulty(self, claim, target):
         default = next(iter(self.configs(claim, parse("cpu").device)))
-        sizes = claim.details["config"].gemm.sizes
+        sizes = claim.details.config.gemm.sizes
         is_default = default == {f: getattr(sizes, f) for f in default}
         return emit(self, claim, target) if is_default else fault(emit, self, claim, target)
 

@@ -16,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--op",
         metavar="NAME",
-        help="only the groups and edges of these operators: a variable, nn.softmax, softmax, or "
-        "attention, which the model may have decomposed",
+        help="only the groups and edges of these operators, and the forms of kernels that they "
+        "could have: a variable, nn.softmax, softmax, or attention, which the model may have "
+        "decomposed",
     )
     parser.add_argument(
         "--rewrites",
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             config_of(options),
             stock=not options.no_stock,
             rewrites=options.rewrites,
+            forms=options.op is not None,
         )
     if options.op is not None:
         explanation = explanation.of(options.op)

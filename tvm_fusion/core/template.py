@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
 from tvm.target import Target
 
 if TYPE_CHECKING:
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from ..ecg.graph import Graph, Operator
     from ..program.group import Group
     from .decisions import Decision
+    from .forms import Form
 
 
 TEMPLATE = "tvm_fusion.template"  # attribute of a group's function: which template claimed it
 Ban = tuple[str, Hashable]  # template name and group structure, after a broken claim
 Config = Mapping[str, int | str]  # a configuration as plain data: what a record of a tuner keeps
+Details = TypeVar("Details")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,20 @@ class Refusal:
     code: str
     sentence: str
     measured_us: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RaggedExtents:
+    """Extents of ragged rows: rows in groups that end at offsets known at run time.
+
+    Attributes
+    ----------
+    groups, rows : Expr
+        How many groups there are, and rows of all of them.
+    """
+
+    groups: ir.Expr
+    rows: ir.Expr
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +82,17 @@ class Claim:
         Independent pieces of work: blocks on a GPU, tasks on a CPU.
     shared_bytes, registers : int
         On-chip memory of one block, registers of one thread; 0 where the template cannot say.
-    details : Mapping
-        What :meth:`Template.emit` wants to remember, such as tile sizes; ``arithmetic``, a word on
-        it for a reader; ``matrix_dtype``, at whose rate products run where it is not that of the
-        operands of the graph, as :attr:`tvm_fusion.device.Device.peak_flops` has it.
+    arithmetic : str
+        A word for a reader on how products are computed, such as ``3xTF32``; empty where they are
+        computed as the graph says.
+    matrix_dtype : str
+        At whose rate products run where it is not that of the operands of the graph, as
+        :attr:`tvm_fusion.device.Device.peak_flops` has it; else empty.
+    ragged : RaggedExtents, optional
+        The rows of a product that are in groups, each with a matrix of its own.
+    details : object
+        What :meth:`Template.emit` wants to remember, such as tile sizes: a dataclass of the
+        template, which nobody else reads. See :meth:`details_as`.
     laid_out : Claim, optional
         For the group with its images in the layout that the device prefers, while groups are
         planned: the layout stage comes later, and plans are for the layouts that it will choose.
@@ -83,8 +106,29 @@ class Claim:
     parallelism: int = 1
     shared_bytes: int = 0
     registers: int = 0
-    details: Mapping[str, Any] = field(default_factory=dict)
+    arithmetic: str = ""
+    matrix_dtype: str = ""
+    ragged: RaggedExtents | None = None
+    details: object = None
     laid_out: Claim | None = None
+
+    def details_as(self, kind: type[Details]) -> Details:
+        """Give the details of a template's own claim.
+
+        Parameters
+        ----------
+        kind : type
+            The dataclass that the template keeps in its claims.
+
+        Raises
+        ------
+        TypeError
+            If another template made the claim.
+        """
+        if not isinstance(self.details, kind):
+            found = type(self.details).__name__
+            raise TypeError(f"{self.template.name} has {found} in its claims, not {kind.__name__}.")
+        return self.details
 
 
 @dataclass(frozen=True)
@@ -184,6 +228,13 @@ class Template(ABC):
         The decision needs no producer.
         """
         return None
+
+    def forms(self, claim: Claim, device: Device) -> tuple[Form, ...]:
+        """Tell a reader between which forms of kernels the template chose for a claimed group.
+
+        Nothing of a template with a single form.
+        """
+        return ()
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the design space of a claimed group, the claim's own configuration first.

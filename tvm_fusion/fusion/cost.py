@@ -211,7 +211,7 @@ class CostModel:
         Products of operands that the kernel takes casts off run at the peak of what is left.
         """
         flops, seconds = 0, 0.0
-        narrow = self._device.peak_flops.get(claim.details.get("matrix_dtype", ""))
+        narrow = self._device.peak_flops.get(claim.matrix_dtype)
         for op in claim.group.members:
             flops += op.flops
             if narrow is not None and is_contraction(op):

@@ -7,6 +7,7 @@ kernel:
 stage                     the passes: emit each distinct group, guard, install, pack constants
 index, math               indices and their ranges; functions of numbers that kernels are made of
 cpu, gpu                  mechanisms that kernels share: register tiles; barriers, copies, fragments
+instructions              matrix instructions of all processors, as rows with layouts
 contraction               matrix products, and convolutions as products
 convolution               direct convolutions: dense, depthwise, Winograd
 attention                 two products with a softmax between them

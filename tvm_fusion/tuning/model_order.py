@@ -16,7 +16,7 @@ from ..schedule.attention.flash.problem import flash_problem
 from ..schedule.attention.problem.constants import read_group
 from ..schedule.attention.problem.pattern import Pattern
 from ..schedule.contraction.gpu import space as gemm_configs_gpu
-from ..schedule.contraction.gpu.emit import GpuContractionConfig
+from ..schedule.contraction.gpu.emit import GpuContractionDetails
 from ..schedule.contraction.gpu.tuning import designs
 from ..schedule.contraction.tile.config import TileGemmConfig
 
@@ -73,8 +73,8 @@ def estimated(claim: Claim, device: Device) -> list[Estimated]:
     if claim.template.name == "attention":
         pattern = read_group(claim.group, claim.template._floats)  # type: ignore[attr-defined]
         return list(_attention(pattern, device)) if isinstance(pattern, Pattern) else []
-    config = claim.details.get("config")
-    if not isinstance(config, GpuContractionConfig) or config.tile is None:
+    details = claim.details
+    if not isinstance(details, GpuContractionDetails) or details.config.tile is None:
         return []
     found = [x for x in designs(claim, device) if isinstance(x, TileGemmConfig)]
     return [(gemm_configs_gpu.clocks(x, device), gemm_configs_gpu.KERNELS.plain(x)) for x in found]

@@ -191,9 +191,10 @@ def ends_of(task: Task) -> dict[int, int]:
 
     Zeros, as other integers are measured with, would leave nothing to multiply.
     """
-    if "ends" not in task.claim.details:
+    ragged = task.claim.ragged
+    if ragged is None:
         return {}
-    groups, rows = map(int, task.claim.details["ends"])
+    groups, rows = int(ragged.groups), int(ragged.rows)
     types = [param.ty for param in task.mod[MAIN].params]
     return {
         number: rows

@@ -203,7 +203,7 @@ def test_small_heads_have_queries_as_lanes():
     avx512 = group_kernels.parse("cpu:skylake-avx512")
     params = tensors(1, 2, 64, 64, 8)
     claim, func = kernel(template(avx512), group(params, PLAIN[0], avx512), avx512)
-    assert isinstance(claim.details["config"], QueryLanesConfig)
+    assert isinstance(claim.details.config, QueryLanesConfig)
     func = func.with_attr("global_symbol", "main")
     built = tvm.compile(
         tvm.IRModule({"main": func}), avx512.tvm_target(), tir_pipeline="tvm_fusion"

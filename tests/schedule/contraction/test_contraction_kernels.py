@@ -231,7 +231,7 @@ def test_symbolic_columns_are_vectors(case, monkeypatch):
     (params, body, reference), launches = IMAGES[case]
     made = group_kernels.emitted(CpuContraction(), params, body, CPU)
     assert made.claim.launches == launches
-    assert made.claim.details["config"].gemm is not None
+    assert made.claim.details.config.gemm is not None
     for size in (7, 38):
         monkeypatch.setattr(group_kernels, "SIZE", size)
         group_kernels.agrees(made, params, reference, CPU)

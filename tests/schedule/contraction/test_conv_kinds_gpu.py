@@ -75,12 +75,12 @@ def test_computes_the_convolution(case):
 
     members = laid_out([tensor("x", *shape, dtype=dtype)], body)
     claim = TEMPLATE.claim(members, device)
-    config = claim.details["config"]
+    config = claim.details.config
     assert config.tile is not None
     best = best_wgmma_tile if has_windows else best_tile
     tile = best(gemm_problem(config.contraction, device), device)
     assert isinstance(tile, WgmmaWindowConfig) == has_windows
-    details = {**claim.details, "config": replace(config, gemm=tile)}
+    details = replace(claim.details, config=replace(config, gemm=tile))
     claim = replace(claim, details=details)
     made = TEMPLATE.emit(claim, CUDA.tvm_target())
     every = enumerate(members.inputs)

@@ -133,11 +133,11 @@ def test_claims_one_kernel_with_the_operations_of_one_group():
     assert isinstance(claim, Claim), claim
     assert claim.launches == 1
     assert 2 * 512 * 256 * 512 <= claim.flops <= 4 * 512 * 256 * 512
-    assert type(claim.details["config"].tile).__name__ == "WgmmaConfig"
+    assert type(claim.details.config.tile).__name__ == "WgmmaConfig"
     ampere = parse("cuda:sm_80")
     claim = TEMPLATE.claim(group(params, body, ampere), ampere.device)
     assert claim.launches == 1
-    assert claim.details["config"].tile.ragged is not None
+    assert claim.details.config.tile.ragged is not None
 
 
 def test_gathered_rows_are_gathered_once():

@@ -273,4 +273,4 @@ def test_claims_tell_the_arithmetic():
     }
     for arithmetic, ((params, body, _), device) in cases.items():
         claim = GpuContraction().claim(group(params, body, CUDA), device)
-        assert claim.details["arithmetic"] == arithmetic
+        assert claim.arithmetic == arithmetic

@@ -196,9 +196,9 @@ def claimed(params, body, spec=CPU):
 def other_tiles(conv):
     """Claims with tiles that the model would not choose, with remainders in all directions."""
     claim = claimed(conv.params(), conv.body)
-    lanes = claim.details["config"].lanes
+    lanes = claim.details.config.lanes
     for tile in ((2, 4, 3, 2, 1), (1, 11, 1, 5, 3)):  # rows, pixels, vectors, band, chunk
-        yield replace(claim, details={**claim.details, "config": ConvConfig(lanes, *tile)})
+        yield replace(claim, details=replace(claim.details, config=ConvConfig(lanes, *tile)))
 
 
 def run(claim, inputs, spec=CPU, results=None):
@@ -221,8 +221,8 @@ def run(claim, inputs, spec=CPU, results=None):
             packed = tvm.runtime.tensor(poison(shape, dtype))
             built[f"pack{position}"](array, packed)
             gathered = gather(emission.packing[position], array)
-            is_winograd = isinstance(claim.details["config"], WinogradConfig)
-            if is_winograd or claim.details["problem"].words:  # the weight is computed
+            is_winograd = isinstance(claim.details.config, WinogradConfig)
+            if is_winograd or claim.details.problem.words:  # the weight is computed
                 assert gathered is None
             else:
                 np.testing.assert_array_equal(gathered.numpy(), packed.numpy())

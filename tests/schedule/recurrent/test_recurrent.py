@@ -213,8 +213,8 @@ def test_many_rows_are_shared_out():
 def test_threads_share_the_steps_of_one_task(layer, monkeypatch):
     monkeypatch.setattr(config, "PARALLEL_STEP", 1)
     claim = check(layer, CPU, 5, 2, 75)
-    assert claim.details["config"].shares_steps
-    assert not check(both_ways(layer), CPU, 5, 2, 75).details["config"].shares_steps
+    assert claim.details.config.shares_steps
+    assert not check(both_ways(layer), CPU, 5, 2, 75).details.config.shares_steps
 
 
 @pytest.mark.slow

@@ -100,9 +100,9 @@ def test_columns_inside_of_one_row_have_a_thread_each():
     params = [tensor("x", 1, 7, 7, 72), tensor("scale", 72), tensor("shift", 72)]
     members = group(params, pooled_norm, CUDA)
     claim = Rows().claim(members, CUDA.device)
-    assert claim.details["config"].threads == 96
+    assert claim.details.config.threads == 96
     many = [tensor("x", 200, 7, 7, 72), *params[1:]]
-    assert Rows().claim(group(many, pooled_norm, CUDA), CUDA.device).details["config"].threads < 96
+    assert Rows().claim(group(many, pooled_norm, CUDA), CUDA.device).details.config.threads < 96
     func = Rows().emit(claim, CUDA.tvm_target()).kernels[0].func
     given = arrays(params)
     x, scale, shift = (a.astype("float64") for a in given.values())

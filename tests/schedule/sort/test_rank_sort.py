@@ -33,7 +33,7 @@ def sorted_by_kernel(x, body, spec=CUDA):
     members = group([tensor("x", *x.shape, dtype=str(x.dtype))], body, spec)
     claim, func = kernel(RankSort(spec is CUDA), members, spec)
     assert claim.launches == 1
-    return claim.details["config"], run(func, members, {"x": x}, spec)
+    return claim.details.config, run(func, members, {"x": x}, spec)
 
 
 SHAPES = [((3, 1), 1), ((37, 7), 1), ((2, 77, 3), 1), ((5, 130), -1)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...core.forms import Form
+
 
 @dataclass(frozen=True)
 class Member:
@@ -57,6 +59,10 @@ class Group:
         Expected microseconds.
     source : str
         ``fitted`` (to measured kernels of this device) or ``roofline``.
+    arithmetic : str
+        How products are computed, where it is not as the graph says.
+    forms : tuple of Form
+        Between which forms of kernels the template chose; empty if it was not asked for.
     """
 
     function: str
@@ -70,6 +76,7 @@ class Group:
     us: float
     source: str
     arithmetic: str = ""
+    forms: tuple[Form, ...] = ()
 
     @property
     def title(self) -> str:
@@ -171,4 +178,6 @@ def edge_from_json(data: dict[str, Any]) -> Edge:
 def group_from_json(data: dict[str, Any]) -> Group:
     """Read a group given as plain values, its title left out."""
     fields = {key: value for key, value in data.items() if key != "title"}
-    return Group(**{**fields, "members": tuple(Member(**m) for m in data["members"])})
+    fields["members"] = tuple(Member(**m) for m in data["members"])
+    fields["forms"] = tuple(Form(**f) for f in data.get("forms", ()))
+    return Group(**fields)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
 from ..._tvm.versions import PIPELINE
 from ...config import FusionConfig
 from ...core.decisions import Decision, record, recording
+from ...core.forms import Form
 from ...core.template import Claim
 from ...core.tuned import TUNED
 from ...core.whole_extents import with_numbers_of_steps
 from ...deploy.count import Count, count, count_stock
 from ...deploy.count.machine import ONE_TRIP
 from ...deploy.memory.weights import MIN_BYTES, lift_constants
+from ...device import Device
 from ...ecg.mapping import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
@@ -40,6 +42,7 @@ def explain(
     *,
     stock: bool = True,
     rewrites: bool = False,
+    forms: bool = False,
 ) -> Explanation:
     """Explain what a compilation does with a model's operators, and why.
 
@@ -60,6 +63,8 @@ def explain(
     rewrites : bool
         Whether to tell what the rewriting stage changed, and which rules did; the search for the
         fewest that suffice takes a while.
+    forms : bool
+        Whether to tell between which forms of kernels templates chose: see :attr:`Group.forms`.
 
     Returns
     -------
@@ -89,13 +94,14 @@ def explain(
         scheduled = planned.scheduled(planned.plans)
         of_stock, stock_from = count_stock_tvm(model, planned) if stock else (None, "")
     cost = CostModel(planned.spec.device)
+    forms_of = _Forms(planned.spec.device) if forms else _no_forms
     counted = count_scheduled(planned, scheduled)
     return Explanation(
         source=planned.imported.source,
         target=planned.spec.text,
         assumed_dim=ASSUMED_DIM if planned.imported.dims else None,
         groups=tuple(
-            _group(planned.functions[block], claim, cost)
+            _group(planned.functions[block], claim, cost, forms_of(claim))
             for block, plan in planned.plans.items()
             for claim in plan.claims
         ),
@@ -168,7 +174,26 @@ def _opaque_name(op: Operator) -> str:
     return type(op.binding if value is None else value).__name__
 
 
-def _group(function: str, claim: Claim, cost: CostModel) -> Group:
+class _Forms:
+    """Asks templates for the forms of their groups, once about equal groups."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._known: dict[Hashable, tuple[Form, ...]] = {}
+
+    def __call__(self, claim: Claim) -> tuple[Form, ...]:
+        claim = claim.laid_out or claim
+        key = claim.template.name, claim.group.key
+        if key not in self._known:
+            self._known[key] = claim.template.forms(claim, self._device)
+        return self._known[key]
+
+
+def _no_forms(_claim: Claim) -> tuple[Form, ...]:
+    return ()
+
+
+def _group(function: str, claim: Claim, cost: CostModel, forms: tuple[Form, ...]) -> Group:
     estimate = cost.cost(claim)
     group = claim.group
     return Group(
@@ -182,7 +207,8 @@ def _group(function: str, claim: Claim, cost: CostModel) -> Group:
         flops=claim.flops,
         us=estimate.us,
         source=estimate.source,
-        arithmetic=(claim.laid_out or claim).details.get("arithmetic", ""),
+        arithmetic=(claim.laid_out or claim).arithmetic,
+        forms=forms,
     )
 
 

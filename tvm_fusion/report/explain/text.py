@@ -38,6 +38,9 @@ def show(explanation: Explanation, console: Console) -> None:
         console.print(f"[bold]{escape(explanation.about)}[/] is in:", soft_wrap=True)
     if explanation.groups:
         console.print(_groups(explanation.groups, bool(explanation.about)), soft_wrap=False)
+    weighed = [group for group in explanation.groups if group.forms]
+    for equal in _rows(weighed, lambda group: (group.title, group.forms)):
+        console.print(_forms(equal), soft_wrap=False)
     if explanation.refused:
         console.print(_refused(explanation.refused), soft_wrap=False)
     _list("Views, which need no kernel", explanation.views, console)
@@ -118,6 +121,22 @@ def _made(equal: list[Group]) -> str:
     one = equal[0]
     arithmetic = f", {one.arithmetic}" if one.arithmetic else ""
     return f"{one.type}, by {escape(one.template)}{escape(arithmetic)}"
+
+
+def _forms(equal: list[Group]) -> Table:
+    """List the forms of kernels that a template weighed for equal groups."""
+    one = equal[0]
+    named = escape(_named(map(_range, equal)))
+    table = _table(f"Forms of {escape(one.title)} [dim]({named})[/]", "form")
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("1,000 clocks", justify="right", no_wrap=True)
+    table.add_column("why not", overflow="fold", ratio=1)
+    for form in one.forms:
+        clocks = "" if form.clocks is None else f"{form.clocks / 1e3:.1f}"
+        mark = "*" if form.is_chosen else ""
+        table.add_row(mark, form.name, escape(form.kernel), clocks, escape(form.sentence))
+    table.caption = "*: chosen; clocks of a multiprocessor are estimates, with copies of operands"
+    return table
 
 
 def _range(group: Group) -> str:

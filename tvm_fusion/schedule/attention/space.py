@@ -64,7 +64,7 @@ def configs(pattern: Pattern, device: Device) -> Iterator[Config]:
         Each one once.
     """
     decode = flash_decode_config(pattern, device)
-    if decode is not None:
+    if isinstance(decode, FlashDecodeConfig):
         yield decode
         yield from (c for c in _split_kv(decode, device) if not _same(c, decode))
     problem = flash_problem(pattern)

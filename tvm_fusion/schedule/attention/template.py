@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
 from ...core.expressions import loads
+from ...core.forms import Form
 from ...core.loops import constant
 from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device
@@ -20,7 +21,6 @@ from ..index.design_space import not_in_space
 from ..index.estimate import operations, points, too_many_parameters, traffic
 from ..index.inline import inlined
 from ..instructions.nvidia import HALF_TYPES
-from ..instructions.table import find_half
 from .cpu.config import CpuConfig
 from .cpu.kernel import attention_cpu
 from .cpu.query_lanes import query_lanes_cpu
@@ -30,14 +30,13 @@ from .cpu.query_lanes_config import configs as cpu_configs
 from .cpu.query_lanes_config import default as cpu_default
 from .cuda_cores.config import GpuConfig
 from .cuda_cores.kernel import attention_gpu
-from .decode.config import FlashDecodeConfig, flash_decode_config
+from .decode.config import FlashDecodeConfig
 from .decode.reduce import flash_decode
 from .flash.config import FlashMmaConfig
 from .flash.kernel import flash_mma_kernel
-from .flash.model import flash_mma_config
 from .flash.problem import flash_problem
-from .flash.prologue_cost import expensive_prologue
 from .flash.tma_config import FlashTmaConfig
+from .forms_gpu import choose, weighed
 from .problem.constants import read_group
 from .problem.match import FLOATS
 from .problem.pattern import FLOAT, Pattern
@@ -47,8 +46,20 @@ from .space import Config as AnyConfig
 
 QUERIES_PER_TASK = 64  # on a CPU, roughly
 EXP_OPERATIONS = 20  # of one exponential
-MAX_WIDTH = 256  # of a head on tensor cores
 MAX_HEAD_DIM = 512  # a row of a key or a value stays in registers and shared memory
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionDetails:
+    """What a claim remembers until its kernels are made.
+
+    Attributes
+    ----------
+    config : GpuConfig, FlashMmaConfig, FlashDecodeConfig or CpuConfig
+        Which kernels, and their tiles.
+    """
+
+    config: AnyConfig | CpuConfig
 
 
 class Attention(Template):
@@ -81,28 +92,19 @@ class Attention(Template):
             return refusal
         rows = math.prod(at(a.extent) for a in pattern.batch)
         queries = 1 if pattern.query is None else at(pattern.query.extent)
-        decode = flash_decode_config(pattern, device) if self._is_gpu else None
-        if decode is not None:
-            return _claim_flash_decode(self, group, pattern, decode)
-        config: GpuConfig | FlashMmaConfig | CpuConfig | None
-        if not self._is_gpu:
-            config = cpu_default(pattern, device)
-            if config is None:
-                return _symbolic_head()
+        config: AnyConfig | CpuConfig | None
+        if self._is_gpu:
+            found = choose(pattern, device)
+            if isinstance(found, Refusal):
+                return found
+            config = found.config
         else:
-            problem = flash_problem(pattern)
-            config = None if problem is None else flash_mma_config(problem, device)
-            if config is None and (refusal := _slow_on_cuda_cores(pattern, queries, device)):
-                return refusal
-            if problem is not None and config is not None:
-                refusal = expensive_prologue(problem, config, device)
-                if refusal is not None:
-                    return refusal
-            config = config or GpuConfig.of(pattern, device)
+            config = cpu_default(pattern, device)
+        if config is None:
+            return _symbolic_head()
+        if isinstance(config, FlashDecodeConfig):
+            return _claim_flash_decode(self, group, pattern, config)
         block_m = QUERIES_PER_TASK if isinstance(config, CpuConfig) else config.block_m
-        details: dict[str, object] = {"config": config}
-        if isinstance(config, GpuConfig):  # whatever tensor cores could do
-            details["matrix_dtype"] = FLOAT
         return Claim(
             self,
             group,
@@ -112,12 +114,14 @@ class Attention(Template):
             parallelism=rows * math.ceil(queries / block_m) * _products(config),
             shared_bytes=0 if isinstance(config, CpuConfig) else config.shared_bytes,
             registers=0 if isinstance(config, CpuConfig) else config.registers,
-            details=details,
+            # CUDA cores, whatever tensor cores could do.
+            matrix_dtype=FLOAT if isinstance(config, GpuConfig) else "",
+            details=AttentionDetails(config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernels of the claimed configuration."""
-        config, program = claim.details["config"], claim.group.program
+        config, program = claim.details_as(AttentionDetails).config, claim.group.program
         pattern = read_group(claim.group, self._floats)
         if isinstance(pattern, Refusal):
             raise RuntimeError(pattern.sentence)
@@ -136,6 +140,13 @@ class Attention(Template):
             func = attention_gpu(program, pattern, config)
         return Emission.one(func, claim.group)
 
+    def forms(self, claim: Claim, device: Device) -> tuple[Form, ...]:
+        """Tell the forms of a GPU's kernels: see :mod:`.forms_gpu`."""
+        pattern = read_group(claim.group, self._floats)
+        if not self._is_gpu or isinstance(pattern, Refusal):
+            return ()
+        return weighed(pattern, device)
+
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the kernels of a GPU, or tiles and tasks of a CPU."""
         return map(self._kernels.plain, self._designs(claim, device))
@@ -146,7 +157,7 @@ class Attention(Template):
         if chosen is None:
             return not_in_space(claim, config)
         if isinstance(chosen, CpuConfig):
-            return replace(claim, details={**claim.details, "config": chosen})
+            return replace(claim, details=AttentionDetails(chosen))
         if isinstance(chosen, FlashDecodeConfig):
             pattern = read_group(claim.group, self._floats)
             assert not isinstance(pattern, Refusal)
@@ -156,7 +167,7 @@ class Attention(Template):
             launches=1,
             shared_bytes=chosen.shared_bytes,
             registers=chosen.registers,
-            details={**claim.details, "config": chosen},
+            details=AttentionDetails(chosen),
         )
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[AnyConfig | CpuConfig]:
@@ -187,7 +198,7 @@ def _claim_flash_decode(
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,
         registers=config.registers,
-        details={"config": config},
+        details=AttentionDetails(config),
     )
 
 
@@ -230,23 +241,6 @@ def _too_large(pattern: Pattern) -> Refusal | None:
 
 def _symbolic_head() -> Refusal:
     return Refusal("symbolic_head", "The head dimension (of keys or of values) is symbolic.")
-
-
-def _slow_on_cuda_cores(pattern: Pattern, queries: int, device: Device) -> Refusal | None:
-    """Refuse heads that are too wide for tensor cores, which multiply them in kernels of their own.
-
-    On an H200, one head of 512 elements over 4,096 tokens took 17.5 ms.
-    """
-    width = max(at(pattern.depth.extent), at(pattern.column.extent))
-    types = {str(x.ty.dtype) for e in (pattern.q, pattern.k) for x in loads(e)}
-    has_units = types <= {x for x in HALF_TYPES if find_half(device, x) is not None}
-    if not has_units or width <= MAX_WIDTH or queries < QUERIES_PER_TASK:
-        return None
-    return Refusal(
-        "head_too_large",
-        f"The head dimension is {width}, at most {MAX_WIDTH} on tensor cores; products and a "
-        "softmax of their own are faster.",
-    )
 
 
 def _flops(pattern: Pattern, rows: int, queries: int) -> int:

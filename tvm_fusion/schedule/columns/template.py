@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from tvm.target import Target
 
@@ -16,12 +17,47 @@ from ...program.stage import Stage, Unstructured
 from ..gpu.launch import STATIC_SHARED_BYTES
 from ..index.estimate import flops, too_many_parameters, traffic
 from ..index.inline import inlined, inlined_size
-from .config import column_blocks, column_config, narrowed, shared_bytes
+from .config import ColumnConfig, column_blocks, column_config, narrowed, shared_bytes
 from .gpu import column_reduction_gpu
 from .reduction import LEAST_TERMS, ColumnReduction, column_reduction
-from .split import split_columns
+from .split import SplitColumns, split_columns
 from .window import THREADS as WINDOW_THREADS
-from .window import window_reduction_gpu, window_term
+from .window import WindowTerm, window_reduction_gpu, window_term
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnDetails:
+    """What a claim of many terms remembers until its kernels are made.
+
+    Attributes
+    ----------
+    view : ColumnReduction
+        The reduction.
+    config : ColumnConfig
+        Of one launch.
+    split : SplitColumns or None
+        Of two launches, where terms are split among blocks.
+    """
+
+    view: ColumnReduction
+    config: ColumnConfig
+    split: SplitColumns | None
+
+
+@dataclass(frozen=True, eq=False)
+class WindowDetails:
+    """What a claim of few terms remembers until its kernel is made.
+
+    Attributes
+    ----------
+    view : ColumnReduction
+        The reduction.
+    term : WindowTerm
+        What one thread combines.
+    """
+
+    view: ColumnReduction
+    term: WindowTerm
 
 
 class ColumnReductions(Template):
@@ -72,7 +108,7 @@ class ColumnReductions(Template):
             flops=flops(stages),
             parallelism=column_blocks(view, config) if split is None else split.blocks(device),
             shared_bytes=shared,
-            details={"view": view, "config": config, "split": split},
+            details=ColumnDetails(view, config, split),
         )
 
     def _window(
@@ -94,17 +130,17 @@ class ColumnReductions(Template):
             bytes=traffic(group, stages),
             flops=flops(stages),
             parallelism=-(-vectors // (view.lanes * WINDOW_THREADS)),
-            details={"view": view, "window": term},
+            details=WindowDetails(view, term),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration, or both where terms are split."""
-        program, view = claim.group.program, claim.details["view"]
-        if "window" in claim.details:
-            func = window_reduction_gpu(program, view, claim.details["window"])
+        program, window = claim.group.program, claim.details
+        if isinstance(window, WindowDetails):
+            func = window_reduction_gpu(program, window.view, window.term)
             return Emission.one(func, claim.group)
-        split = claim.details["split"]
-        if split is not None:
-            return split.emission(claim.group, device_of(target))
-        func = column_reduction_gpu(program, view, claim.details["config"])
+        details = claim.details_as(ColumnDetails)
+        if details.split is not None:
+            return details.split.emission(claim.group, device_of(target))
+        func = column_reduction_gpu(program, details.view, details.config)
         return Emission.one(func, claim.group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tvm import DataType, tirx
 from tvm.target import Target
@@ -62,6 +62,22 @@ NEAR_BYTES = 1 << 15  # of results whose elements are stored in a level-1 cache
 
 
 AnyConfig = ConvConfig | DepthwiseConfig | WinogradConfig
+
+
+@dataclass(frozen=True, eq=False)
+class ConvDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    problem : ConvProblem
+        The convolution.
+    config : ConvConfig, DepthwiseConfig or WinogradConfig
+        How it is computed.
+    """
+
+    problem: ConvProblem
+    config: AnyConfig
 
 
 class CpuConvolution(Template):
@@ -144,7 +160,8 @@ class CpuConvolution(Template):
             bytes=traffic(group, stages),
             flops=int(TIME * (products - _recomputed(problem, config))),
             parallelism=_tasks(problem, config),
-            details={"problem": problem, "config": config, "arithmetic": arithmetic},
+            arithmetic=arithmetic,
+            details=ConvDetails(problem, config),
         )
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
@@ -153,13 +170,14 @@ class CpuConvolution(Template):
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
-        problem, config = claim.details["problem"], claim.details["config"]
-        func, packing = _KERNELS[type(config)](claim.group.program, problem, config)
+        details = claim.details_as(ConvDetails)
+        make = _KERNELS[type(details.config)]
+        func, packing = make(claim.group.program, details.problem, details.config)
         return replace(Emission.one(func, claim.group), packing=packing)
 
     def remark(self, claim: Claim, device: Device) -> Decision | None:
         """Tell whether Winograd's algorithm is used, and why."""
-        problem: ConvProblem = claim.details["problem"]
+        problem = claim.details_as(ConvDetails).problem
         direct = None if problem.c is None else default(problem, device)
         winograd = None if direct is None else winograd_choice(problem, direct, device)
         if winograd is None:
@@ -176,7 +194,8 @@ class CpuConvolution(Template):
         chosen = find_config(_designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)
-        return replace(claim, details={**claim.details, "config": chosen})
+        details = claim.details_as(ConvDetails)
+        return replace(claim, details=replace(details, config=chosen))
 
 
 _KERNELS: dict[type, Callable] = {
@@ -194,7 +213,8 @@ _SPACES: dict[type, Callable[[ConvProblem, Device], Iterator]] = {
 
 
 def _designs(claim: Claim, device: Device) -> Iterator[AnyConfig]:
-    return _SPACES[type(claim.details["config"])](claim.details["problem"], device)
+    details = claim.details_as(ConvDetails)
+    return _SPACES[type(details.config)](details.problem, device)
 
 
 def _is_convolution(problem: ConvProblem, lanes: int) -> bool:

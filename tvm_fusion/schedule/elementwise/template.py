@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
@@ -19,12 +19,25 @@ from ..index.design_space import not_in_space
 from ..index.estimate import flops, points, too_many_parameters, traffic
 from ..index.inline import inlined, inlined_size
 from ..index.strides import strided_access_cost
-from .config_gpu import elementwise_gpu_config
+from .config_gpu import ElementwiseGpuConfig, elementwise_gpu_config
 from .cpu import KERNELS, ElementwiseCpuConfig, configs, elementwise_cpu
 from .gpu import THREADS, elementwise_gpu
 from .group_maps import in_registers
 
 TASK = 4096  # elements of one CPU task, roughly
+
+
+@dataclass(frozen=True, eq=False)
+class ElementwiseDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    config : ElementwiseGpuConfig or ElementwiseCpuConfig
+        Of a GPU, or of a CPU.
+    """
+
+    config: ElementwiseGpuConfig | ElementwiseCpuConfig
 
 
 class Elementwise(Template):
@@ -69,7 +82,7 @@ class Elementwise(Template):
                 parallelism=max(1, total // THREADS),
                 shared_bytes=config.shared_bytes,
                 registers=config.registers,
-                details={"config": config},
+                details=ElementwiseDetails(config),
             )
         return Claim(
             self,
@@ -78,11 +91,9 @@ class Elementwise(Template):
             bytes=traffic(group, stages),
             flops=flops(stages) + sum(map(_strided_cost, stages)),
             parallelism=max(1, total // TASK),
-            details={
-                "config": ElementwiseCpuConfig.of(
-                    stages, VectorRegisters.of(device), kept, has_blocks
-                )
-            },
+            details=ElementwiseDetails(
+                ElementwiseCpuConfig.of(stages, VectorRegisters.of(device), kept, has_blocks)
+            ),
         )
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
@@ -94,20 +105,22 @@ class Elementwise(Template):
         chosen = KERNELS.find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)
-        return replace(claim, details={**claim.details, "config": chosen})
+        return replace(claim, details=ElementwiseDetails(chosen))
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[ElementwiseCpuConfig]:
         if self._is_gpu:
             return iter(())
-        of: ElementwiseCpuConfig = claim.details["config"]
+        of = claim.details_as(ElementwiseDetails).config
+        assert isinstance(of, ElementwiseCpuConfig)
         registers = VectorRegisters.of(device)
         return configs(ElementwiseCpuConfig.of(of.stages, registers, of.kept, of.has_blocks))
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel."""
-        program, config = claim.group.program, claim.details["config"]
-        write = elementwise_gpu if self._is_gpu else elementwise_cpu
-        return Emission.one(write(program, config), claim.group)
+        program, config = claim.group.program, claim.details_as(ElementwiseDetails).config
+        if isinstance(config, ElementwiseCpuConfig):
+            return Emission.one(elementwise_cpu(program, config), claim.group)
+        return Emission.one(elementwise_gpu(program, config), claim.group)
 
 
 def _strided_cost(stage: Stage) -> int:

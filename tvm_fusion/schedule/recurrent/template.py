@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tvm import tirx
 from tvm.target import Target
 
@@ -17,6 +19,22 @@ from .config import CpuRecurrenceConfig
 from .cpu import CpuRecurrence
 from .gpu import GpuRecurrence, shared_bytes
 from .problem import RecurrentProblem, workspace_types
+
+
+@dataclass(frozen=True, eq=False)
+class RecurrentDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    problem : RecurrentProblem
+        The layer.
+    config : CpuRecurrenceConfig or None
+        Of a CPU; a GPU has no choices.
+    """
+
+    problem: RecurrentProblem
+    config: CpuRecurrenceConfig | None
 
 
 class Recurrent(Template):
@@ -58,12 +76,13 @@ class Recurrent(Template):
             flops=at(product([buffers.steps, buffers.batch, 2 * layer.directions * gates * h * h])),
             parallelism=at(product([rows, layer.directions])),
             shared_bytes=shared,
-            details={"problem": problem, "config": config},
+            details=RecurrentDetails(problem, config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel and the function that packs the recurrent weights."""
-        problem, config = claim.details["problem"], claim.details["config"]
+        details = claim.details_as(RecurrentDetails)
+        problem, config = details.problem, details.config
         scalars = claim.group.scalars
         if config is None:
             kernel: GpuRecurrence | CpuRecurrence = GpuRecurrence(problem)

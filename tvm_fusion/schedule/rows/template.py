@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tvm import ir
 from tvm.target import Target
@@ -49,6 +49,19 @@ FEW_ROWS = 4
 MOST_RECOMPUTED = 1 << 11
 
 
+@dataclass(frozen=True, eq=False)
+class RowsDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    config : RowConfig or CpuRowConfig
+        Of a GPU, or of a CPU.
+    """
+
+    config: RowConfig | CpuRowConfig
+
+
 class Rows(Template):
     """Softmax, norms, pooling, argmax, any reductions over one set of rows: one launch.
 
@@ -87,12 +100,12 @@ class Rows(Template):
             parallelism=parallelism(program, estimate),
             shared_bytes=estimate.shared_bytes if estimate else 0,
             registers=estimate.registers if estimate else 0,
-            details={"config": estimate.config if estimate else CpuRowConfig.of(program, device)},
+            details=RowsDetails(estimate.config if estimate else CpuRowConfig.of(program, device)),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel of the claimed configuration."""
-        config = claim.details["config"]
+        config = claim.details_as(RowsDetails).config
         program = rows_of(claim.group, isinstance(config, CpuRowConfig))
         if isinstance(config, CpuRowConfig):
             func = schedule_rows_cpu(program, target, config)
@@ -109,7 +122,7 @@ class Rows(Template):
         chosen = _kernels(device).find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)
-        return replace(claim, details={**claim.details, "config": chosen})
+        return replace(claim, details=RowsDetails(chosen))
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[RowConfig | CpuRowConfig]:
         on_cpu = device.kind == "llvm"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tvm import tirx
 from tvm.target import Target
 
@@ -18,6 +20,22 @@ from .config import ColumnScanConfig, RowScanConfig
 from .cpu import scan_cpu
 from .gpu import scan_gpu
 from .problem import PrefixSumProblem
+
+
+@dataclass(frozen=True, eq=False)
+class ScanDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    problem : PrefixSumProblem
+        The sums.
+    config : RowScanConfig, ColumnScanConfig or None
+        Of a GPU's rows, or of a CPU's columns; rows on a CPU have none.
+    """
+
+    problem: PrefixSumProblem
+    config: RowScanConfig | ColumnScanConfig | None
 
 
 class PrefixSum(Template):
@@ -57,7 +75,7 @@ class PrefixSum(Template):
             parallelism=at(product(list(result.shape)[:-1])),
             shared_bytes=on_gpu.shared_bytes if on_gpu else 0,
             registers=on_gpu.registers if on_gpu else 0,
-            details={"problem": scan, "config": config},
+            details=ScanDetails(scan, config),
         )
 
     def _config(
@@ -71,7 +89,8 @@ class PrefixSum(Template):
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel."""
-        scan, config = claim.details["problem"], claim.details["config"]
+        details = claim.details_as(ScanDetails)
+        scan, config = details.problem, details.config
         if isinstance(config, RowScanConfig):
             body = scan_gpu(scan, config)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tvm import tirx
 from tvm.target import Target
 
@@ -16,6 +18,22 @@ from .config import RankSortConfig
 from .cpu import CpuRankSortConfig, sort_cpu
 from .gpu import sort_gpu
 from .problem import SortProblem
+
+
+@dataclass(frozen=True, eq=False)
+class SortDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    problem : SortProblem
+        The sort.
+    config : RankSortConfig or CpuRankSortConfig
+        Of a GPU, or of a CPU.
+    """
+
+    problem: SortProblem
+    config: RankSortConfig | CpuRankSortConfig
 
 
 class RankSort(Template):
@@ -56,12 +74,13 @@ class RankSort(Template):
             parallelism=problem.rows * problem.keys,
             shared_bytes=on_gpu.shared_bytes if on_gpu else 0,
             registers=on_gpu.registers if on_gpu else 0,
-            details={"problem": problem, "config": config},
+            details=SortDetails(problem, config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernel."""
-        problem, config = claim.details["problem"], claim.details["config"]
+        details = claim.details_as(SortDetails)
+        problem, config = details.problem, details.config
         params = [problem.source, *(target for target, _ in problem.targets)]
         body = (
             sort_gpu(problem, config)

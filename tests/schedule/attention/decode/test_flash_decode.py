@@ -33,7 +33,7 @@ from tvm_fusion.core.loops import find
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.decode import config as flash_decode
-from tvm_fusion.schedule.attention.decode.config import flash_decode_config
+from tvm_fusion.schedule.attention.decode.config import FlashDecodeConfig, flash_decode_config
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.problem.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
@@ -198,7 +198,7 @@ def test_many_queries_of_few_heads(monkeypatch):
 )
 def test_which_of_many_queries_are_split(heads, queries, keys, dtype, is_split):
     members = group(tensors(1, heads, queries, keys, 64, dtype=dtype), PLAIN[0], CUDA)
-    assert (config_of(members) is not None) == is_split
+    assert isinstance(config_of(members), FlashDecodeConfig) == is_split
 
 
 @pytest.mark.parametrize(
@@ -295,16 +295,17 @@ def test_rows_whose_weights_are_nan(masked_weight):
 
 
 def test_few_keys_and_many_rows_are_tiles():
-    for params in (
-        tensors(1, 2, 1, 100, 32),
-        tensors(1, 2, 17, 300, 32),
-        tensors(1, 2, n, 300, 32),
+    for params, why in (
+        (tensors(1, 2, 1, 100, 32), "100 keys"),
+        (tensors(1, 2, 17, 300, 32), "17 rows read the same keys"),
+        (tensors(1, 2, n, 300, 32), "is symbolic"),
     ):
-        assert config_of(group(params, PLAIN[0], CUDA)) is None
+        assert why in config_of(group(params, PLAIN[0], CUDA)).sentence
 
 
 def test_unaligned_head_dims_are_tiles():
-    assert config_of(group(tensors(1, 2, 1, 300, 33), PLAIN[0], CUDA)) is None
+    refusal = config_of(group(tensors(1, 2, 1, 300, 33), PLAIN[0], CUDA))
+    assert "not aligned to vectors" in refusal.sentence
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -366,12 +366,12 @@ def test_hidden_keys_of_other_sequences_are_not_read():
 def test_the_template_claims_it_where_there_are_tensor_cores():
     members = group(tensors(1, 2, 65, 70, 64, dtype=HALF), PLAIN[0], CUDA)
     claim = Attention(True).claim(members, CUDA.device)
-    assert isinstance(claim.details["config"], FlashMmaConfig)
-    assert claim.registers == claim.details["config"].registers
+    assert isinstance(claim.details.config, FlashMmaConfig)
+    assert claim.registers == claim.details.config.registers
     for dtype, kind in ((HALF, FlashMmaConfig), ("bfloat16", GpuConfig)):
         members = group(tensors(1, 2, 65, 70, 64, dtype=dtype), PLAIN[0], TURING)
         older = Attention(True).claim(members, TURING.device)
-        assert isinstance(older.details["config"], kind)
+        assert isinstance(older.details.config, kind)
 
 
 def test_the_default_comes_first_and_nothing_twice():

@@ -183,7 +183,7 @@ def test_the_planner_tells_why_there_are_two_kernels():
     ],
 )
 def test_the_default(case, consumers, chunk):
-    config = claimed(case).details["config"]
+    config = claimed(case).details.config
     assert (config.consumers, config.chunk) == (consumers, chunk)
 
 
@@ -195,7 +195,7 @@ def test_the_design_space():
         other = TEMPLATE.configure(claim, plain, CUDA.device)
         assert isinstance(other, Claim)
         assert next(TEMPLATE.configs(other, CUDA.device))["kernel"] == "back to back"
-        assert other.details["config"].chunk == plain["chunk"]
+        assert other.details.config.chunk == plain["chunk"]
         assert other.shared_bytes <= CUDA.device.shared_memory_per_block
         assert plain["stages"] % plain["consumers"] == 0
     unknown = {**found[0], "chunk": 7}

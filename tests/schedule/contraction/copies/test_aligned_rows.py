@@ -26,7 +26,7 @@ def emitted(params, body, monkeypatch):
     monkeypatch.setattr(tile_choice, "copies_clocks", lambda *_: -1e9)
     members = group(params, body, CUDA)
     claim = TEMPLATE.claim(members, CUDA.device)
-    assert isinstance(claim.details["config"].tile, WgmmaConfig)
+    assert isinstance(claim.details.config.tile, WgmmaConfig)
     return members, claim, TEMPLATE.emit(claim, TARGET)
 
 
@@ -69,14 +69,14 @@ def test_constants_are_copied_at_compile_time(monkeypatch):
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (product(72, 64, 88), "rows are aligned"),
-        (product(72, 67, 88, dtype="float32"), "another type"),
+        (product(72, 64, 88), "to be padded to 16 bytes"),
+        (product(72, 67, 88, dtype="float32"), "of a half type"),
     ],
     ids=["aligned", "float32"],
 )
 def test_what_is_not_copied(case, reason):
     contraction = contraction_of(*case[:2])[1]
-    assert aligned_rows(contraction, ()) is None, reason
+    assert reason in aligned_rows(contraction, ()).sentence
 
 
 def test_an_operand_that_the_epilogue_reads_is_not_copied():
@@ -86,7 +86,8 @@ def test_an_operand_that_the_epilogue_reads_is_not_copied():
     def body(emit, x, w):
         return op.add(emit(op.matmul(x, w, "float16")), x)
 
-    assert aligned_rows(contraction_of(params, body)[1], ()) is None
+    refusal = aligned_rows(contraction_of(params, body)[1], ())
+    assert refusal.sentence == "The epilogue reads an operand, too."
 
 
 def test_small_products_are_not_worth_a_launch():
@@ -107,7 +108,7 @@ def test_large_products_are():
 def test_rows_of_whole_words_are_copied_where_k_is_long(shape, is_copied):
     """By cp.async of 4 bytes, unless its first stages hold all of K."""
     members = group(*product(*shape, b_is_turned=True)[:2], CUDA)
-    tile = TEMPLATE.claim(members, CUDA.device).details["config"].tile
+    tile = TEMPLATE.claim(members, CUDA.device).details.config.tile
     assert isinstance(tile, WgmmaConfig) is is_copied
 
 
@@ -130,7 +131,7 @@ def test_rows_are_padded_with_zeros(shapes):
 def test_sums_of_odd_rows_are_not_split_among_clusters():
     """Their elements would be read from other blocks, and stored, one by one."""
     members = group(*product(2964, 100, 1905, b_is_turned=True)[:2], CUDA)
-    tile = TEMPLATE.claim(members, CUDA.device).details["config"].tile
+    tile = TEMPLATE.claim(members, CUDA.device).details.config.tile
     assert tile.split_k == 1
 
 

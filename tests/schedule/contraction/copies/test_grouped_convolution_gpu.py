@@ -49,7 +49,7 @@ def build(shape, weight, options, is_nchw=False, dtype="float16"):
 def check(made, claim):
     members, arrays, exact, size = made
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, arrays)
-    assert_sums_close(result, exact, size, claim.details["config"].tile.k + 2)
+    assert_sums_close(result, exact, size, claim.details.config.tile.k + 2)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -57,7 +57,7 @@ def test_computes_the_convolution(case):
     *given, packed = CASES[case]
     made = build(*given)
     claim = TEMPLATE.claim(made[0], CUDA.device)
-    assert tuple(map(int, claim.details["convolution"].packed.ty.shape)) == packed
+    assert tuple(map(int, claim.details.copies.packed.ty.shape)) == packed
     check(made, claim)
 
 
@@ -76,7 +76,7 @@ def test_windows_of_groups(case, is_nchw):
     assert tile.is_of_rows is not is_nchw
     program = first.program(made[0].program)
     config = GpuContractionConfig(program, contraction, CUDA.device, tile)
-    details = {**claim.details, "config": config, "convolution": first}
+    details = replace(claim.details, config=config, copies=first)
     check(made, replace(claim, details=details))
 
 
@@ -85,7 +85,7 @@ def test_other_groups_stay_finite():
     shape, weight, options = WINDOWS["two groups"]
     made = build(shape, weight, options)
     claim = TEMPLATE.claim(made[0], CUDA.device)
-    assert claim.details["config"].tile.batch
+    assert claim.details.config.tile.batch
     made[1]["x"] = made[1]["x"].copy()
     made[1]["x"][..., 72:] = np.inf
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), made[0], made[1])
@@ -96,7 +96,7 @@ def test_other_groups_stay_finite():
 def test_float32_keeps_its_precision():
     made = build((1, 32, 9, 7), (32, 16, 3, 3), {"groups": 2}, dtype="float32")
     claim = TEMPLATE.claim(made[0], CUDA.device)
-    assert claim.details["config"].tile.products == 3
+    assert claim.details.config.tile.products == 3
     check(made, claim)
 
 

@@ -10,6 +10,7 @@ from tvm import relax
 
 from tests.schedule.contraction.conv_graphs import NHWC, convolution, laid_out, launched
 from tvm_fusion.core.template import Claim
+from tvm_fusion.schedule.contraction.copies.implicit_gemm import ImplicitGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.tile.operand import OperandTile
 from tvm_fusion.schedule.contraction.tile.result_vectors import ResultVectors, result_vectors
@@ -65,7 +66,7 @@ def build(case, dtype="float16", bias=True):
 def claimed(members, device=CUDA.device):
     claim = TEMPLATE.claim(members, device)
     assert isinstance(claim, Claim), claim
-    assert claim.details["convolution"] is not None
+    assert isinstance(claim.details.copies, ImplicitGemm)
     return claim
 
 
@@ -78,7 +79,7 @@ def run(claim, arrays):
 def test_a_convolution_is_copied_and_right(case):
     members, arrays, expected = build(case)
     claim = claimed(members)
-    tile = claim.details["config"].tile
+    tile = claim.details.config.tile
     assert OperandTile(tile, True).is_copied
     assert OperandTile(tile, False).is_copied
     np.testing.assert_allclose(run(claim, arrays), expected, atol=4e-3)
@@ -95,10 +96,10 @@ def test_a_convolution_is_copied_and_right(case):
 def test_other_configurations_are_right(shape):
     members, arrays, expected = build("strided")
     claim = claimed(members)
-    config = claim.details["config"]
+    config = claim.details.config
     small = {"block_m": 32, "block_n": 32, "warps_m": 1, "warps_n": 1, "warps_k": 4, **shape}
     config = replace(config, gemm=replace(config.tile, **small))
-    claim = replace(claim, details={**claim.details, "config": config})
+    claim = replace(claim, details=replace(claim.details, config=config))
     np.testing.assert_allclose(run(claim, arrays), expected, atol=4e-3)
 
 
@@ -106,8 +107,8 @@ def test_weights_of_pointwise_convolutions_are_copied():
     """As they are: ``[K, C, 1, 1]`` is contiguous along the terms."""
     members, arrays, expected = build("pointwise")
     claim = TEMPLATE.claim(members, CUDA.device)
-    tile = claim.details["config"].tile
-    assert claim.details["convolution"] is None
+    tile = claim.details.config.tile
+    assert not isinstance(claim.details.copies, ImplicitGemm)
     assert OperandTile(tile, True).is_copied
     assert OperandTile(tile, False).is_copied
     np.testing.assert_allclose(run(claim, arrays), expected, atol=4e-3)
@@ -116,7 +117,7 @@ def test_weights_of_pointwise_convolutions_are_copied():
 def test_float32_keeps_its_precision():
     members, arrays, expected = build("3x3", "float32")
     claim = claimed(members)
-    assert claim.details["config"].tile.products == 3
+    assert claim.details.config.tile.products == 3
     np.testing.assert_allclose(run(claim, arrays), expected, atol=1e-5)
 
 
@@ -142,7 +143,7 @@ def test_weights_that_are_inputs_are_packed_by_a_kernel_of_their_own():
     emission = TEMPLATE.emit(claim, CUDA.tvm_target())
     assert claim.launches == 2
     assert list(emission.packing) == [1]
-    assert OperandTile(claim.details["config"].tile, False).is_copied
+    assert OperandTile(claim.details.config.tile, False).is_copied
     sums = convolution(
         *(a.astype("float64") for a in (x, w)), stride=1, padding=(1, 1), dilation=1, groups=1
     )
@@ -164,7 +165,7 @@ def test_phases_of_a_transposed_convolution():
         return op.reshape(pixels, (1, 16, 18, 14))
 
     claim = claimed(laid_out([tensor("x", *x.shape, dtype="float16")], body))
-    assert result_vectors(claim.details["config"].tile) == ResultVectors(8, False)
+    assert result_vectors(claim.details.config.tile) == ResultVectors(8, False)
     wide = np.pad(x.astype("float64"), [(0, 0), (0, 0), (1, 0), (1, 0)])
     sums = convolution(wide, w.astype("float64"), stride=1, padding=(0, 0), dilation=1, groups=1)
     blocks = sums.reshape(1, 2, 2, 16, 9, 7).transpose(0, 3, 4, 1, 5, 2)
@@ -180,7 +181,7 @@ def test_images_of_the_graphs_layout_are_no_implicit_gemm():
         return op.nn.conv2d(x, w, padding=(1, 1), out_dtype="float32")
 
     claim = TEMPLATE.claim(group([tensor("x", *shape, dtype="float16")], body, CUDA), CUDA.device)
-    assert claim.details["convolution"] is None
+    assert not isinstance(claim.details.copies, ImplicitGemm)
 
 
 @needs_nvcc

@@ -71,7 +71,7 @@ def device(request, monkeypatch):
 def test_computes_the_convolution(case, is_nchw, device):
     members, arrays, exact, size = build(*CASES[case], is_nchw=is_nchw)
     claim = TEMPLATE.claim(members, device)
-    tile = claim.details["config"].tile
+    tile = claim.details.config.tile
     assert claim.launches == 2
     assert not tile.staged_a
     assert not tile.staged_b
@@ -83,7 +83,7 @@ def test_tiles_of_runs(device):
     """Rows of a tile of wgmma are a rectangle of pixels."""
     members, arrays, exact, size = build((2, 3, 37, 41), (64, 3, 3, 3), {"stride": 2})
     claim = TEMPLATE.claim(members, device)
-    tile = claim.details["config"].tile
+    tile = claim.details.config.tile
     assert isinstance(tile, WgmmaWindowConfig) == device.tma
     assert tile.k == 3 * 16
     (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
@@ -95,7 +95,7 @@ def test_bfloat16(device):
     members, arrays, exact, size = build(*CASES["7x7"], dtype="bfloat16")
     claim = TEMPLATE.claim(members, device)
     (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
-    assert_sums_close(found, exact, size, claim.details["config"].tile.k + 2)
+    assert_sums_close(found, exact, size, claim.details.config.tile.k + 2)
 
 
 def test_infinities_stay_in_their_windows(device):
@@ -150,26 +150,27 @@ def test_rows_that_copies_read_are_aligned(case, depth):
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("case", "why"),
     [
-        ((1, 3, 13, 9), (24, 3, 3, 3), {"dilation": 2, "padding": (2, 2)}),
-        ((1, 6, 9, 9), (16, 3, 3, 3), {"groups": 2}),
-        ((1, 24, 9, 9), (16, 24, 5, 5), {}),
-        ((1, 3, 9, 9), (16, 3, 3, 1), {"padding": (1, 0)}),
-        ((1, 3, 9, 9), (16, 3, 3, 3), {}, False, "float32"),
+        (((1, 3, 13, 9), (24, 3, 3, 3), {"dilation": 2, "padding": (2, 2)}), "has holes"),
+        (((1, 6, 9, 9), (16, 3, 3, 3), {"groups": 2}), "a batch of products"),
+        (((1, 24, 9, 9), (16, 24, 5, 5), {}), "has 120 terms, more than 96"),
+        (((1, 3, 9, 9), (16, 3, 3, 1), {"padding": (1, 0)}), "0 axes of the window move"),
+        (((1, 3, 9, 9), (16, 3, 3, 3), {}, False, "float32"), "of float32, not a half type"),
     ],
     ids=["holes", "groups", "many channels", "one column", "float32"],
 )
-def test_what_has_no_runs(case):
+def test_what_has_no_runs(case, why):
     members = build(*case)[0]
     contraction = analyse(members.program, inlined(members.program))
-    assert partial_im2col(contraction, constants_of(members)) is None
+    assert why in partial_im2col(contraction, constants_of(members)).sentence
 
 
 def test_weights_that_are_not_known_are_not_packed():
     members = build(*CASES["3x3"])[0]
     contraction = analyse(members.program, inlined(members.program))
-    assert partial_im2col(contraction, ()) is None
+    refusal = partial_im2col(contraction, ())
+    assert refusal.sentence == "Neither operand is a plain constant."
 
 
 def test_an_image_that_the_epilogue_reads_is_not_copied():
@@ -181,4 +182,5 @@ def test_an_image_that_the_epilogue_reads_is_not_copied():
 
     members = group([x], body, CUDA)
     contraction = analyse(members.program, inlined(members.program))
-    assert partial_im2col(contraction, constants_of(members)) is None
+    refusal = partial_im2col(contraction, constants_of(members))
+    assert refusal.sentence == "The epilogue reads an operand, too."

@@ -105,7 +105,7 @@ def test_products_that_read_one_input():
     found = claimed([shared, tensor("a", 30, 17), tensor("b", 40, 30)], body)
     assert isinstance(found, Claim)
     assert found.launches == 1
-    assert len(found.details["gemms"]) == 2
+    assert len(found.details.gemms) == 2
 
 
 @pytest.mark.parametrize("axis", [0, 1])

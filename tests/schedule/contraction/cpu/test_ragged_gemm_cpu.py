@@ -60,7 +60,7 @@ def test_parts_of_columns_of_constant_weights():
     members = group(params, body, CPU)
     claim = TEMPLATE.claim(members, CPU.device)
     assert isinstance(claim, Claim), claim
-    assert claim.details["config"].gemm.b_source == "packed"
+    assert claim.details.config.gemm.b_source == "packed"
     assert claim.flops < 20 * 61 * 40 * 96  # of one matrix for each row, read across its rows
     emission = TEMPLATE.emit(claim, CPU.tvm_target())
     ((position, packing),) = emission.packing.items()

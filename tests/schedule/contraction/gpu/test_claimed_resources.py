@@ -71,7 +71,7 @@ def skinny():
 @pytest.mark.parametrize("name", TILED)
 def test_tiled_gemm_within_a_quarter_of_ptxas(name, tiled):
     claim, made = tiled[name]
-    assert claim.details["config"].tile is not None
+    assert claim.details.config.tile is not None
     assert made.stack_bytes == made.spilled_bytes == 0
     assert abs(claim.registers - made.registers) <= made.registers / 4
 
@@ -84,7 +84,7 @@ def test_within_a_quarter_of_ptxas(name, skinny):
     claim, made = skinny[name]
     assert made.spilled_bytes == 0
     assert abs(claim.registers - made.registers) <= made.registers / 4
-    config = claim.details["config"].skinny
+    config = claim.details.config.skinny
     dynamic = config.cp_async_stages * config.parts * config.tile.vectors * config.threads * 16
     static = made.shared_bytes
     assert static <= claim.shared_bytes - dynamic <= static * 9 / 8

@@ -167,7 +167,7 @@ def test_claims_and_computes_the_product(name):
     params, body, reference = CASES[name]
     tolerance = 2e-3 if name.startswith("epilogue") else 2e-5
     claim, func = check(TEMPLATE, params, body, reference, AMPERE, tolerance)
-    assert isinstance(claim.details["config"].tile, TileGemmConfig)
+    assert isinstance(claim.details.config.tile, TileGemmConfig)
     assert check_gpu(func, AMPERE.tvm_target()) is None
     assert claim.shared_bytes == shared_bytes(func)
 
@@ -244,7 +244,7 @@ def test_split_k_where_it_pays():
     """Few tiles of many terms, on a device without clusters; two launches, or one otherwise."""
     long_, short = product(64, 14336, 4096), product(128, 3072, 768)
     claims = [TEMPLATE.claim(group(*x[:2], AMPERE), AMPERE.device) for x in (long_, short)]
-    tiles = [claim.details["config"].tile for claim in claims]
+    tiles = [claim.details.config.tile for claim in claims]
     assert tiles[0].split_k > 1
     assert tiles[1].split_k == 1
     assert [c.launches for c in claims] == [2, 1]
@@ -291,7 +291,7 @@ def test_devices_without_the_instructions(spec, name):
     params, body, _ = CASES[name]
     spec = parse(spec)
     claim, _ = kernel(TEMPLATE, group(params, body, spec), spec)
-    assert claim.details["config"].tile is None
+    assert claim.details.config.tile is None
 
 
 OF_TURING = (
@@ -316,7 +316,7 @@ def test_copies_through_registers(name):
 def test_turing_has_64_kib_of_shared_memory():
     params, body, reference = with_epilogue(130, 200, 136)
     claim, func = check(TEMPLATE, params, body, reference, TURING, 2e-3)
-    assert isinstance(claim.details["config"].tile, TileGemmConfig)
+    assert isinstance(claim.details.config.tile, TileGemmConfig)
     assert shared_bytes(func) == claim.shared_bytes <= 64 << 10
     _, contraction = contraction_of(*product(4096, 4096, 4096)[:2])
     found = list(tile_gemm_configs(contraction, TURING.device))
@@ -331,8 +331,8 @@ def test_few_rows(rows, is_tiled):
     """The skinny GEMM serves fewer."""
     params, body, reference = product(rows, 256, 128)
     claim, _ = check(TEMPLATE, params, body, reference, AMPERE)
-    assert (claim.details["config"].tile is not None) is is_tiled
-    assert (claim.details["config"].skinny is None) is is_tiled
+    assert (claim.details.config.tile is not None) is is_tiled
+    assert (claim.details.config.skinny is None) is is_tiled
 
 
 @pytest.mark.parametrize("size", [2, 17])
@@ -345,7 +345,7 @@ def test_a_symbolic_batch(size, monkeypatch):
         return op.matmul(x, w, "float32")
 
     claim, _ = check(TEMPLATE, params, body, lambda x, w: [x @ w], AMPERE)
-    assert claim.details["config"].tile is not None
+    assert claim.details.config.tile is not None
 
 
 @pytest.mark.cuda_toolchain
@@ -375,4 +375,4 @@ def test_machine_code_without_cp_async_and_of_split_k():
 def test_float32_keeps_its_precision():
     params, body, _ = product(64, 128, 64, dtype="float32")
     claim, _ = kernel(TEMPLATE, group(params, body, CUDA), CUDA)
-    assert claim.details["config"].tile.products == 3
+    assert claim.details.config.tile.products == 3

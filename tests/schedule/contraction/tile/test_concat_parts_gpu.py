@@ -10,6 +10,7 @@ from tvm import relax, tirx
 import tvm_fusion
 from tests.schedule.contraction.conv_graphs import NHWC, convolution, laid_out, launched
 from tvm_fusion.core.template import Refusal
+from tvm_fusion.schedule.contraction.copies.implicit_gemm import ImplicitGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.skinny.mma_config import SkinnyMmaConfig
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
@@ -52,7 +53,7 @@ def test_one_kernel_stores_all_parts(case, is_first):
     params, body, reference = concatenation(case, is_first)
     members = group(params, body, CUDA)
     claim, func = kernel(TEMPLATE, members, CUDA)
-    config = claim.details["config"]
+    config = claim.details.config
     assert claim.launches == 1
     assert isinstance(config.tile or config.skinny, CASES[case][-1])
     inputs = arrays(params)
@@ -88,7 +89,7 @@ def test_a_convolution_beside_its_image():
 
     members = laid_out([tensor("x", *x.shape, dtype="float16")], body)
     claim = TEMPLATE.claim(members, CUDA.device)
-    assert claim.details["convolution"] is not None
+    assert isinstance(claim.details.copies, ImplicitGemm)
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, {"x": x.transpose(NHWC)})
     wide = x.astype("float64"), w.astype("float64")
     sums = convolution(*wide, stride=1, padding=(1, 1), dilation=1, groups=1)
@@ -134,7 +135,7 @@ def test_registers_of_producers_suffice():
         return op.concat([emit(op.matmul(x, weight)), y], 1)
 
     claim, func = kernel(TEMPLATE, group(params, body, CUDA), CUDA)
-    assert claim.details["config"].tile.moves_registers
+    assert claim.details.config.tile.moves_registers
     code = machine_code({"main": func})["main"]
     assert code.stack_bytes == code.spilled_bytes == 0
     assert "ld.global" in code.ptx

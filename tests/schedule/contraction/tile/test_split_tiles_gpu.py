@@ -135,7 +135,7 @@ def test_one_kernel_with_mma(name):
     tolerance = 2e-2 if name == "bfloat16" else TOLERANCE
     claim, _ = check(TEMPLATE, *case, AMPERE, tolerance)
     assert claim.launches == 1
-    assert isinstance(claim.details["config"].tile, TileGemmConfig)
+    assert isinstance(claim.details.config.tile, TileGemmConfig)
 
 
 @pytest.mark.parametrize("name", [*CASES, *ONLY_WGMMA])
@@ -196,7 +196,7 @@ def test_any_number_of_rows():
 
 def test_large_gated_products_take_wgmma():
     claim = TEMPLATE.claim(group(*gated(512, 4096, 14336)[:2], CUDA), CUDA.device)
-    config = claim.details["config"].tile
+    config = claim.details.config.tile
     assert isinstance(config, WgmmaConfig)
     assert config.parts == 2
     assert config.block_m * config.block_n >= 128 * 128
@@ -231,7 +231,7 @@ def test_splits_of_rows():
         return [np.prod(np.split(x @ w, 2), axis=0)]
 
     claim, _ = check(TEMPLATE, params, body, reference, AMPERE)
-    assert claim.details["config"].tile.parts == 2
+    assert claim.details.config.tile.parts == 2
 
 
 @pytest.mark.cuda_toolchain

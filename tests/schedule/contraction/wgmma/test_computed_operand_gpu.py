@@ -79,7 +79,7 @@ def test_split_k():
 )
 def test_many_rows_are_claimed(case):
     claim = GpuContraction().claim(group(*case[:2], CUDA), CUDA.device)
-    assert claim.details["config"].tile.computes_b
+    assert claim.details.config.tile.computes_b
     assert claim.launches == 1
 
 

@@ -89,7 +89,7 @@ def planned(case, spec):
 def test_the_planner_takes_one_kernel_with_wgmma():
     (claim,) = planned(gated(512, 256, 1024), "cuda:sm_90a")
     assert claim.launches == 1
-    assert claim.details["config"].tile.parts == 2
+    assert claim.details.config.tile.parts == 2
 
 
 @pytest.mark.parametrize("spec", ["cuda:sm_80", "cuda:sm_90"])

@@ -137,7 +137,7 @@ def test_devices_without_the_instructions(spec):
 def test_large_products_are_claimed():
     params, body, _ = product(4096, 4096, 4096)
     claim = GpuContraction().claim(group(params, body, CUDA), CUDA.device)
-    config = claim.details["config"].tile
+    config = claim.details.config.tile
     assert isinstance(config, WgmmaConfig)
     assert config.block_m * config.block_n >= 128 * 128
     assert claim.shared_bytes <= CUDA.device.shared_memory_per_block
@@ -146,7 +146,7 @@ def test_large_products_are_claimed():
 def test_few_rows_are_not():
     params, body, _ = product(16, 4096, 4096)
     claim = GpuContraction().claim(group(params, body, CUDA), CUDA.device)
-    assert not isinstance(claim.details["config"].tile, WgmmaConfig)
+    assert not isinstance(claim.details.config.tile, WgmmaConfig)
 
 
 @pytest.mark.parametrize(

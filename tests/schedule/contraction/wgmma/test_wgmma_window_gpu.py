@@ -52,20 +52,20 @@ def build(shape, weight, options, constant=None, is_nchw=False):
 
 def of_tile(claim, device=FEW, **tile):
     """A claim with the configuration of a tile, which the design space has."""
-    config = claim.details["config"]
+    config = claim.details.config
     problem = gemm_problem(config.contraction, device)
     assert isinstance(best_wgmma_tile(problem, device), WgmmaWindowConfig)
     every = wgmma_configs(config.contraction, device)
     found = next(c for c in every if all(getattr(c, k) == v for k, v in tile.items()))
-    return replace(claim, details={**claim.details, "config": replace(config, gemm=found)})
+    return replace(claim, details=replace(claim.details, config=replace(config, gemm=found)))
 
 
 def check(made, tile, change=None):
     members, arrays, exact, size = made
     claim = of_tile(TEMPLATE.claim(members, CUDA.device), **tile)
-    config = claim.details["config"]
+    config = claim.details.config
     config = replace(config, gemm=replace(config.tile, **(change or {})))
-    claim = replace(claim, details={**claim.details, "config": config})
+    claim = replace(claim, details=replace(claim.details, config=config))
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, arrays)
     assert_sums_close(result, exact, size, config.tile.k + 2)
 
@@ -82,7 +82,7 @@ def test_results_along_pixels(case):
     shape, weight, options = CASES[case]
     made = build(shape, (40, *weight[1:]), options, is_nchw=True)
     claim = of_tile(TEMPLATE.claim(made[0], CUDA.device), **SMALL)
-    assert not claim.details["config"].tile.is_of_rows
+    assert not claim.details.config.tile.is_of_rows
     check(made, SMALL)
 
 
@@ -121,7 +121,7 @@ def test_few_output_channels_take_small_tiles():
     """Of mma.sync, as a decoder's last convolution has three."""
     members, arrays, exact, size = build((1, 64, 9, 12), (3, 64, 3, 3), {}, is_nchw=True)
     claim = TEMPLATE.claim(members, CUDA.device)
-    tile = claim.details["config"].tile
+    tile = claim.details.config.tile
     assert type(tile) is TileGemmConfig
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, arrays)
     assert_sums_close(result, exact, size, tile.k + 2)
@@ -138,7 +138,7 @@ def test_split_k(tile, is_nchw):
 def test_weights_need_not_be_packed():
     """``[K, C, 1, 1]`` is contiguous along the terms."""
     members = build(*CASES["pointwise_strided"])[0]
-    assert TEMPLATE.claim(members, CUDA.device).details["convolution"] is None
+    assert TEMPLATE.claim(members, CUDA.device).details.copies is None
 
 
 def test_channels_beyond_the_last_are_zeros_in_both_operands():
@@ -159,13 +159,13 @@ def test_what_boxes_do_not_bring():
     """Of 4 channels: pixels are no multiples of 16 bytes."""
     made = build((1, 4, 13, 9), (24, 4, 3, 3), {})
     claim = TEMPLATE.claim(made[0], CUDA.device)
-    problem = gemm_problem(claim.details["config"].contraction, CUDA.device)
+    problem = gemm_problem(claim.details.config.contraction, CUDA.device)
     assert problem is None or best_wgmma_tile(problem, CUDA.device) is None
 
 
 def test_boxes_fill_a_stage_and_span_what_the_accelerator_allows():
     members = build((2, 24, 64, 64), (16, 24, 3, 3), {"stride": 2})[0]
-    contraction = TEMPLATE.claim(members, CUDA.device).details["config"].contraction
+    contraction = TEMPLATE.claim(members, CUDA.device).details.config.contraction
     count = 0
     for config in wgmma_configs(contraction, CUDA.device):
         maps = [o.maps[0] for o in config.operands]
@@ -181,13 +181,13 @@ def test_a_tile_of_few_pixels_is_square():
     """Windows of its pixels overlap the most."""
     members = build((1, 8, 32, 32), (16, 8, 3, 3), {})[0]
     claim = of_tile(TEMPLATE.claim(members, CUDA.device), block_m=64)
-    assert claim.details["config"].tile.window.rectangle == (8, 8)
+    assert claim.details.config.tile.window.rectangle == (8, 8)
 
 
 def test_design_spaces_are_plain_data():
     members = build(*CASES["batch"])[0]
     claim = of_tile(TEMPLATE.claim(members, CUDA.device), **SMALL)
-    found = KERNELS.plain(claim.details["config"].tile)
+    found = KERNELS.plain(claim.details.config.tile)
     assert found["kernel"] == "wgmma of windows"
 
 
@@ -208,7 +208,7 @@ def test_claimed_registers():
     claim = of_tile(TEMPLATE.claim(members, CUDA.device), CUDA.device, block_m=128, block_n=64)
     (made,) = TEMPLATE.emit(claim, CUDA.tvm_target()).kernels
     code = machine_code({"main": made.func})["main"]
-    tile = claim.details["config"].tile
+    tile = claim.details.config.tile
     assert code.stack_bytes == code.spilled_bytes == 0
     assert abs(tile.registers - code.registers) <= tile.registers / 4
     assert "cp.async.bulk.tensor.4d" in code.ptx

@@ -23,7 +23,7 @@ def with_l3(size):
 
 
 def prefetches(conv, l3_bytes):
-    return claimed(conv.params(), conv.body, with_l3(l3_bytes)).details["config"].prefetches
+    return claimed(conv.params(), conv.body, with_l3(l3_bytes)).details.config.prefetches
 
 
 @pytest.mark.slow
@@ -40,10 +40,15 @@ def test_prefetches_change_no_result(conv):
     """Behind the last tile of the last task they are of addresses that nothing has."""
     claim = claimed(conv.params(), conv.body)
     flags = EVERYTHING if conv.window == (1, 1) else EVERYTHING & ~Prefetch.IMAGE
-    config = dataclasses.replace(claim.details["config"], prefetches=flags)
+    config = dataclasses.replace(claim.details.config, prefetches=flags)
     low = ConvConfig(config.lanes, 1, 4, 1, 2, 2, flags)
     for one in (config, low):
-        check(conv, claim=dataclasses.replace(claim, details={**claim.details, "config": one}))
+        check(
+            conv,
+            claim=dataclasses.replace(
+                claim, details=dataclasses.replace(claim.details, config=one)
+            ),
+        )
 
 
 def test_what_is_larger_than_a_share_of_the_cache_is_prefetched():
@@ -71,8 +76,8 @@ def test_pixels_and_operands_are_asked_for_once_a_line():
     claim = claimed(conv.params(), conv.body)
     counts = []
     for flags in (Prefetch.NONE, Prefetch.IMAGE, Prefetch.OPERANDS):
-        config = ConvConfig(claim.details["config"].lanes, 1, 4, 2, prefetches=flags)
-        details = {**claim.details, "config": config}
+        config = ConvConfig(claim.details.config.lanes, 1, 4, 2, prefetches=flags)
+        details = dataclasses.replace(claim.details, config=config)
         made = CpuConvolution().emit(dataclasses.replace(claim, details=details), CPU.tvm_target())
         func = made.kernels[0].func.with_attr("global_symbol", "main")
         built = tvm.tirx.build(

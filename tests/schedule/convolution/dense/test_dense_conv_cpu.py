@@ -70,14 +70,14 @@ CASES = {
 def test_against_float64(case):
     claim = check(CASES[case])
     assert claim.launches == 1
-    assert isinstance(claim.details["config"], ConvConfig)
+    assert isinstance(claim.details.config, ConvConfig)
 
 
 def test_blocks_of_a_narrower_vector():
     """AVX2, whose tiles are lower and whose blocks are half as long."""
     spec = parse("cpu:haswell")
     claim = check(Conv(20, 28, (9, 13), block_in=8, block_out=8, residual=True), spec)
-    assert claim.details["config"].lanes == 8
+    assert claim.details.config.lanes == 8
 
 
 sizes = st.integers(1, 15)
@@ -144,10 +144,10 @@ def test_every_tile_of_groups_is_right(window):
     padding = (window // 2,) * 4
     conv = Conv(66, 50, (5, 7), (window, window), padding=padding, groups=2)
     claim = claimed(conv.params(), conv.body)
-    lanes = claim.details["config"].lanes
+    lanes = claim.details.config.lanes
     for vectors, chunk in ((1, 3), (2, 1), (3, 1), (4, 1)):
         config = ConvConfig(lanes, 1, 7, vectors, 2, chunk)
-        details = {**claim.details, "config": config}
+        details = dataclasses.replace(claim.details, config=config)
         check(conv, claim=dataclasses.replace(claim, details=details))
 
 
@@ -320,7 +320,7 @@ def test_a_concatenation_of_whole_blocks_is_stored_in_vectors():
     emission = CpuConvolution().emit(claim, spec.tvm_target())
     func = emission.kernels[0].func
     result = func.params[-1]
-    config = claim.details["config"]
+    config = claim.details.config
     loops, accumulators = [], []
     tvm_ffi.structural_walk(func.body, (tirx.For, loops.append))
     stores = [f for f in loops if isinstance(f.body, tirx.BufferStore)]
@@ -401,7 +401,7 @@ def test_conv_tiles_stay_in_registers(name, window, channels, block):
 def test_a_weight_beyond_the_level_1_cache_streams_no_faster_than_it_is_used(channels):
     """4 x 4 vectors take 8 cycles for 256 bytes of the weight, 2 x 14 take 14 for half of them."""
     conv = Conv(channels, 512, (7, 7))
-    config = claimed(conv.params(), conv.body, parse("cpu:znver4")).details["config"]
+    config = claimed(conv.params(), conv.body, parse("cpu:znver4")).details.config
     pixels = config.height * config.width
     products = pixels * config.vectors / PER_CYCLE
     is_far = config.vectors * config.lanes * 4 * channels * 9 > L1_BYTES

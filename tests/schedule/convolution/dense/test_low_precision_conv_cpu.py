@@ -42,9 +42,9 @@ CASES = {
 def test_bytes_are_exact(case):
     """Whatever the CPU; words of four channels where it multiplies them."""
     claim = check(dataclasses.replace(CASES[case], dtype="uint8"))
-    assert isinstance(claim.details["config"], ConvConfig)
+    assert isinstance(claim.details.config, ConvConfig)
     if parse("cpu").device.vnni_bits is not None:
-        assert claim.details["problem"].words.dot.group == 4
+        assert claim.details.problem.words.dot.group == 4
 
 
 @pytest.mark.parametrize("case", ["odd channels, batch", "dilated", "plain image of few channels"])
@@ -56,27 +56,27 @@ def test_padding_with_a_zero_point(case):
 def test_pairs_of_int16(case):
     """Differences of bytes; pmaddwd multiplies pairs of them."""
     spec = parse("cpu")
-    words = check(dataclasses.replace(CASES[case], dtype="int16")).details["problem"].words
+    words = check(dataclasses.replace(CASES[case], dtype="int16")).details.problem.words
     assert words is not None or not {"avx2", "avx512bw"} & set(spec.device.features)
 
 
 @pytest.mark.parametrize("case", list(CASES)[::2])
 def test_bfloat16(case):
     claim = check(dataclasses.replace(CASES[case], dtype="bfloat16"))
-    has_words = claim.details["problem"].words is not None
+    has_words = claim.details.problem.words is not None
     assert has_words == (parse("cpu").device.dpbf16_bits is not None)
 
 
 @pytest.mark.parametrize("case", list(CASES)[1::3])
 def test_float16(case):
     claim = check(dataclasses.replace(CASES[case], dtype="float16"))
-    assert isinstance(claim.details["config"], ConvConfig)
+    assert isinstance(claim.details.config, ConvConfig)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16"])
 def test_depthwise(dtype):
     claim = check(Conv(36, 36, (9, 7), groups=36, dtype=dtype))
-    assert isinstance(claim.details["config"], DepthwiseConfig)
+    assert isinstance(claim.details.config, DepthwiseConfig)
 
 
 def test_a_depthwise_kernel_leaves_zeros_out_only():
@@ -90,7 +90,7 @@ def test_a_depthwise_kernel_leaves_zeros_out_only():
 def test_groups_whose_channels_are_no_words(channels):
     """Pairs of int16 where there are pairs; one by one otherwise."""
     conv = Conv(4 * channels, 64, (7, 6), groups=4, dtype="uint8")
-    words = check(conv).details["problem"].words
+    words = check(conv).details.problem.words
     if parse("cpu").device.vnni_bits is not None:
         assert (words.dot.group if words else 1) == 2 - channels % 2
 
@@ -101,7 +101,7 @@ def test_without_the_instructions():
     spec = parse("cpu:haswell")
     for dtype, group in (("uint8", 2), ("float16", 1), ("bfloat16", 1)):
         conv = Conv(19, 28, (9, 5), block_in=8, block_out=8, dtype=dtype)
-        words = check(conv, spec).details["problem"].words
+        words = check(conv, spec).details.problem.words
         assert (words.dot.group if words else 1) == group
 
 
@@ -152,7 +152,7 @@ def test_instructions(name, dtype, window):
     claim = claimed(conv.params(), conv.body, spec)
     (made,) = CpuConvolution().emit(claim, spec.tvm_target()).kernels
     inner, count = inner_block(made.func, spec, INSTRUCTIONS[name, dtype])
-    config = claim.details["config"]
+    config = claim.details.config
     assert count >= 8
     assert not re.search(r"\tcall|vpinsr|vpunpck", inner)
     spills = len(re.findall(r"\tvmov\w+\s+%[xyz]mm\w+, .*\)", inner))

@@ -79,14 +79,14 @@ def test_pooled_sums_against_float64(case):
 def test_pooled_tiles_of_all_shapes():
     conv = Conv(16, 40, (8, 12))
     claim = claimed(conv.params(), body(conv, "max", (2, 2)))
-    lanes = claim.details["config"].lanes
+    lanes = claim.details.config.lanes
     for height, width, vectors, band, chunk in (
         (2, 4, 3, 1, 1),
         (4, 12, 1, 2, 2),
         (2, 10, 1, 3, 1),
     ):
         config = ConvConfig(lanes, height, width, vectors, band, chunk)
-        details = {**claim.details, "config": config}
+        details = dataclasses.replace(claim.details, config=config)
         check(conv, "max", (2, 2), dataclasses.replace(claim, details=details))
 
 

@@ -36,7 +36,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_depthwise_against_float64(case):
     claim = check(CASES[case])
-    assert isinstance(claim.details["config"], DepthwiseConfig)
+    assert isinstance(claim.details.config, DepthwiseConfig)
 
 
 @st.composite

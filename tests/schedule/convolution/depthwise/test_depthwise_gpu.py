@@ -134,7 +134,7 @@ def test_every_configuration_is_right(case):
 def test_images_of_any_size(case):
     members, arrays, expected = group_of(case, is_any=True)
     claim = TEMPLATE.claim(members, CUDA.device)
-    assert claim.details["config"].pixels > 1
+    assert claim.details.config.pixels > 1
     np.testing.assert_allclose(run(claim, arrays), expected, atol=3e-3)
 
 

@@ -139,13 +139,13 @@ LARGE = Conv(64, 64, (28, 28))
 
 def test_off_by_default():
     claim = claimed(LARGE.params(), LARGE.body, DEFAULT)
-    assert isinstance(claim.details["config"], ConvConfig)
+    assert isinstance(claim.details.config, ConvConfig)
     decision = CpuConvolution().remark(claim, DEFAULT.device)
     assert (decision.verdict, decision.code) == ("refused", "needs_flag")
     assert "times as fast" in decision.sentence
     assert "--allow approximate" in decision.sentence
     made = CpuConvolution().emit(claim, DEFAULT.tvm_target()).kernels[0].func
-    problem, program = claim.details["problem"], claim.group.program
+    problem, program = claim.details.problem, claim.group.program
     direct, _ = dense_cpu(program, problem, default(problem, DEFAULT.device))
     tvm.ir.assert_structural_equal(made, direct)
 
@@ -153,7 +153,7 @@ def test_off_by_default():
 def test_used_where_it_is_allowed():
     claim = claimed(LARGE.params(), LARGE.body, PERMITTED)
     plain = claimed(LARGE.params(), LARGE.body, DEFAULT)
-    assert isinstance(claim.details["config"], WinogradConfig)
+    assert isinstance(claim.details.config, WinogradConfig)
     assert CpuConvolution().remark(claim, PERMITTED.device).verdict == "accepted"
     assert claim.flops < plain.flops
     assert claim.bytes == plain.bytes
@@ -174,7 +174,7 @@ def test_used_where_it_is_allowed():
 )
 def test_refused_with_a_reason(conv, code):
     claim = claimed(conv.params(), conv.body, PERMITTED)
-    assert isinstance(claim.details["config"], ConvConfig)
+    assert isinstance(claim.details.config, ConvConfig)
     assert CpuConvolution().remark(claim, PERMITTED.device).code == code
 
 
@@ -185,9 +185,9 @@ def test_design_space():
     configs = list(template.configs(claim, device))
     assert len({tuple(c.items()) for c in configs}) == len(configs) > 10
     own = template.configure(claim, configs[0], device)
-    assert own.details["config"] == claim.details["config"]
+    assert own.details.config == claim.details.config
     for config in np.random.default_rng().choice(configs, 2, replace=False):
-        chosen = template.configure(claim, config, device).details["config"]
+        chosen = template.configure(claim, config, device).details.config
         check(LARGE, **{f.name: getattr(chosen, f.name) for f in dataclasses.fields(chosen)[1:]})
 
 

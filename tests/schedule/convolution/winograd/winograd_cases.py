@@ -19,9 +19,9 @@ PERMITTED = DEFAULT.permitting([APPROXIMATE])
 
 def as_winograd(claim, m, tiles=None, height=4, vectors=2, chunk=1):
     """Give a claim of a convolution the configuration of a Winograd kernel."""
-    lanes = claim.details["config"].lanes
+    lanes = claim.details.config.lanes
     config = WinogradConfig(lanes, m, tiles or 5, height, vectors, chunk)
-    return dataclasses.replace(claim, details={**claim.details, "config": config})
+    return dataclasses.replace(claim, details=dataclasses.replace(claim.details, config=config))
 
 
 def magnitude(m, x, w, padding):

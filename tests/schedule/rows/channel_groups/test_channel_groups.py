@@ -57,7 +57,7 @@ def test_whole_pixels_give_the_norm(shape, groups, dtype, offset):
     """A mean of 20 standard deviations costs nothing: columns are summed about their first."""
     claim = channels_last(shape, groups, dtype)
     assert isinstance(claim, Claim), claim
-    assert isinstance(claim.details["config"], ChannelGroupsConfig)
+    assert isinstance(claim.details.config, ChannelGroupsConfig)
     assert claim.launches == len(claim.template.emit(claim, CUDA.tvm_target()).kernels) == 2
     inputs = drawn(shape, dtype, offset)
     check(normalized(claim, inputs, dtype), inputs, dtype, groups)
@@ -77,14 +77,14 @@ def test_any_configuration_gives_the_norm():
     shape, groups = (1, 24, 23, 12), 6
     claim = channels_last(shape, groups)
     space = list(SplitRows().configs(claim, CUDA.device))
-    assert space[0] == claim.details["config"].plain
+    assert space[0] == claim.details.config.plain
     assert len({tuple(one.items()) for one in space}) == len(space) > 2
     inputs = drawn(shape, "float16", 0)
     by_work = sorted(space, key=lambda one: tuple(one.values()))
     for config in (by_work[0], by_work[-1]):
         chosen = SplitRows().configure(claim, config, CUDA.device)
         assert isinstance(chosen, Claim), chosen
-        assert chosen.details["config"].plain == config
+        assert chosen.details.config.plain == config
         check(normalized(chosen, inputs, "float16"), inputs, "float16", groups)
     refusal = SplitRows().configure(claim, {**space[0], "parts": 7}, CUDA.device)
     assert isinstance(refusal, Refusal)

@@ -55,14 +55,14 @@ def test_any_configuration_gives_the_norm():
     for config in (by_work[0], by_work[-1], drawn_one):
         chosen = SplitRows().configure(claim, config, CUDA.device)
         assert isinstance(chosen, Claim), chosen
-        assert chosen.details["config"].plain == config
+        assert chosen.details.config.plain == config
         check(run(chosen, inputs, inputs[0].shape, "float16"), inputs, "float16", GROUPS)
 
 
 def test_the_default_is_the_first_of_its_space():
     claim = SplitRows().claim(group(parameters(SHAPE), NORM, CUDA), CUDA.device)
     first = next(iter(SplitRows().configs(claim, CUDA.device)))
-    assert first == claim.details["config"].plain
+    assert first == claim.details.config.plain
     again = SplitRows().configure(claim, first, CUDA.device)
     assert (again.bytes, again.parallelism) == (claim.bytes, claim.parallelism)
     refusal = SplitRows().configure(claim, {**first, "parts": 7}, CUDA.device)
@@ -75,7 +75,7 @@ def test_channels_last_images_stay_so(monkeypatch):
     monkeypatch.setattr(split_template, "LINE_BYTES", 32)
     *_, claim = variant_of(main_module(parameters(SHAPE), NORM), Layout(0), "cuda:sm_90a")
     assert claim.template.name == "split_rows"
-    assert isinstance(claim.details["config"], SplitRowsConfig)
+    assert isinstance(claim.details.config, SplitRowsConfig)
     x, *vectors = drawn(SHAPE, "float16", 3)
     channels_last = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
     assert [len(v.shape) for v in claim.group.inputs] == [4, 1, 1]

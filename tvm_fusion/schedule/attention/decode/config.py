@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
+from ....core.forms import other_form
 from ....core.loops import constant, index, product
+from ....core.template import Refusal
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.warp import each_thread
@@ -180,8 +182,8 @@ class FlashDecodeConfig:
         return each_thread([("threadIdx.y", self.groups), ("threadIdx.x", self.lanes)], body)
 
 
-def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig | None:
-    """Choose a configuration; ``None`` for many rows, few keys, or keys that are not vectors.
+def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig | Refusal:
+    """Choose a configuration; refused are many rows, few keys, or keys that are not vectors.
 
     Parameters
     ----------
@@ -191,21 +193,25 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
         A GPU.
     """
     group, count = QueryGroup.of(pattern), constant(pattern.key.extent)
-    if group is None or (count or MIN_KEYS) < MIN_KEYS:
-        return None
+    if group is None:
+        return other_form("The number of rows that read the same keys is symbolic.")
+    if count is not None and 0 < count < MIN_KEYS:
+        return other_form(f"There are {count} keys; a second launch pays from {MIN_KEYS} on.")
+    many = f"{group.size} rows read the same keys, more than {MAX_ROWS}"
     if group.size > MAX_ROWS and not _leaves_idle(group, count, device):
-        return None
+        return other_form(f"{many}, and tiles of them leave few multiprocessors idle.")
     keys = contiguous_loads(pattern, pattern.k, pattern.depth)
     values = contiguous_loads(pattern, pattern.v, pattern.column)
     if not keys or not values:
-        return None
+        which = "values" if keys else "keys"
+        return other_form(f"Elements of {which} are not contiguous in memory as they are.")
     operands = [(x, pattern.k, pattern.depth) for x in keys]
     operands += [(x, pattern.v, pattern.column) for x in values]
     if not all(has_uniform_conditions(*operand) for operand in operands):
-        return None
+        return other_form("A condition differs between the elements of a vector.")
     width = vector_width([(x, axis) for x, _, axis in operands])
     if width is None:
-        return None
+        return other_form("Keys and values are not aligned to vectors.")
     vectors = [int(a.extent) // width for a in (pattern.depth, pattern.column)]
     lanes = MAX_LANES_PER_KEY
     while any(v % lanes for v in vectors):
@@ -218,8 +224,13 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     if uses_mma:
         lanes, in_flight, block_m = device.warp_size or 32, MMA_KEYS, min(group.size, MMA_ROWS)
         min_blocks = 1
-    if block_m == 0 or groups == 0 or (group.size > MAX_ROWS and not uses_mma):
-        return None
+    if block_m == 0:
+        sentence = f"A row takes {registers} registers of a thread, at most {MAX_ROW_REGISTERS}."
+        return other_form(sentence)
+    if groups == 0:
+        return other_form(f"A key takes {lanes} threads, a block has {limit} at most.")
+    if group.size > MAX_ROWS and not uses_mma:
+        return other_form(f"{many}, and tensor cores do not multiply them.")
     block_m = -(-group.size // -(-group.size // block_m))
     blocks = at(product(group.extents)) * -(-group.size // block_m)
     splits = _splits(blocks, (device.sm_count or 1) * min_blocks)

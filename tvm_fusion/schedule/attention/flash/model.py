@@ -61,9 +61,14 @@ RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
 def flash_mma_config(problem: FlashProblem, device: Device) -> FlashMmaConfig | None:
     """Choose the configuration that is estimated to be the fastest; ``None`` where none fits."""
-    found = (c for c in _all(problem, device) if WGMMA_BY_DEFAULT or not c.uses_wgmma)
-    found = (c for c in found if not isinstance(c, FlashTmaConfig) or _is_measured(c, problem))
+    found = candidates(problem, device)
     return min(found, key=lambda c: cycles(c, problem, device), default=None)
+
+
+def candidates(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
+    """Enumerate the configurations among which the default is chosen."""
+    found = (c for c in _all(problem, device) if WGMMA_BY_DEFAULT or not c.uses_wgmma)
+    return (c for c in found if not isinstance(c, FlashTmaConfig) or _is_measured(c, problem))
 
 
 def configs(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:

@@ -7,6 +7,7 @@ models of one kernel and of two say that it pays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from tvm.target import Target
 
@@ -30,6 +31,22 @@ from .space import back_to_back_clocks, back_to_back_configs, two_kernels_clocks
 # 0.40 to 0.70.
 MOST_OF_TWO = 0.85
 KERNELS = Kernels({BackToBackConfig: ("back to back", ("consumers", "chunk", "stages"))})
+
+
+@dataclass(frozen=True, eq=False)
+class BackToBackDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    config : BackToBackConfig
+        Consumers, chunks and stages.
+    pair : BackToBack
+        Both products.
+    """
+
+    config: BackToBackConfig
+    pair: BackToBack
 
 
 class BackToBackGemm(Template):
@@ -59,7 +76,7 @@ class BackToBackGemm(Template):
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
-        func = back_to_back_gpu(claim.group.program, claim.details["config"])
+        func = back_to_back_gpu(claim.group.program, claim.details_as(BackToBackDetails).config)
         return Emission.one(func, claim.group)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
@@ -71,7 +88,7 @@ class BackToBackGemm(Template):
         chosen = KERNELS.find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)
-        return self._claimed(claim.group, claim.details["pair"], chosen)
+        return self._claimed(claim.group, claim.details_as(BackToBackDetails).pair, chosen)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name two products with what lies between them.
@@ -90,7 +107,7 @@ class BackToBackGemm(Template):
             yield operators
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[BackToBackConfig]:
-        found = back_to_back_configs(claim.details["pair"], device)
+        found = back_to_back_configs(claim.details_as(BackToBackDetails).pair, device)
         return iter(()) if isinstance(found, Refusal) else found
 
     def _claimed(self, group: Group, pair: BackToBack, config: BackToBackConfig) -> Claim:
@@ -104,7 +121,7 @@ class BackToBackGemm(Template):
             parallelism=config.blocks,
             shared_bytes=config.shared_bytes,
             registers=config.registers,
-            details={"config": config, "pair": pair},
+            details=BackToBackDetails(config, pair),
         )
 
 

@@ -20,7 +20,9 @@ from tvm import DataType, ir, tirx
 
 from ...._tvm.buffer import declare
 from ....core.expressions import load, loads
+from ....core.forms import other_form
 from ....core.loops import Body, constant, coordinates, index, local, product, sequence, vectorized
+from ....core.template import Refusal
 from ....program.stage import Axis
 from ...gpu.launch import block_by_address
 from ...gpu.shifted_loads import ELEMENTS, load_words, shift_words
@@ -32,7 +34,9 @@ from ..tile.config import is_plain, narrow_operand
 from .operand_copies import OperandCopies, copy_kernel
 
 
-def aligned_rows(contraction: SumOfProducts, constants: Collection[ir.Var]) -> OperandCopies | None:
+def aligned_rows(
+    contraction: SumOfProducts, constants: Collection[ir.Var]
+) -> OperandCopies | Refusal:
     """Pad the rows of operands that are not aligned.
 
     Parameters
@@ -44,23 +48,28 @@ def aligned_rows(contraction: SumOfProducts, constants: Collection[ir.Var]) -> O
 
     Returns
     -------
-    OperandCopies or None
-        ``None`` where all rows are aligned, extents are symbolic, or something but the product
+    OperandCopies or Refusal
+        Refused where all rows are aligned, extents are symbolic, or something but the product
         reads an operand.
     """
     if contraction.column_split is not None:
-        return None
+        return other_form("Its epilogue reads several columns of the result.")
     sides = contraction.left, contraction.right
     cores = [narrow_operand(x) for x in sides]
     if not all(map(is_plain, cores)):
-        return None
+        return other_form("An operand is computed, not copied, on its way to shared memory.")
     sources = [core.source for core in cores]
     read = {x.source for r in contraction.results for x in loads(r.value)}
-    if sources[0].same_as(sources[1]) or read & set(sources):
-        return None
+    if sources[0].same_as(sources[1]):
+        return other_form("Both operands are the same tensor.")
+    if read & set(sources):
+        return other_form("The epilogue reads an operand, too.")
     padded = {s: found for s in sources if (found := _padded(s)) is not None}
-    if not padded or any(constant(d) is None for s in sources for d in s.ty.shape):
-        return None
+    if not padded:
+        sentence = f"No operand of a half type has rows to be padded to {ALIGNMENT} bytes."
+        return other_form(sentence)
+    if any(constant(d) is None for s in sources for d in s.ty.shape):
+        return other_form("An extent of an operand is symbolic.")
 
     def read_padded(node: ir.TensorLoad) -> ir.Expr:
         to = padded.get(node.source)

@@ -16,7 +16,9 @@ from tvm import ir, tirx
 
 from ...._tvm.buffer import declare
 from ....core.expressions import load, loads, variables
+from ....core.forms import other_form
 from ....core.loops import constant, index
+from ....core.template import Emission, Refusal
 from ....ecg.graph import Graph, Operator
 from ....ecg.mapping import MappingType
 from ....program.images import convolved_rank
@@ -60,6 +62,10 @@ class ImplicitGemm:
         inputs = tuple(self.packed if x.same_as(self.source) else x for x in program.inputs)
         return replace(program, inputs=inputs)
 
+    def emission(self, program: Program, made: Emission) -> Emission:
+        """Pack the weight in front of a kernel; parameters as of OperandCopies.emission."""
+        return replace(made, packing=self.packing(program))
+
     def packing(self, program: Program) -> dict[int, tirx.PrimFunc]:
         """Make the function that packs, by the weight's position among the inputs of a program."""
         position = next(n for n, x in enumerate(program.inputs) if x.same_as(self.source))
@@ -67,7 +73,9 @@ class ImplicitGemm:
         return {position: packs}
 
 
-def implicit_gemm(contraction: SumOfProducts, constants: Collection[ir.Var]) -> ImplicitGemm | None:
+def implicit_gemm(
+    contraction: SumOfProducts, constants: Collection[ir.Var]
+) -> ImplicitGemm | Refusal:
     """View a convolution as an implicit GEMM.
 
     Parameters
@@ -75,37 +83,41 @@ def implicit_gemm(contraction: SumOfProducts, constants: Collection[ir.Var]) -> 
     contraction : SumOfProducts
         Any product.
     constants : collection of Var
-        Inputs that are known at compile time.
+        Inputs that may be packed: those that are known at compile time, or all.
 
     Returns
     -------
-    ImplicitGemm or None
-        ``None`` without a window, without a constant weight, or where channels are not contiguous.
+    ImplicitGemm or Refusal
+        Refused without a window, without a weight, or where channels are not contiguous.
     """
     stage = contraction.stage
     reduce = [a for a in stage.reduce if constant(a.extent) != 1]
-    if len(reduce) < 2 or any(constant(a.extent) is None for a in reduce):
-        return None
-    if contraction.column_split is not None or not isinstance(contraction.term(), tirx.Mul):
-        return None
+    if len(reduce) < 2:
+        return other_form("Its sum has a single axis: there is no window.")
+    if any(constant(a.extent) is None for a in reduce):
+        return other_form("An extent of its sum is symbolic.")
+    if contraction.column_split is not None:
+        return other_form("Its epilogue reads several columns of the result.")
+    if not isinstance(contraction.term(), tirx.Mul):
+        return other_form("Its terms are not plain products.")
     weight, image = contraction.right, contraction.left
     if not is_weight(weight, constants):
         weight, image = image, weight
     if not is_weight(weight, constants):
-        return None
+        return other_form("Neither operand is a weight: a single tensor, read without conditions.")
     core = narrow_operand(weight)
     (source,) = {x.source for x in loads(core)}
     others = [image, *(r.value for r in contraction.results)]
     if any(x.source.same_as(source) for e in others for x in loads(e)):
-        return None
+        return other_form("Something other than the product reads the weight, too.")
     channels = _channels(image, reduce, variables(core))
     if channels is None:
-        return None
+        return other_form("Channels are not contiguous in the image.")
     order = [*(a for a in stage.reduce if a is not channels), channels]
     used = variables(core)
     axes = tuple(a for a in (*stage.axes, *order) if a.var in used)
     if any(constant(a.extent) is None for a in axes):
-        return None
+        return other_form("An extent of the weight is symbolic.")
     shape = [index(a.extent) for a in axes]
     packed = declare(shape, str(core.ty.dtype), f"{source.name}_packed")
     value: ir.Expr = load(packed, [a.var for a in axes])

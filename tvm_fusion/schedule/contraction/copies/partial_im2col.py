@@ -26,6 +26,7 @@ from tvm import DataType, ir, tirx
 
 from ...._tvm.buffer import declare, scratch
 from ....core.expressions import load, loads
+from ....core.forms import other_form
 from ....core.loops import (
     block,
     constant,
@@ -39,6 +40,7 @@ from ....core.loops import (
     vectorized,
     when,
 )
+from ....core.template import Refusal
 from ....core.untouched import SCHEDULED
 from ....program.stage import Axis
 from ...gpu.tma import ALIGNMENT, ROW_BYTES
@@ -57,7 +59,7 @@ MOST_TERMS = 96  # of a column: those of more channels have vectors without a co
 
 def partial_im2col(
     contraction: SumOfProducts, constants: Collection[ir.Var]
-) -> OperandCopies | None:
+) -> OperandCopies | Refusal:
     """View a convolution as a GEMM over a copy of its image.
 
     Parameters
@@ -69,14 +71,19 @@ def partial_im2col(
 
     Returns
     -------
-    OperandCopies or None
-        ``None`` for what is no convolution of a plain image of a half type by a constant weight,
+    OperandCopies or Refusal
+        Refused is what is no convolution of a plain image of a half type by a constant weight,
         for groups, many channels, symbolic extents, and windows of one column or with holes along
         a row.
     """
     view = gemm_view(contraction, allows_conditions=True)
-    if view is None or view.batch or contraction.column_split is not None:
-        return None
+    if view is None:
+        return other_form("It is not read as a GEMM.")
+    if view.batch:
+        return other_form("It is a batch of products, as of groups.")
+    if contraction.column_split is not None:
+        return other_form("Its epilogue reads several columns of the result.")
+    found = other_form("Neither operand is a plain constant.")
     for operand, pixels, weight, own in (
         (view.a, view.m_axes, view.b, view.n_axes),
         (view.b, view.n_axes, view.a, view.m_axes),
@@ -85,16 +92,28 @@ def partial_im2col(
         if not is_weight(weight, constants) or not is_plain(kernel):
             continue
         image, guard = unguarded(narrow_operand(operand))
-        if not is_plain(image) or not is_of_bounds(guard, image):
+        if not is_plain(image):
+            found = other_form("The image is computed on its way to shared memory.")
+            continue
+        if not is_of_bounds(guard, image):
+            found = other_form("The image is read under conditions other than its bounds.")
             continue
         window = _window(image, pixels, view.k_axes)
-        read = {x.source for r in contraction.results for x in loads(r.value)}
-        if window is None or {image.source, kernel.source} & read:
+        if isinstance(window, Refusal):
+            found = window
             continue
-        if any(constant(a.extent) is None for a in own) or image.source.same_as(kernel.source):
+        read = {x.source for r in contraction.results for x in loads(r.value)}
+        if {image.source, kernel.source} & read:
+            found = other_form("The epilogue reads an operand, too.")
+            continue
+        if any(constant(a.extent) is None for a in own):
+            found = other_form("An extent of the weight is symbolic.")
+            continue
+        if image.source.same_as(kernel.source):
+            found = other_form("Both operands are the same tensor.")
             continue
         return _copies(contraction, _Convolution(image, kernel, own, view.k_axes, window))
-    return None
+    return found
 
 
 @dataclass(frozen=True)
@@ -126,27 +145,31 @@ class _Convolution:
     window: _Window
 
 
-def _window(image: ir.TensorLoad, pixels: Sequence[Axis], taps: Sequence[Axis]) -> _Window | None:
-    """Read the indices of an image; ``None`` where runs of its rows are no terms."""
+def _window(
+    image: ir.TensorLoad, pixels: Sequence[Axis], taps: Sequence[Axis]
+) -> _Window | Refusal:
+    """Read the indices of an image, where the terms of a pixel are runs of the copied rows."""
     extents = [constant(a.extent) for a in (*pixels, *taps)]
     if None in (*extents, *(constant(d) for d in image.source.ty.shape)):
-        return None
+        return other_form("An extent of the image or of the window is symbolic.")
     if str(image.ty.dtype) not in HALF_TYPES:
-        return None
+        return other_form(f"The image is of {image.ty.dtype}, not a half type.")
     found = [image_dim(i, pixels, taps) for i in image.indices]
     dims = [d for d in found if d is not None]
     rows = sorted(d.row for d in dims if d.row is not None)
     if len(dims) != len(found) or rows != list(range(len(pixels))):
-        return None
+        return other_form("An index of the image is not a pixel plus a tap.")
     row = next(n for n, d in enumerate(dims) if d.row == len(pixels) - 1)
     moving = [n for n, step in enumerate(dims[row].taps) if step]
-    if len(moving) != 1 or dims[row].taps[moving[0]] != 1:
-        return None
+    if len(moving) != 1:
+        return other_form(f"{len(moving)} axes of the window move along a row, not one.")
+    if dims[row].taps[moving[0]] != 1:
+        return other_form("The window has holes along a row.")
     if any(d.taps[moving[0]] for n, d in enumerate(dims) if n != row):
-        return None
+        return other_form("The window moves along a row and across rows at once.")
     terms = math.prod(int(a.extent) for n, a in enumerate(taps) if n != moving[0])
     if terms > MOST_TERMS:
-        return None
+        return other_form(f"A column of the window has {terms} terms, more than {MOST_TERMS}.")
     return _Window(tuple(dims), tuple(pixels), row, moving[0])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from tvm import ir, tirx
 from tvm.target import Target
@@ -26,10 +27,26 @@ from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from ...index.estimate import flops, points, traffic
 from ..problem.grouped_products import GroupedProducts, concat_proposals, products_of
 from ..problem.template import constants_of
-from .config import default
+from .config import CpuGemmConfig, default
 from .kernel import gemm_tasks, operand_b
 from .packed_weights import PackedB
 from .template import SMALL, TILE, scattered
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedGemmDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    gemms : tuple of CpuGemmConfig
+        The products.
+    maps : ElementwiseCpuConfig
+        What else the kernel computes; it may have no stages.
+    """
+
+    gemms: tuple[CpuGemmConfig, ...]
+    maps: ElementwiseCpuConfig
 
 
 class GroupedGemm(Template):
@@ -63,13 +80,17 @@ class GroupedGemm(Template):
             flops=flops(found.everything)
             + sum(scattered(x, x.stage.axes[-1:]) for x in found.contractions),
             parallelism=sum(math.ceil(points(x.stage) / TILE) for x in found.contractions),
-            details={"gemms": whole, "maps": maps},
+            details=GroupedGemmDetails(tuple(whole), maps),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel: one loop over the tasks of all products, and of maps beside them."""
-        group, program, maps = claim.group, claim.group.program, claim.details["maps"]
-        made = [gemm_tasks(gemm, target) for gemm in claim.details["gemms"]]
+        group, program, details = (
+            claim.group,
+            claim.group.program,
+            claim.details_as(GroupedGemmDetails),
+        )
+        maps, made = details.maps, [gemm_tasks(gemm, target) for gemm in details.gemms]
         packed = {b.source: b for _, b in made if isinstance(b, PackedB)}
         loops: list[tirx.Stmt] = [one for one, _ in made]
         if maps.stages:

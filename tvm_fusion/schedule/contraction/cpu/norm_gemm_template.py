@@ -27,7 +27,7 @@ from .config import CpuGemmConfig, configs, default
 from .kernel import gemm_cpu
 from .packed_weights import packable
 from .template import scattered
-from .tuning import blockings, with_blocking
+from .tuning import blockings, of_blocking
 from .unpacked_split import refuse_unpacked_split, unpacked_split
 
 FAR = 6  # operations that take as long as an element of B from a far cache
@@ -47,6 +47,19 @@ class NormGemmConfig:
 
     program: Program
     gemm: CpuGemmConfig
+
+
+@dataclass(frozen=True, eq=False)
+class NormGemmDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    config : NormGemmConfig
+        The GEMM and the program of its rows.
+    """
+
+    config: NormGemmConfig
 
 
 class NormGemm(Template):
@@ -83,12 +96,12 @@ class NormGemm(Template):
             bytes=traffic(group, (*before, *after)),
             flops=flops(after) + chunks * flops(before) + FAR * again + stores,
             parallelism=blocks * chunks,
-            details={"config": NormGemmConfig(read.program, config)},
+            details=NormGemmDetails(NormGemmConfig(read.program, config)),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
-        config: NormGemmConfig = claim.details["config"]
+        config = claim.details_as(NormGemmDetails).config
         func, packing = gemm_cpu(config.program, config.gemm, target)
         return replace(Emission.one(func, claim.group), packing=packing)
 
@@ -98,7 +111,11 @@ class NormGemm(Template):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Give the GEMM another blocking."""
-        return with_blocking(claim, config, _gemms(claim, device))
+        gemm = of_blocking(claim, config, _gemms(claim, device))
+        if isinstance(gemm, Refusal):
+            return gemm
+        claimed = claim.details_as(NormGemmDetails).config
+        return replace(claim, details=NormGemmDetails(replace(claimed, gemm=gemm)))
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name GEMMs with the reductions of their norm prologues."""
@@ -106,7 +123,7 @@ class NormGemm(Template):
 
 
 def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:
-    gemm: CpuGemmConfig = claim.details["config"].gemm
+    gemm = claim.details_as(NormGemmDetails).config.gemm
     prologue = gemm.prologue
     constants = constants_of(claim.group)
     if prologue is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tvm import DataType, ir
 from tvm.target import Target
@@ -37,12 +37,25 @@ from ..problem.template import (
 )
 from .config import CpuGemmConfig, configs
 from .emit import CpuContractionConfig, contraction_cpu, is_strided
-from .tuning import blockings, with_blocking
+from .tuning import blockings, of_blocking
 from .unpacked_split import refuse_unpacked_split, unpacked_split
 
 PROLOGUE = 2  # operations on an operand's element, of which a vector meets a few vectors of sums
 TILE = 256  # accumulators of one tile, roughly
 SMALL = 1 << 23  # operations: about 50 microseconds of two cores
+
+
+@dataclass(frozen=True, eq=False)
+class CpuContractionDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    config : CpuContractionConfig
+        The kernel, and what is written before it.
+    """
+
+    config: CpuContractionConfig
 
 
 class CpuContraction(Contraction):
@@ -91,17 +104,17 @@ class CpuContraction(Contraction):
             + scattered(contraction, contraction.stage.axes[-1:])
             + sum(strided_access_cost(x.stage, x.axes[-1:]) for x in config.operands),
             parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
-            details={"config": config},
+            details=CpuContractionDetails(config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
-        func, packing = contraction_cpu(claim.details["config"], target)
+        func, packing = contraction_cpu(claim.details_as(CpuContractionDetails).config, target)
         return replace(Emission.one(func, claim.group), packing=packing)
 
     def kind(self, claim: Claim) -> Hashable:
         """Let small GEMMs of any shapes be tried in one launch (:mod:`.grouped_gemm_template`)."""
-        config: CpuContractionConfig = claim.details["config"]
+        config = claim.details_as(CpuContractionDetails).config
         is_gemm = config.gemm is not None and not config.others and claim.flops <= SMALL
         if not is_gemm or has_convolution(claim.group):
             return super().kind(claim)
@@ -113,14 +126,18 @@ class CpuContraction(Contraction):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Give a claimed GEMM another blocking."""
-        return with_blocking(claim, config, _gemms(claim, device))
+        gemm = of_blocking(claim, config, _gemms(claim, device))
+        if isinstance(gemm, Refusal):
+            return gemm
+        claimed = claim.details_as(CpuContractionDetails).config
+        return replace(claim, details=CpuContractionDetails(replace(claimed, gemm=gemm)))
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:
         return not any(op.flops for op in expanded)
 
 
 def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:
-    config: CpuContractionConfig = claim.details["config"]
+    config = claim.details_as(CpuContractionDetails).config
     if config.gemm is None:
         return iter(())
     return configs(config.contraction, device, constants_of(claim.group))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from ....core.template import Claim, Config, Refusal
 from ...index.design_space import find, not_in_space, plain
@@ -15,13 +14,15 @@ def blockings(gemms: Iterable[CpuGemmConfig]) -> Iterator[Config]:
     return (plain(gemm.sizes) for gemm in gemms)
 
 
-def with_blocking(claim: Claim, config: Config, gemms: Iterable[CpuGemmConfig]) -> Claim | Refusal:
-    """Give the GEMM of a claim the blocking that a configuration describes.
+def of_blocking(
+    claim: Claim, config: Config, gemms: Iterable[CpuGemmConfig]
+) -> CpuGemmConfig | Refusal:
+    """Find the GEMM of the blocking that a configuration describes.
 
     Parameters
     ----------
     claim : Claim
-        The field ``gemm`` of its configuration is replaced.
+        Of the GEMM.
     config : Config
         Plain data, as :func:`blockings` gives it.
     gemms : iterable of CpuGemmConfig
@@ -29,7 +30,4 @@ def with_blocking(claim: Claim, config: Config, gemms: Iterable[CpuGemmConfig]) 
     """
     by_sizes = {gemm.sizes: gemm for gemm in gemms}
     sizes = find(by_sizes, config)
-    if sizes is None:
-        return not_in_space(claim, config)
-    chosen = replace(claim.details["config"], gemm=by_sizes[sizes])
-    return replace(claim, details={**claim.details, "config": chosen})
+    return not_in_space(claim, config) if sizes is None else by_sizes[sizes]

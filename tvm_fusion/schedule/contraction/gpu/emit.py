@@ -48,6 +48,8 @@ from ....program.program import Program
 from ...gpu.dlight import check_gpu, rule
 from ...gpu.launch import PREFETCHED
 from ...stage.launches import launches
+from ..copies.implicit_gemm import ImplicitGemm
+from ..copies.operand_copies import OperandCopies
 from ..mma.kernel import tile_gemm_gpu
 from ..problem.fuse_epilogue import CannotFuseEpilogue, fuse_epilogue, store_results
 from ..problem.prim_func import contraction_prim_func, materialize_computed, sum_terms
@@ -98,6 +100,25 @@ class GpuContractionConfig:
     def tile(self) -> TileGemmConfig | None:
         """The configuration, if it is one of tiles."""
         return self.gemm if isinstance(self.gemm, TileGemmConfig) else None
+
+
+@dataclass(frozen=True, eq=False)
+class GpuContractionDetails:
+    """What a claim remembers until its kernels are made.
+
+    Attributes
+    ----------
+    config : GpuContractionConfig
+        The kernel.
+    copies : OperandCopies or ImplicitGemm, optional
+        What makes the operands that the kernel reads instead of the group's own.
+    has_choices : bool
+        Whether a tuner may choose other tiles.
+    """
+
+    config: GpuContractionConfig
+    copies: OperandCopies | ImplicitGemm | None = None
+    has_choices: bool = True
 
 
 def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> tirx.PrimFunc:

@@ -1,23 +1,31 @@
-"""The choice of a tile for tensor cores of operands as they are, of groups, or of copies.
+"""Forms of a product: what its kernel reads, its configuration, and its estimated time.
 
-Models estimate clocks. Copies of operands that neither TMA nor cp.async can read pay where
-the product behind them is faster by more than they take.
+    as it is           the operands in memory
+    grouped            a batch of implicit GEMMs, some groups joined; the weight packed before
+    implicit GEMM      the weight packed before, the image as it is
+    aligned rows       copies of operands that neither TMA nor cp.async can read, for wgmma
+    partial im2col     a copy of the image with the terms of a pixel contiguous
+    packed weight      an implicit GEMM whose weight a kernel packs at run time
+
+Which of them is taken: :mod:`.forms_gpu`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tvm import ir
 
+from ....core.forms import other_form
 from ....core.template import Refusal
 from ....device import Device
 from ....ecg.work import at
 from ..copies.aligned_rows import aligned_rows
 from ..copies.grouped_convolution import grouped_gemms
 from ..copies.implicit_gemm import ImplicitGemm, implicit_gemm, with_stored_columns
-from ..copies.operand_copies import OperandCopies, copies_clocks, packing_clocks
+from ..copies.operand_copies import OperandCopies, copies_clocks, packing_bytes, packing_clocks
 from ..copies.partial_im2col import partial_im2col
 from ..mma.model import RATES
 from ..mma.unaligned_tiles import narrow_copy_clocks
@@ -45,18 +53,78 @@ SHIFTED = 3.5
 LEAST_ALIGNED_K = 128  # of a product that is worth copies of its operands
 LEAST_CHANNELS = 2  # of a convolution's output: those of a decoder's last are 3, a pixel's colours
 
-TileOfCopies = tuple[OperandCopies, TileGemmConfig]
+
+@dataclass(frozen=True, eq=False)
+class GemmForm:
+    """A form of a product.
+
+    Attributes
+    ----------
+    contraction : SumOfProducts
+        The product of what the kernel reads.
+    gemm : GemvConfig, TileGemmConfig or None
+        How it is computed; ``None`` for CUDA cores without a configuration.
+    device : Device
+        A GPU.
+    copies : OperandCopies or ImplicitGemm, optional
+        What makes the operands that the kernel reads.
+    at_run_time : bool
+        Whether a weight is packed at run time.
+    with_copies : float, optional
+        Estimated clocks of the copies and of the product behind them.
+    """
+
+    contraction: SumOfProducts
+    gemm: GemmConfig | None
+    device: Device
+    copies: OperandCopies | ImplicitGemm | None = None
+    at_run_time: bool = False
+    with_copies: float | None = None
+
+    @property
+    def tile(self) -> TileGemmConfig | None:
+        """The configuration, if it is one of tiles."""
+        return self.gemm if isinstance(self.gemm, TileGemmConfig) else None
+
+    @cached_property
+    def is_gathered(self) -> bool:
+        """Whether elements of a tile are loaded one by one."""
+        return self.tile is not None and is_gathered(self.tile)
+
+    @cached_property
+    def clocks(self) -> float | None:
+        """Estimated clocks of a multiprocessor; ``None`` where there is no model: without tiles."""
+        if self.tile is None or self.with_copies is not None:
+            return self.with_copies
+        found = clocks(self.tile, self.device) - RATES.launch
+        if self.is_gathered:
+            return RATES.launch + GATHERED * found
+        if isinstance(self.tile, WgmmaConfig):
+            return RATES.launch + found
+        found *= SHIFTED if self.tile.staged_a or self.tile.staged_b else 1
+        return RATES.launch + found + narrow_copy_clocks(self.tile, self.device)
+
+    @property
+    def launches(self) -> int:
+        """Kernels that copy or pack operands at run time."""
+        if isinstance(self.copies, OperandCopies):
+            return self.copies.launches
+        return int(self.at_run_time)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that these read and write."""
+        if isinstance(self.copies, OperandCopies):
+            return self.copies.bytes
+        if self.copies is None or not self.at_run_time:
+            return 0
+        return packing_bytes(self.copies)
 
 
 def is_gathered(tile: TileGemmConfig) -> bool:
     """Whether an operand's elements are loaded one by one, as those of NCHW images."""
     sides = ((True, tile.staged_a), (False, tile.staged_b))
     return any(staged and OperandTile(tile, is_a).is_gathered for is_a, staged in sides)
-
-
-def conv_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
-    """Choose the tile of a convolution, which may have very few channels."""
-    return GpuGemmProblem(contraction, device, least_rows=LEAST_CHANNELS).tile
 
 
 def is_dequantized(tile: TileGemmConfig) -> bool:
@@ -66,131 +134,158 @@ def is_dequantized(tile: TileGemmConfig) -> bool:
     return bool(found) and all(found)
 
 
-def tile_of_groups(
+def grouped_form(
     contraction: SumOfProducts, constants: Collection[ir.Var], device: Device
-) -> tuple[ImplicitGemm, TileGemmConfig] | None:
-    """Choose how many groups of a convolution are joined, and a tile, by what models estimate.
+) -> GemmForm | Refusal:
+    """Join groups of a convolution to the batch of implicit GEMMs that is estimated to be fastest.
 
     Parameters
     ----------
     contraction, constants, device
-        As in :func:`behind_aligned_rows`.
-
-    Returns
-    -------
-    (ImplicitGemm, TileGemmConfig) or None
-        ``None`` for what is no grouped convolution of channels-last images by a constant weight.
+        As in :func:`aligned_rows_form`.
     """
-    found: list[tuple[float, ImplicitGemm, TileGemmConfig]] = []
+    views, found = 0, list[GemmForm]()
     for one in grouped_gemms(contraction, constants):
+        views += 1
         made = replace(one, contraction=with_stored_columns(one.contraction, {one.packed}))
-        tile = conv_tile(made.contraction, device)
-        if tile is not None and not is_gathered(tile):
-            found.append((clocks(tile, device), made, tile))
-    best = min(found, key=lambda one: one[0], default=None)
-    return None if best is None else best[1:]
+        form = GemmForm(made.contraction, _conv_tile(made.contraction, device), device, made)
+        if form.tile is not None and not form.is_gathered:
+            found.append(form)
+    if not views:
+        return other_form("It is not a grouped convolution with a constant weight.")
+    if not found:
+        return other_form(f"Of {views} ways to join groups, none has a tile that loads vectors.")
+    return min(found, key=lambda form: 0.0 if form.tile is None else clocks(form.tile, device))
 
 
-def behind_aligned_rows(
+def implicit_form(
+    contraction: SumOfProducts, constants: Collection[ir.Var], device: Device
+) -> GemmForm | Refusal:
+    """Make an implicit GEMM of a convolution, its weight packed at compile time.
+
+    Parameters
+    ----------
+    contraction, constants, device
+        As in :func:`aligned_rows_form`.
+    """
+    made = implicit_gemm(contraction, constants)
+    if isinstance(made, Refusal):
+        return made
+    tile = _conv_tile(made.contraction, device)
+    if tile is None:
+        return other_form("Tensor cores have no tile for it.")
+    return GemmForm(made.contraction, tile, device, made)
+
+
+def aligned_rows_form(
     contraction: SumOfProducts,
-    tile: GemmConfig | None,
+    gemm: GemmConfig | None,
     constants: Collection[ir.Var],
     device: Device,
-) -> TileOfCopies | None:
-    """Choose wgmma behind copies of operands that are not aligned, where it is faster with them.
+) -> GemmForm | Refusal:
+    """Let wgmma read copies of operands whose rows are not aligned.
 
     Parameters
     ----------
     contraction : SumOfProducts
         The product.
-    tile : GemvConfig, TileGemmConfig or None
+    gemm : GemvConfig, TileGemmConfig or None
         The default of its operands as they are.
     constants : collection of Var
         Inputs that are known at compile time.
     device : Device
         A GPU.
-
-    Returns
-    -------
-    TileOfCopies or None
-        ``None`` where the tile is faster.
     """
-    if not isinstance(tile, TileGemmConfig) or isinstance(tile, WgmmaConfig):
-        return None
-    if tile.k < LEAST_ALIGNED_K:
-        return None
+    if not isinstance(gemm, TileGemmConfig):
+        return _no_tile()
+    if isinstance(gemm, WgmmaConfig):
+        return other_form("wgmma reads the operands as they are.")
+    if not has_wgmma(device):
+        return other_form("The device has no wgmma.")
+    if gemm.k < LEAST_ALIGNED_K:
+        return other_form(f"Its sums have {gemm.k} terms, copies pay from {LEAST_ALIGNED_K} on.")
     copies = aligned_rows(contraction, constants)
-    problem = None if copies is None else gemm_problem(copies.contraction, device)
+    if isinstance(copies, Refusal):
+        return copies
+    problem = gemm_problem(copies.contraction, device)
     large = None if problem is None else best_wgmma_tile(problem, device)
-    if copies is None or large is None:
-        return None
+    if large is None:
+        return other_form("wgmma has no tile for it, even with aligned rows.")
     copied = wgmma_clocks(large, device, BESIDE_MMA) + copies_clocks(copies, device)
-    small = clocks(tile, device) - RATES.launch
-    small *= SHIFTED if tile.staged_a or tile.staged_b else 1
-    small += narrow_copy_clocks(tile, device)
-    return (copies, large) if copied < RATES.launch + small else None
+    return GemmForm(copies.contraction, large, device, copies, with_copies=copied)
 
 
-def behind_im2col(
+def im2col_form(
+    contraction: SumOfProducts, base: GemmForm, constants: Collection[ir.Var], device: Device
+) -> GemmForm | Refusal:
+    """Read a partial im2col of an image instead of gathering it.
+
+    Parameters
+    ----------
+    contraction, constants, device
+        As in :func:`aligned_rows_form`; the product as the graph has it, no implicit GEMM.
+    base : GemmForm
+        Without copies.
+    """
+    if not base.is_gathered:
+        return _no_tile() if base.tile is None else _in_vectors()
+    copies = partial_im2col(contraction, constants)
+    if isinstance(copies, Refusal):
+        return copies
+    tile = _conv_tile(copies.contraction, device)
+    if tile is None:
+        return other_form("Tensor cores have no tile for it.")
+    copied = clocks(tile, device) + copies_clocks(copies, device)
+    return GemmForm(copies.contraction, tile, device, copies, with_copies=copied)
+
+
+def packed_weight_form(
     contraction: SumOfProducts,
-    tile: GemmConfig | None,
+    base: GemmForm,
+    inputs: Collection[ir.Var],
     constants: Collection[ir.Var],
     device: Device,
-) -> TileOfCopies | None:
-    """Choose a tile behind a partial im2col instead of one of a gathered image, where faster.
+) -> GemmForm | Refusal:
+    """Make an implicit GEMM whose weight a kernel packs first, instead of gathering it.
 
     Parameters
     ----------
-    contraction, tile, constants, device
-        As in :func:`behind_aligned_rows`; the product as the graph has it, no implicit GEMM.
-    """
-    if not isinstance(tile, TileGemmConfig) or not is_gathered(tile):
-        return None
-    copies = partial_im2col(contraction, constants)
-    if copies is None:
-        return None
-    copied = conv_tile(copies.contraction, device)
-    if copied is None:
-        return None
-    copying = clocks(copied, device) + copies_clocks(copies, device)
-    return (copies, copied) if copying < _gathered_clocks(tile, device) else None
-
-
-def behind_packed_weight(
-    contraction: SumOfProducts,
-    tile: GemmConfig | None,
-    inputs: Collection[ir.Var],
-    device: Device,
-) -> tuple[ImplicitGemm, TileGemmConfig] | None:
-    """Choose an implicit GEMM whose weight a kernel packs first, instead of gathers, where faster.
-
-    Parameters
-    ----------
-    contraction, tile, device
-        As in :func:`behind_im2col`.
+    contraction, base, constants, device
+        As in :func:`im2col_form`.
     inputs : collection of Var
         Of the program: one of them may be the weight.
     """
-    if not isinstance(tile, TileGemmConfig) or not is_gathered(tile):
-        return None
+    if not base.is_gathered:
+        return _no_tile() if base.tile is None else _in_vectors()
     made = implicit_gemm(contraction, inputs)
-    if made is None:
-        return None
+    if isinstance(made, Refusal):
+        return made
     made = replace(made, contraction=with_stored_columns(made.contraction, {made.packed}))
-    packed = conv_tile(made.contraction, device)
-    if packed is None or is_gathered(packed):
-        return None
-    packing = clocks(packed, device) + packing_clocks(made, device)
-    return (made, packed) if packing < _gathered_clocks(tile, device) else None
+    tile = _conv_tile(made.contraction, device)
+    if tile is None:
+        return other_form("Tensor cores have no tile for it.")
+    if is_gathered(tile):
+        return other_form("Even with a packed weight its tile would load elements one by one.")
+    packed = clocks(tile, device) + packing_clocks(made, device)
+    at_run_time = made.source not in constants
+    return GemmForm(made.contraction, tile, device, made, at_run_time, packed)
 
 
-def _gathered_clocks(tile: TileGemmConfig, device: Device) -> float:
-    """Estimate a tile whose elements are loaded one by one."""
-    return RATES.launch + GATHERED * (clocks(tile, device) - RATES.launch)
+def _conv_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
+    """Choose the tile of a convolution, which may have very few channels."""
+    return GpuGemmProblem(contraction, device, least_rows=LEAST_CHANNELS).tile
+
+
+def _no_tile() -> Refusal:
+    return other_form("There is no tile without copies to compare with.")
+
+
+def _in_vectors() -> Refusal:
+    return other_form("Its tile already loads vectors, not single elements.")
 
 
 # The tile of a product of ragged rows on a GPU, or why it is better without what was fused.
-def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Refusal | None:
+def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Refusal:
     """Choose the tile of a product of ragged rows.
 
     Parameters
@@ -202,15 +297,15 @@ def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | 
 
     Returns
     -------
-    TileGemmConfig, Refusal or None
-        ``None`` if its rows are not ragged, or no tensor cores multiply them. A refusal for rows
-        that are gathered or computed: TMA copies those of a tensor alone.
+    TileGemmConfig or Refusal
+        Another form is taken if its rows are not ragged, or no tensor cores multiply them; rows
+        that are gathered or computed are refused: TMA copies those of a tensor alone.
     """
     if ragged_rows(contraction) is None:
-        return None
+        return other_form("Its rows are not ragged: there are no groups with a matrix each.")
     tile = GpuGemmProblem(contraction, device).tile
     if tile is None:
-        return None
+        return other_form("Tensor cores have no tile for it.")
     if not is_plain(tile.a) and has_wgmma(device) and gemm_sizes(tile).m > FEW_ROWS:
         return Refusal(
             "prologue_recomputed",

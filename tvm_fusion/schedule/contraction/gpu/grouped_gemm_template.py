@@ -7,6 +7,7 @@ does alone. What one launch takes is estimated beside a launch of each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from tvm import ir
 from tvm.target import Target
@@ -28,7 +29,7 @@ from ..problem.sum_of_products import SumOfProducts
 from ..problem.template import constants_of
 from ..tile.problem import gemm_problem, gemm_sizes
 from ..wgmma.config import WgmmaConfig
-from .forms import behind_aligned_rows, is_gathered
+from .forms import GemmForm, aligned_rows_form, is_gathered
 from .space import GpuGemmProblem, clocks
 
 # What one launch may take of the clocks of a launch of each. The model was fitted to calls inside
@@ -38,6 +39,19 @@ from .space import GpuGemmProblem, clocks
 MOST_OF_SEPARATE = 0.75
 MOST_PRODUCTS = 8  # of a kernel: nvcc takes about a second for each
 MOST_FLOPS = 1 << 32  # of products whose concatenation is proposed
+
+
+@dataclass(frozen=True, eq=False)
+class GpuGroupedGemmDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    config : GroupedGemmConfig
+        The tiles of the products.
+    """
+
+    config: GroupedGemmConfig
 
 
 class GpuGroupedGemm(Template):
@@ -90,16 +104,14 @@ class GpuGroupedGemm(Template):
             parallelism=config.blocks,
             shared_bytes=config.shared_bytes,
             registers=config.registers,
-            details={
-                "config": config,
-                "arithmetic": ", ".join(dict.fromkeys(t.arithmetic for t in tiles if t.arithmetic)),
-                "matrix_dtype": dtypes.pop() if len(dtypes) == 1 else "",
-            },
+            arithmetic=", ".join(dict.fromkeys(t.arithmetic for t in tiles if t.arithmetic)),
+            matrix_dtype=dtypes.pop() if len(dtypes) == 1 else "",
+            details=GpuGroupedGemmDetails(config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel: blocks of one product behind those of another."""
-        config: GroupedGemmConfig = claim.details["config"]
+        config = claim.details_as(GpuGroupedGemmDetails).config
         func = grouped_gemm_gpu(claim.group.program, config)
         weights = config.weights
         numbers = [n for n, x in enumerate(func.params) if any(x.same_as(w) for w in weights)]
@@ -119,7 +131,11 @@ def _separate_clocks(
     """
     problem = GpuGemmProblem(contraction, device)
     tile = problem.tile
-    if tile is None or behind_aligned_rows(contraction, tile, constants, device) is not None:
+    if tile is None:
+        return None
+    aligned = aligned_rows_form(contraction, tile, constants, device)
+    as_it_is = GemmForm(contraction, tile, device)
+    if isinstance(aligned, GemmForm) and (aligned.clocks or 0.0) < (as_it_is.clocks or 0.0):
         return None
     estimate, sizes = clocks(tile, device), gemm_sizes(tile)
     if not isinstance(tile, WgmmaConfig):

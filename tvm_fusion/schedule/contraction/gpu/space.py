@@ -110,6 +110,17 @@ def default(problem: GpuGemmProblem) -> GemmConfig | None:
     return skinny if tile is None or (skinny is not None and is_computed) else tile
 
 
+def described(config: GemmConfig | None) -> str:
+    """Name a kernel and its tile for a reader."""
+    if config is None:
+        return "CUDA cores"
+    name, _ = KERNELS.fields[type(config)]
+    if not isinstance(config, TileGemmConfig):
+        return name
+    split = f", {config.split_k} ranks of K" if config.split_k > 1 else ""
+    return f"{name}, {config.block_m} x {config.block_n} x {config.block_k}{split}"
+
+
 def configs(problem: GpuGemmProblem, chosen: GemmConfig | None = None) -> Iterator[GemmConfig]:
     """Enumerate configurations, each once, the default first; none where there is no default.
 

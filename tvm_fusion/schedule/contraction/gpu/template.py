@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
 
 from tvm.target import Target
 
 from ....core.expressions import is_expensive
+from ....core.forms import Form
 from ....core.loops import constant
-from ....core.template import Claim, Config, Emission, Refusal
+from ....core.template import Claim, Config, Emission, RaggedExtents, Refusal
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....ecg.work import at
@@ -20,44 +19,26 @@ from ....program.program import Program
 from ....program.stage import Stage
 from ...index.design_space import not_in_space
 from ...index.estimate import flops, operations, points, traffic
+from ...index.inline import inlined
 from ...instructions.nvidia import HALF_TYPES
 from ...instructions.table import find
-from ..copies.implicit_gemm import implicit_gemm, transpose_proposals, with_stored_columns
-from ..copies.operand_copies import packing_bytes
+from ..copies.implicit_gemm import transpose_proposals
+from ..copies.operand_copies import OperandCopies
+from ..forms_gpu import choose, weighed
 from ..mma.grouped_choice import has_few_sums
 from ..mma.split_k_workspace import split_k_kernels
-from ..problem.concat_epilogue import concat_epilogue
 from ..problem.norm_prologue import norm_gemm_proposals
-from ..problem.norm_scale import NormScale, with_norm_scale
-from ..problem.row_statistics import statistics_proposals, with_statistics
-from ..problem.sum_of_products import SumOfProducts, analyse, reads_windows, reuses_operands
-from ..problem.template import (
-    RECOMPUTE_FACTOR,
-    Contraction,
-    constants_of,
-    has_convolution,
-    has_prologue,
-)
-from ..tile.concat_parts import ConcatParts
+from ..problem.row_statistics import statistics_proposals
+from ..problem.sum_of_products import SumOfProducts, reads_windows, reuses_operands
+from ..problem.template import RECOMPUTE_FACTOR, Contraction, has_convolution, has_prologue
+from ..product_gpu import Product, Reading, read_product
 from ..tile.config import TileGemmConfig, narrow_operand
-from ..tile.problem import LEAST_ROWS
 from ..tile.result_vectors import lie_across
 from ..wgmma.config import WgmmaConfig
-from ..wgmma.dual_gemm import dual_gemm, dual_gemm_proposals, dual_gemm_tile, has_two_products
-from .emit import GpuContractionConfig, contraction_gpu
-from .forms import (
-    GATHERED,
-    behind_aligned_rows,
-    behind_im2col,
-    behind_packed_weight,
-    conv_tile,
-    is_dequantized,
-    is_gathered,
-    ragged_tile,
-    refuse_parts,
-    tile_of_groups,
-)
-from .space import KERNELS, GemmConfig, GpuGemmProblem, default
+from ..wgmma.dual_gemm import dual_gemm_proposals
+from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
+from .forms import GATHERED, GemmForm, is_dequantized, refuse_parts
+from .space import KERNELS, GemmConfig
 from .tuning import configured, designs, gemm_launches, workspace_bytes
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as
@@ -77,165 +58,59 @@ class GpuContraction(Contraction):
     def _claim(
         self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
     ) -> Claim | Refusal:
-        if has_two_products(program):
-            return self._claim_dual(group, program, stages, device)
-        beside, read = None, _analysed(program, stages)
-        if isinstance(read, Refusal):
-            first, concat = read, concat_epilogue(stages)
-            read = first if concat is None else _analysed(program, concat.stages)
-            if concat is None or isinstance(read, Refusal):
-                return first
-            beside, stages = ConcatParts.of(concat.others), (*concat.stages, *concat.others)
-        contraction, norm_scale = read
-        if beside is None and norm_scale is None:
-            ragged = ragged_tile(contraction, device)
-            if isinstance(ragged, Refusal):
-                return ragged
-            if ragged is not None:
-                return self._claim_tile(group, program, contraction, stages, device, ragged)
-        constants = constants_of(group)
-        if beside is not None:  # what other parts read stays as it is
-            constants = frozenset(x for x in constants if not beside.reads(x))
-        if norm_scale is None:
-            contraction = with_stored_columns(contraction, constants)
-        has_statistics = contraction.has_statistics
-        if has_statistics and beside is not None:
-            return _no_statistics(contraction)
-        problem = GpuGemmProblem(contraction, device, norm_scale)
-        few = problem.skinny
-        if norm_scale is not None and few is None:
-            sentence = (
-                "A norm prologue is fused into GEMV and skinny GEMM only, which "
-                f"{contraction.stage.title} is not."
-            )
-            return Refusal("not_skinny", sentence)
-        gemm: GemmConfig | None = None
-        found, convolution = None, implicit_gemm(contraction, constants)
-        groups = tile_of_groups(contraction, constants, device)
-        if groups is not None:
-            convolution, gemm = groups
-        elif convolution is not None and (few is None or few.m >= LEAST_ROWS):
-            gemm = conv_tile(convolution.contraction, device)
-        if convolution is None or gemm is None:
-            gemm, convolution = default(problem), None
-            if beside is None:
-                found = behind_aligned_rows(contraction, gemm, constants, device)
-        if beside is None:
-            found = found or behind_im2col(contraction, gemm, constants, device)
-        if beside is None and found is None:
-            packed = behind_packed_weight(contraction, gemm, program.inputs, device)
-            convolution, gemm = packed or (convolution, gemm)
-        is_packed = convolution is not None and convolution.source not in constants
-        if norm_scale is not None:
-            work = flops(program.stages)  # normalized rows are computed once
-        else:
-            work = flops(stages) * _slowdown(group, contraction, gemm)
-        if has_statistics and (found is not None or not isinstance(gemm, WgmmaConfig)):
-            return _no_statistics(contraction)
-        copies = None
-        if found is not None:
-            (copies, gemm), convolution = found, None
-            program, contraction = copies.program(program), copies.contraction
-        elif convolution is not None:
-            program, contraction = convolution.program(program), convolution.contraction
-        tile = gemm if isinstance(gemm, TileGemmConfig) else None
-        if tile is not None:
-            if lie_across(tile):
-                return _across(contraction)
-            work *= GATHERED if is_gathered(tile) else 1
-        elif gemm is None:
-            if refusal := _refuse_split(contraction, device):
-                return refusal
-            work *= _untiled(contraction)
-        if beside is not None and (refusal := refuse_parts(beside, gemm, device)):
-            return refusal
-        blocks = _blocks(contraction) if gemm is None else at(gemm.blocks)
+        product = read_product(group, stages, device)
+        if isinstance(product, Refusal):
+            return product
+        choice = choose(product)
+        if isinstance(choice, Refusal):
+            return choice
+        return _refuse(product, choice.form) or self._claimed(product, choice.form)
+
+    def _claimed(self, product: Product, form: GemmForm) -> Claim:
+        """Promise the kernels of a form."""
+        group, program, gemm = product.group, product.program, form.gemm
+        program = program if form.copies is None else form.copies.program(program)
+        tile = form.tile
+        config = GpuContractionConfig(
+            program, form.contraction, product.device, gemm, product.beside
+        )
         return Claim(
             self,
             group,
-            launches=gemm_launches(gemm)
-            + (0 if copies is None else copies.launches)
-            + int(is_packed),
-            bytes=traffic(group, stages)
-            + workspace_bytes(gemm)
-            + (0 if copies is None else copies.bytes)
-            + (packing_bytes(convolution) if convolution is not None and is_packed else 0),
-            flops=work,
-            parallelism=blocks,
+            launches=gemm_launches(gemm) + form.launches,
+            bytes=traffic(group, product.stages) + workspace_bytes(gemm) + form.bytes,
+            flops=_work(product, form),
+            parallelism=_blocks(form.contraction) if gemm is None else at(gemm.blocks),
             shared_bytes=0 if gemm is None else gemm.shared_bytes,
             registers=0 if gemm is None else gemm.registers,
-            details={
-                "config": GpuContractionConfig(program, contraction, device, gemm, beside),
-                "arithmetic": "" if tile is None else tile.arithmetic,
-                "matrix_dtype": "" if tile is None else tile.narrow_dtype,
-                "convolution": convolution,
-                "copies": copies,
-            },
-        )
-
-    def _claim_dual(
-        self, group: Group, program: Program, stages: tuple[Stage, ...], device: Device
-    ) -> Claim | Refusal:
-        """Claim two GEMMs of one A, where wgmma computes both in the time of two kernels."""
-        contraction = dual_gemm(program, stages)
-        tile = None if contraction is None else dual_gemm_tile(contraction, device)
-        if contraction is None or tile is None:
-            first, second = (s.title for s in stages if not s.is_map)
-            why = "are not such" if contraction is None else "have no tile of wgmma that pays"
-            return Refusal(
-                "several_reductions",
-                f"A contraction kernel computes two products only of one A that an epilogue reads, "
-                f"by wgmma: {first} and {second} {why}.",
-            )
-        return self._claim_tile(group, program, contraction, stages, device, tile)
-
-    def _claim_tile(
-        self,
-        group: Group,
-        program: Program,
-        contraction: SumOfProducts,
-        stages: tuple[Stage, ...],
-        device: Device,
-        tile: TileGemmConfig,
-    ) -> Claim:
-        """Claim one kernel of tiles."""
-        of_rows = tile.contraction.stage  # of ragged ones, each is multiplied by one matrix
-        counted = tuple(s if s.is_map or tile.ragged is None else of_rows for s in stages)
-        details: dict[str, Any] = {
-            "config": GpuContractionConfig(program, contraction, device, tile)
-        }
-        if tile.ragged is not None:
-            details["ends"] = tile.ragged.groups.extent, tile.ragged.rows.extent
-        return Claim(
-            self,
-            group,
-            launches=1,
-            bytes=traffic(group, stages),
-            flops=flops(counted),
-            parallelism=at(tile.blocks),
-            shared_bytes=tile.shared_bytes,
-            registers=tile.registers,
-            details=details,
+            arithmetic="" if tile is None else tile.arithmetic,
+            matrix_dtype="" if tile is None else tile.narrow_dtype,
+            ragged=None if tile is None else _ragged(tile),
+            details=GpuContractionDetails(
+                config, form.copies, has_choices=product.reading is not Reading.DUAL
+            ),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
-        config, details = claim.details["config"], claim.details
+        details = claim.details_as(GpuContractionDetails)
+        config = details.config
         program = claim.group.program
         if config.tile is not None and config.tile.has_workspace:
             made = split_k_kernels(config.program, config.tile, claim.group)
         else:
             func = contraction_gpu(config, claim.group.title, target)
             made = Emission.one(func, claim.group)
-        if (copies := details.get("copies")) is not None:
-            return copies.emission(program, made)
-        if (convolution := details.get("convolution")) is not None:
-            return replace(made, packing=convolution.packing(program))
-        return made
+        return made if details.copies is None else details.copies.emission(program, made)
+
+    def forms(self, claim: Claim, device: Device) -> tuple[Form, ...]:
+        """Tell the forms of the product: see :mod:`.forms_gpu`."""
+        product = read_product(claim.group, inlined(claim.group.program), device)
+        return () if isinstance(product, Refusal) else weighed(product)
 
     def kind(self, claim: Claim) -> Hashable:
         """Let small GEMMs of any shapes be tried in one launch (grouped_gemm_template.py)."""
-        config: GpuContractionConfig = claim.details["config"]
+        config = claim.details_as(GpuContractionDetails).config
         stage = config.contraction.stage
         is_static = all(constant(a.extent) is not None for a in stage.axes)
         tile = config.tile
@@ -270,15 +145,37 @@ class GpuContraction(Contraction):
         return True
 
 
-def _analysed(
-    program: Program, stages: Sequence[Stage]
-) -> tuple[SumOfProducts, NormScale | None] | Refusal:
-    """Read one contraction, one with a norm prologue, or one with statistics of rows."""
-    reductions = sum(not stage.is_map for stage in stages)
-    contraction = (with_statistics if reductions > 1 else analyse)(program, stages)
-    if reductions == 2 and isinstance(contraction, Refusal):
-        return with_norm_scale(program, stages)
-    return contraction if isinstance(contraction, Refusal) else (contraction, None)
+def _ragged(tile: TileGemmConfig) -> RaggedExtents | None:
+    rows = tile.ragged
+    return None if rows is None else RaggedExtents(rows.groups.extent, rows.rows.extent)
+
+
+def _refuse(product: Product, form: GemmForm) -> Refusal | None:
+    """Refuse what the kernel of a form does not compute beside the product."""
+    tile, contraction, beside = form.tile, form.contraction, product.beside
+    is_copied = isinstance(form.copies, OperandCopies)
+    if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):
+        return _no_statistics(contraction)
+    if tile is not None and lie_across(tile):
+        return _across(contraction)
+    if form.gemm is None and (refusal := _refuse_split(contraction, product.device)):
+        return refusal
+    return None if beside is None else refuse_parts(beside, form.gemm, product.device)
+
+
+def _work(product: Product, form: GemmForm) -> int:
+    """Count the arithmetic, weighed by how fast the form computes it."""
+    tile, stages = form.tile, product.stages
+    if product.norm_scale is not None:
+        return flops(product.program.stages)  # normalized rows are computed once
+    if product.reading is Reading.DUAL:
+        return flops(stages)
+    if tile is not None and tile.ragged is not None:  # a row is multiplied by one matrix
+        return flops(tuple(s if s.is_map else tile.contraction.stage for s in stages))
+    work = flops(stages) * _slowdown(product.group, product.contraction, form.gemm)
+    if form.gemm is None:
+        return work * _untiled(form.contraction)
+    return work * (GATHERED if form.is_gathered else 1)
 
 
 def _across(contraction: SumOfProducts) -> Refusal:

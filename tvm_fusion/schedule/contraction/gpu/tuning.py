@@ -10,15 +10,16 @@ from ....device import Device
 from ....ecg.work import at
 from ..skinny.gemv_config import GemvConfig
 from ..tile.config import TileGemmConfig
-from .emit import GpuContractionConfig
+from .emit import GpuContractionDetails
 from .space import GemmConfig, GpuGemmProblem, configs
 
 
 def designs(claim: Claim, device: Device) -> Iterator[GemmConfig]:
     """Enumerate configurations, the claimed one first; none where the kernel has no choices."""
-    claimed: GpuContractionConfig = claim.details["config"]
-    if claimed.gemm is None or not claim.details.keys() & {"convolution", "ends"}:
-        return  # dual GEMMs have no choices
+    details = claim.details_as(GpuContractionDetails)
+    claimed = details.config
+    if claimed.gemm is None or not details.has_choices:
+        return
     norm_scale = claimed.gemm.norm_scale if isinstance(claimed.gemm, GemvConfig) else None
     problem = GpuGemmProblem(claimed.contraction, device, norm_scale)
     yield from configs(problem, claimed.gemm)
@@ -26,7 +27,8 @@ def designs(claim: Claim, device: Device) -> Iterator[GemmConfig]:
 
 def configured(claim: Claim, config: GemmConfig) -> Claim:
     """Give a claim another configuration."""
-    claimed: GpuContractionConfig = claim.details["config"]
+    details = claim.details_as(GpuContractionDetails)
+    claimed = details.config
     return replace(
         claim,
         launches=claim.launches - gemm_launches(claimed.gemm) + gemm_launches(config),
@@ -34,7 +36,7 @@ def configured(claim: Claim, config: GemmConfig) -> Claim:
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,
         registers=config.registers,
-        details={**claim.details, "config": replace(claimed, gemm=config)},
+        details=replace(details, config=replace(claimed, gemm=config)),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
@@ -18,11 +18,27 @@ from ...index.design_space import find as find_config
 from ...index.design_space import not_in_space, plain
 from ...index.estimate import flops, too_many_parameters, traffic
 from ...index.inline import inlined, inlined_size
-from .gpu_config import blocks, depthwise_gpu_configs, registers
+from .gpu_config import DepthwiseGpuConfig, blocks, depthwise_gpu_configs, registers
 from .gpu_kernel import depthwise_gpu
-from .gpu_view import depthwise_view
+from .gpu_view import DepthwiseView, depthwise_view
 
 _ADDRESSES = 32  # registers beside sums, columns and the weight's vector
+
+
+@dataclass(frozen=True, eq=False)
+class DepthwiseDetails:
+    """What a claim remembers until its kernel is made.
+
+    Attributes
+    ----------
+    view : DepthwiseView
+        The convolution.
+    config : DepthwiseGpuConfig
+        How it is computed.
+    """
+
+    view: DepthwiseView
+    config: DepthwiseGpuConfig
 
 
 class GpuDepthwise(Template):
@@ -70,28 +86,28 @@ class GpuDepthwise(Template):
             flops=flops(stages),
             parallelism=blocks(view, config),
             registers=registers(view, config.lanes, config.pixels) + config.lanes + _ADDRESSES,
-            details={"view": view, "config": config},
+            details=DepthwiseDetails(view, config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
-        view, config = claim.details["view"], claim.details["config"]
-        func, packing = depthwise_gpu(claim.group.program, view, config)
+        details = claim.details_as(DepthwiseDetails)
+        func, packing = depthwise_gpu(claim.group.program, details.view, details.config)
         return replace(Emission.one(func, claim.group), packing=packing)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate pixels of a thread and shapes of a block."""
-        return map(plain, depthwise_gpu_configs(claim.details["view"], device))
+        return map(plain, depthwise_gpu_configs(claim.details_as(DepthwiseDetails).view, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Give a claimed convolution another configuration."""
-        chosen = find_config(depthwise_gpu_configs(claim.details["view"], device), config)
+        view = claim.details_as(DepthwiseDetails).view
+        chosen = find_config(depthwise_gpu_configs(view, device), config)
         if chosen is None:
             return not_in_space(claim, config)
-        view = claim.details["view"]
         return replace(
             claim,
             parallelism=blocks(view, chosen),
             registers=registers(view, chosen.lanes, chosen.pixels) + chosen.lanes + _ADDRESSES,
-            details={**claim.details, "config": chosen},
+            details=DepthwiseDetails(view, chosen),
         )

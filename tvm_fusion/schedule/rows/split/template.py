@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tvm import relax
 from tvm.target import Target
@@ -40,6 +41,19 @@ SECTOR_BYTES = 32  # that a cache moves at once
 MIN_ROW, MIN_ROW_CHANNELS_LAST, MIN_ROW_BY_PIXELS = 96 << 10, 1 << 16, 1 << 14
 
 TwoLaunches = SplitRowsConfig | ChannelGroupsConfig
+
+
+@dataclass(frozen=True, eq=False)
+class SplitRowsDetails:
+    """What a claim remembers until its kernels are made.
+
+    Attributes
+    ----------
+    config : SplitRowsConfig or ChannelGroupsConfig
+        By rows, or by pixels.
+    """
+
+    config: TwoLaunches
 
 
 class SplitRows(Template):
@@ -97,12 +111,13 @@ class SplitRows(Template):
             bytes=read + again + config.bytes_between,
             flops=flops(program.stages),
             parallelism=config.parallelism,
-            details={"config": config},
+            details=SplitRowsDetails(config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write both kernels."""
-        group, config, device = claim.group, claim.details["config"], device_of(target)
+        group, device = claim.group, device_of(target)
+        config = claim.details_as(SplitRowsDetails).config
         program, partial = group.program, config.partial
         inputs = tuple(Slot("input", i) for i in range(len(group.inputs)))
         scalars = tuple(Slot("scalar", i) for i in range(len(group.scalars)))
@@ -149,7 +164,7 @@ def _config(program: Program, least: int, device: Device) -> TwoLaunches | Refus
 def _space(claim: Claim, device: Device) -> Iterator[TwoLaunches]:
     """Enumerate configurations of the same kernels as the claimed one."""
     whole = _whole(claim.group.program)
-    if isinstance(claim.details["config"], ChannelGroupsConfig):
+    if isinstance(claim.details_as(SplitRowsDetails).config, ChannelGroupsConfig):
         return channel_groups_configs(whole, device)
     return configs(whole, device)
 

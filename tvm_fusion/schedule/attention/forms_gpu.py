@@ -1,0 +1,192 @@
+"""Which form of attention a GPU's kernels take: the first in this table that it has.
+
+    flash-decoding     few queries: keys split between blocks, partial results merged in a launch
+                       of its own
+    FlashAttention     operands of half types, on tensor cores; of the kernels with mma.sync, with
+                       wgmma and with TMA the one that is estimated to be fastest
+    CUDA cores         anything else
+
+A refusal of another code than ``other_form`` ends the search: the operators are better apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...core.expressions import loads
+from ...core.forms import OTHER_FORM, Form, other_form
+from ...core.template import Refusal
+from ...device import Device
+from ...ecg.work import at
+from ..instructions.nvidia import HALF_TYPES
+from ..instructions.table import find_half
+from .cuda_cores.config import GpuConfig
+from .decode.config import FlashDecodeConfig, flash_decode_config
+from .flash.config import FlashMmaConfig
+from .flash.model import candidates, cycles, flash_mma_config
+from .flash.problem import FlashProblem, flash_problem
+from .flash.prologue_cost import expensive_prologue
+from .flash.tma_config import FlashTmaConfig
+from .problem.pattern import Pattern
+from .space import KERNELS, Config
+
+MAX_WIDTH = 256  # of a head on tensor cores
+MANY_QUERIES = 64  # which tensor cores would multiply in tiles
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionForm:
+    """A form of attention.
+
+    Attributes
+    ----------
+    config : FlashDecodeConfig, FlashMmaConfig or GpuConfig
+        Its kernels.
+    problem : FlashProblem, optional
+        What kernels on tensor cores compute.
+    """
+
+    config: Config
+    problem: FlashProblem | None = None
+
+
+Found = AttentionForm | Refusal
+
+
+class Row(NamedTuple):
+    """A form that is taken where an attention has it, before those behind it in the table.
+
+    Attributes
+    ----------
+    name : str
+        For a reader.
+    make : callable
+        Makes it of a pattern for a device.
+    """
+
+    name: str
+    make: Callable[[Pattern, Device], Found]
+
+
+def _flash_decoding(pattern: Pattern, device: Device) -> Found:
+    found = flash_decode_config(pattern, device)
+    return found if isinstance(found, Refusal) else AttentionForm(found)
+
+
+def _flash(pattern: Pattern, device: Device) -> Found:
+    problem = flash_problem(pattern)
+    if problem is None:
+        sentence = "It has a single query." if pattern.query is None else _types(pattern)
+        return other_form(sentence)
+    config = flash_mma_config(problem, device)
+    if config is None:
+        return other_form(f"No tile of tensor cores has heads of {_width(pattern)}.")
+    refusal = expensive_prologue(problem, config, device)
+    return refusal or AttentionForm(config, problem)
+
+
+def _cuda_cores(pattern: Pattern, device: Device) -> Found:
+    return _slow_on_cuda_cores(pattern, device) or AttentionForm(GpuConfig.of(pattern, device))
+
+
+ROWS = (
+    Row("flash-decoding", _flash_decoding),
+    Row("FlashAttention", _flash),
+    Row("CUDA cores", _cuda_cores),
+)
+
+
+def choose(pattern: Pattern, device: Device) -> AttentionForm | Refusal:
+    """Choose the form of an attention.
+
+    Parameters
+    ----------
+    pattern : Pattern
+        The attention, constants written into it.
+    device : Device
+        A GPU.
+    """
+    found = ROWS[0].make(pattern, device)
+    for row in ROWS[1:]:
+        if not isinstance(found, Refusal) or found.code != OTHER_FORM:
+            break
+        found = row.make(pattern, device)
+    return found
+
+
+def weighed(pattern: Pattern, device: Device) -> tuple[Form, ...]:
+    """Tell a reader what every row of the table gives, and which of them is chosen."""
+    first, forms = "", []
+    for row in ROWS:
+        found = row.make(pattern, device)
+        if isinstance(found, Refusal):
+            forms.append(Form(row.name, "", None, False, found.sentence))
+            continue
+        why = f"By rule, {first} comes first." if first else ""
+        if found.problem is None:
+            forms.append(Form(row.name, _described(found.config), None, not first, why))
+        else:
+            forms += _on_tensor_cores(row.name, found, found.problem, device, why)
+        first = first or row.name
+    return tuple(forms)
+
+
+def _on_tensor_cores(
+    name: str, found: AttentionForm, problem: FlashProblem, device: Device, why: str
+) -> Iterator[Form]:
+    """List the kernel that was chosen, and the fastest ones with other instructions."""
+    best: dict[str, tuple[float, FlashMmaConfig]] = {}
+    for config in candidates(problem, device):
+        clocks = cycles(config, problem, device)
+        if clocks < best.get(_unit(config), (float("inf"),))[0]:
+            best[_unit(config)] = clocks, config
+    for clocks, config in sorted(best.values(), key=lambda one: one[0]):
+        is_best = config == found.config
+        reason = why or ("" if is_best else "Estimated to be slower.")
+        yield Form(name, _described(config), clocks, is_best and not why, reason)
+
+
+def _described(config: Config) -> str:
+    """Name a kernel and its tile for a reader."""
+    if isinstance(config, FlashDecodeConfig):
+        unit = "mma.sync" if config.uses_mma else "CUDA cores"
+        return f"{unit}, {config.splits} splits of keys"
+    if isinstance(config, FlashMmaConfig):
+        return f"{_unit(config)}, {config.block_m} queries x {config.block_n} keys"
+    name, _ = KERNELS.fields[type(config)]
+    return f"{name}, {config.block_m} queries x {config.keys} keys"
+
+
+def _unit(config: FlashMmaConfig) -> str:
+    if isinstance(config, FlashTmaConfig):
+        return "wgmma with TMA"
+    return "wgmma" if config.uses_wgmma else "mma.sync"
+
+
+def _types(pattern: Pattern) -> str:
+    types = " and ".join(dict.fromkeys(pattern.operand_dtypes))
+    return f"Operands are of {types}, not of one half type."
+
+
+def _width(pattern: Pattern) -> int:
+    return max(at(pattern.depth.extent), at(pattern.column.extent))
+
+
+def _slow_on_cuda_cores(pattern: Pattern, device: Device) -> Refusal | None:
+    """Refuse heads that are too wide for tensor cores, which multiply them in kernels of their own.
+
+    On an H200, one head of 512 elements over 4,096 tokens took 17.5 ms.
+    """
+    width = _width(pattern)
+    queries = 1 if pattern.query is None else at(pattern.query.extent)
+    types = {str(x.ty.dtype) for e in (pattern.q, pattern.k) for x in loads(e)}
+    has_units = types <= {x for x in HALF_TYPES if find_half(device, x) is not None}
+    if not has_units or width <= MAX_WIDTH or queries < MANY_QUERIES:
+        return None
+    return Refusal(
+        "head_too_large",
+        f"The head dimension is {width}, at most {MAX_WIDTH} on tensor cores; products and a "
+        "softmax of their own are faster.",
+    )

@@ -1,0 +1,149 @@
+"""How a group is read as one product for a GPU: with what else its kernel computes.
+
+product                    a sum of products, and maps of it
+product and other parts    the same, written beside the other parts of a concatenation
+product and statistics     the same, and sums of few elements of its rows, or of its results
+product of a norm          the same, and the sum that scales its rows (RMS norm)
+two products               of one A, whose results one epilogue reads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from tvm import ir
+
+from ...core.template import Refusal
+from ...device import Device
+from ...program.group import Group
+from ...program.program import Program
+from ...program.stage import Stage
+from .copies.implicit_gemm import with_stored_columns
+from .gpu.space import GpuGemmProblem
+from .problem.concat_epilogue import concat_epilogue
+from .problem.norm_scale import NormScale, with_norm_scale
+from .problem.row_statistics import with_statistics
+from .problem.sum_of_products import SumOfProducts, analyse
+from .problem.template import constants_of
+from .tile.concat_parts import ConcatParts
+from .wgmma.dual_gemm import dual_gemm, has_two_products
+
+
+class Reading(Enum):
+    """As what a group is read."""
+
+    PRODUCT = "one product"
+    PARTS = "one product, and other parts of a concatenation"
+    STATISTICS = "one product, and statistics of rows"
+    NORM = "one product, and the scale of a norm before it"
+    DUAL = "two products of one operand"
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A group that is read as one product.
+
+    Attributes
+    ----------
+    reading : Reading
+        As what.
+    group : Group
+        The group.
+    stages : tuple of Stage
+        Its program's, without internal maps; a concatenation is cut into its parts.
+    as_read : SumOfProducts
+        The product, its axes in the order of the graph.
+    device : Device
+        A GPU.
+    norm_scale : NormScale, optional
+        Of a norm before the product.
+    beside : ConcatParts, optional
+        Other parts of a concatenation.
+    """
+
+    reading: Reading
+    group: Group
+    stages: tuple[Stage, ...]
+    as_read: SumOfProducts
+    device: Device
+    norm_scale: NormScale | None = None
+    beside: ConcatParts | None = None
+
+    @property
+    def program(self) -> Program:
+        """The group's program."""
+        return self.group.program
+
+    @cached_property
+    def constants(self) -> frozenset[ir.Var]:
+        """Inputs that may be packed at compile time: what other parts read stays as it is."""
+        constants, beside = constants_of(self.group), self.beside
+        if beside is None:
+            return constants
+        return frozenset(x for x in constants if not beside.reads(x))
+
+    @cached_property
+    def contraction(self) -> SumOfProducts:
+        """The product, its axes in the order in which results are stored in vectors."""
+        if self.norm_scale is not None:
+            return self.as_read
+        return with_stored_columns(self.as_read, self.constants)
+
+    @cached_property
+    def problem(self) -> GpuGemmProblem:
+        """The product as a GEMM."""
+        return GpuGemmProblem(self.contraction, self.device, self.norm_scale)
+
+
+def read_product(group: Group, stages: tuple[Stage, ...], device: Device) -> Product | Refusal:
+    """Read a group as one product.
+
+    Parameters
+    ----------
+    group : Group
+        With at least one reduction.
+    stages : tuple of Stage
+        Its program's, without internal maps.
+    device : Device
+        A GPU.
+    """
+    program = group.program
+    if has_two_products(program):
+        dual = dual_gemm(program, stages)
+        if dual is None:
+            return no_dual(stages, "are not such")
+        return Product(Reading.DUAL, group, stages, dual, device)
+    reductions = sum(not stage.is_map for stage in stages)
+    if reductions > 1:
+        found = with_statistics(program, stages)
+        if not isinstance(found, Refusal):
+            return Product(Reading.STATISTICS, group, stages, found, device)
+        if reductions > 2:
+            return found
+        scaled = with_norm_scale(program, stages)
+        if isinstance(scaled, Refusal):
+            return scaled
+        contraction, scale = scaled
+        return Product(Reading.NORM, group, stages, contraction, device, scale)
+    found = analyse(program, stages)
+    if not isinstance(found, Refusal):
+        return Product(Reading.PRODUCT, group, stages, found, device)
+    concat = concat_epilogue(stages)
+    cut = found if concat is None else analyse(program, concat.stages)
+    if concat is None or isinstance(cut, Refusal):
+        return found
+    stages, beside = (*concat.stages, *concat.others), ConcatParts.of(concat.others)
+    return Product(Reading.PARTS, group, stages, cut, device, beside=beside)
+
+
+def no_dual(stages: Sequence[Stage], why: str) -> Refusal:
+    """Say why two products are not computed by one kernel."""
+    first, second = (s.title for s in stages if not s.is_map)
+    return Refusal(
+        "several_reductions",
+        f"A contraction kernel computes two products only of one A that an epilogue reads, "
+        f"by wgmma: {first} and {second} {why}.",
+    )
