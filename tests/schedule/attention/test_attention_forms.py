@@ -5,7 +5,7 @@ from group_kernels import CUDA, group
 
 from tests.schedule.attention.attention_graphs import PLAIN, tensors
 from tvm_fusion.core.template import Refusal
-from tvm_fusion.schedule.attention.forms_gpu import ROWS, choose
+from tvm_fusion.schedule.attention.forms import ROWS, choose
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.template import Attention
 

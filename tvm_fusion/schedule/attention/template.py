@@ -36,7 +36,7 @@ from .flash.config import FlashMmaConfig
 from .flash.kernel import flash_mma_kernel
 from .flash.problem import flash_problem
 from .flash.tma_config import FlashTmaConfig
-from .forms_gpu import choose, weighed
+from .forms import choose, weighed
 from .problem.constants import read_group
 from .problem.match import FLOATS
 from .problem.pattern import FLOAT, Pattern

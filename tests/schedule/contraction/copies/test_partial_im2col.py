@@ -14,8 +14,8 @@ from tests.schedule.contraction.gemm_graphs import results
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
 from tvm_fusion.schedule.contraction.copies.partial_im2col import partial_im2col
-from tvm_fusion.schedule.contraction.gpu import forms as tile_choice
 from tvm_fusion.schedule.contraction.gpu import space as gemm_configs_gpu
+from tvm_fusion.schedule.contraction.gpu import tile_forms as tile_choice
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
 from tvm_fusion.schedule.contraction.problem.template import constants_of

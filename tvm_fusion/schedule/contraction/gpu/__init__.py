@@ -2,11 +2,13 @@
 
     few rows                                    ``skinny``
     half types, 8 bits, tfloat32                ``mma`` or ``wgmma``, by estimated time, of operands
-                                                as they are or of copies (``forms``)
+                                                as they are or of copies
     otherwise                                   DLight's schedules, or untiled sums
 
 ``template``               claims a group, and lets it be tuned (``tuning``)
-``forms``                  the tile of operands as they are, of groups, of copies
+``product``                what a group computes: one product, two of one A, parts beside them
+``forms``                  the table: each form of a product, its kernel and time, or a refusal
+``tile_forms``             tiles of operands as they are, of groups, of copies
 ``space``                  the problem, its default and every configuration
 ``dynamic_m``              symbolic M: a skinny GEMM beside the tiled one, chosen by the host
 ``emit``                   the PrimFunc of a configuration

@@ -29,8 +29,8 @@ from ..problem.sum_of_products import SumOfProducts
 from ..problem.template import constants_of
 from ..tile.problem import gemm_problem, gemm_sizes
 from ..wgmma.config import WgmmaConfig
-from .forms import GemmForm, aligned_rows_form, is_gathered
 from .space import GpuGemmProblem, clocks
+from .tile_forms import GemmForm, aligned_rows_form, is_gathered
 
 # What one launch may take of the clocks of a launch of each. The model was fitted to calls inside
 # CUDA graphs, and is off by 9 %: twice the error of a ratio is saved at least. On an H200 six

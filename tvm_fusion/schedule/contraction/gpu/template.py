@@ -24,21 +24,21 @@ from ...instructions.nvidia import HALF_TYPES
 from ...instructions.table import find
 from ..copies.implicit_gemm import transpose_proposals
 from ..copies.operand_copies import OperandCopies
-from ..forms_gpu import choose, weighed
 from ..mma.grouped_choice import has_few_sums
 from ..mma.split_k_workspace import split_k_kernels
 from ..problem.norm_prologue import norm_gemm_proposals
 from ..problem.row_statistics import statistics_proposals
 from ..problem.sum_of_products import SumOfProducts, reads_windows, reuses_operands
 from ..problem.template import RECOMPUTE_FACTOR, Contraction, has_convolution, has_prologue
-from ..product_gpu import Product, Reading, read_product
 from ..tile.config import TileGemmConfig, narrow_operand
 from ..tile.result_vectors import lie_across
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.dual_gemm import dual_gemm_proposals
 from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
-from .forms import GATHERED, GemmForm, is_dequantized, refuse_parts
+from .forms import choose, weighed
+from .product import Product, Reading, read_product
 from .space import KERNELS, GemmConfig
+from .tile_forms import GATHERED, GemmForm, is_dequantized, refuse_parts
 from .tuning import configured, designs, gemm_launches, workspace_bytes
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as

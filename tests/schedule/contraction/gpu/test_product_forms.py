@@ -10,10 +10,10 @@ from tests.schedule.contraction.gemm_graphs import product, with_epilogue
 from tests.schedule.contraction.ragged_graphs import experts
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction import forms_gpu
-from tvm_fusion.schedule.contraction.forms_gpu import BY_RANK, BY_TIME, choose, weighed
+from tvm_fusion.schedule.contraction.gpu import forms as forms_gpu
+from tvm_fusion.schedule.contraction.gpu.forms import BY_RANK, BY_TIME, choose, weighed
+from tvm_fusion.schedule.contraction.gpu.product import Product, Reading, read_product
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.contraction.product_gpu import Product, Reading, read_product
 from tvm_fusion.schedule.index.inline import inlined
 
 op = relax.op

@@ -16,20 +16,20 @@ from functools import cached_property
 
 from tvm import ir
 
-from ...core.template import Refusal
-from ...device import Device
-from ...program.group import Group
-from ...program.program import Program
-from ...program.stage import Stage
-from .copies.implicit_gemm import with_stored_columns
-from .gpu.space import GpuGemmProblem
-from .problem.concat_epilogue import concat_epilogue
-from .problem.norm_scale import NormScale, with_norm_scale
-from .problem.row_statistics import with_statistics
-from .problem.sum_of_products import SumOfProducts, analyse
-from .problem.template import constants_of
-from .tile.concat_parts import ConcatParts
-from .wgmma.dual_gemm import dual_gemm, has_two_products
+from ....core.template import Refusal
+from ....device import Device
+from ....program.group import Group
+from ....program.program import Program
+from ....program.stage import Stage
+from ..copies.implicit_gemm import with_stored_columns
+from ..problem.concat_epilogue import concat_epilogue
+from ..problem.norm_scale import NormScale, with_norm_scale
+from ..problem.row_statistics import with_statistics
+from ..problem.sum_of_products import SumOfProducts, analyse
+from ..problem.template import constants_of
+from ..tile.concat_parts import ConcatParts
+from ..wgmma.dual_gemm import dual_gemm, has_two_products
+from .space import GpuGemmProblem
 
 
 class Reading(Enum):

@@ -1,0 +1,359 @@
+"""Forms of a product: what its kernel reads, its configuration, and its estimated time.
+
+    as it is           the operands in memory
+    grouped            a batch of implicit GEMMs, some groups joined; the weight packed before
+    implicit GEMM      the weight packed before, the image as it is
+    aligned rows       copies of operands that neither TMA nor cp.async can read, for wgmma
+    partial im2col     a copy of the image with the terms of a pixel contiguous
+    packed weight      an implicit GEMM whose weight a kernel packs at run time
+
+Which of them is taken: :mod:`.forms_gpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tvm import ir
+
+from ....core.forms import other_form
+from ....core.template import Refusal
+from ....device import Device
+from ....ecg.work import at
+from ..copies.aligned_rows import aligned_rows
+from ..copies.grouped_convolution import grouped_gemms
+from ..copies.implicit_gemm import ImplicitGemm, implicit_gemm, with_stored_columns
+from ..copies.operand_copies import OperandCopies, copies_clocks, packing_bytes, packing_clocks
+from ..copies.partial_im2col import partial_im2col
+from ..mma.model import RATES
+from ..mma.unaligned_tiles import narrow_copy_clocks
+from ..problem.ragged_rows import ragged_rows
+from ..problem.sum_of_products import SumOfProducts
+from ..skinny.gemv_config import GemvConfig
+from ..tile.concat_parts import ConcatParts
+from ..tile.config import TileGemmConfig, is_plain
+from ..tile.operand import OperandTile
+from ..tile.problem import gemm_problem, gemm_sizes
+from ..wgmma.config import WgmmaConfig
+from ..wgmma.model import BESIDE_MMA, wgmma_clocks
+from ..wgmma.roles import IDLE_THREADS
+from ..wgmma.space import FEW_ROWS, best_wgmma_tile, has_wgmma
+from .space import GemmConfig, GpuGemmProblem, clocks
+from .space import clocks as tile_clocks
+
+# How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
+# pixels and 64 channels in half types, NCHW against NHWC.
+GATHERED = 8
+# The same of tiles of mma.sync whose words threads shift, as odd row lengths want it; others are
+# copied in 8 or 4 bytes. On an H200 in half types, with copies to aligned rows: 77 by 7207 by 4210
+# 65 us against 130, 53 by 667 by 8108 10.4 against 15.4; 164 by 47 by 4789 9.1 against 6.6.
+SHIFTED = 3.5
+LEAST_ALIGNED_K = 128  # of a product that is worth copies of its operands
+LEAST_CHANNELS = 2  # of a convolution's output: those of a decoder's last are 3, a pixel's colours
+
+
+@dataclass(frozen=True, eq=False)
+class GemmForm:
+    """A form of a product.
+
+    Attributes
+    ----------
+    contraction : SumOfProducts
+        The product of what the kernel reads.
+    gemm : GemvConfig, TileGemmConfig or None
+        How it is computed; ``None`` for CUDA cores without a configuration.
+    device : Device
+        A GPU.
+    copies : OperandCopies or ImplicitGemm, optional
+        What makes the operands that the kernel reads.
+    at_run_time : bool
+        Whether a weight is packed at run time.
+    with_copies : float, optional
+        Estimated clocks of the copies and of the product behind them.
+    """
+
+    contraction: SumOfProducts
+    gemm: GemmConfig | None
+    device: Device
+    copies: OperandCopies | ImplicitGemm | None = None
+    at_run_time: bool = False
+    with_copies: float | None = None
+
+    @property
+    def tile(self) -> TileGemmConfig | None:
+        """The configuration, if it is one of tiles."""
+        return self.gemm if isinstance(self.gemm, TileGemmConfig) else None
+
+    @cached_property
+    def is_gathered(self) -> bool:
+        """Whether elements of a tile are loaded one by one."""
+        return self.tile is not None and is_gathered(self.tile)
+
+    @cached_property
+    def clocks(self) -> float | None:
+        """Estimated clocks of a multiprocessor; ``None`` where there is no model: without tiles."""
+        if self.tile is None or self.with_copies is not None:
+            return self.with_copies
+        found = clocks(self.tile, self.device) - RATES.launch
+        if self.is_gathered:
+            return RATES.launch + GATHERED * found
+        if isinstance(self.tile, WgmmaConfig):
+            return RATES.launch + found
+        found *= SHIFTED if self.tile.staged_a or self.tile.staged_b else 1
+        return RATES.launch + found + narrow_copy_clocks(self.tile, self.device)
+
+    @property
+    def launches(self) -> int:
+        """Kernels that copy or pack operands at run time."""
+        if isinstance(self.copies, OperandCopies):
+            return self.copies.launches
+        return int(self.at_run_time)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that these read and write."""
+        if isinstance(self.copies, OperandCopies):
+            return self.copies.bytes
+        if self.copies is None or not self.at_run_time:
+            return 0
+        return packing_bytes(self.copies)
+
+
+def is_gathered(tile: TileGemmConfig) -> bool:
+    """Whether an operand's elements are loaded one by one, as those of NCHW images."""
+    sides = ((True, tile.staged_a), (False, tile.staged_b))
+    return any(staged and OperandTile(tile, is_a).is_gathered for is_a, staged in sides)
+
+
+def is_dequantized(tile: TileGemmConfig) -> bool:
+    """Whether what threads compute of a tile are weights of int4 or int8, by pairs."""
+    sides = ((True, tile.staged_a), (False, tile.staged_b))
+    found = [OperandTile(tile, is_a).is_dequantized for is_a, staged in sides if staged]
+    return bool(found) and all(found)
+
+
+def grouped_form(
+    contraction: SumOfProducts, constants: Collection[ir.Var], device: Device
+) -> GemmForm | Refusal:
+    """Join groups of a convolution to the batch of implicit GEMMs that is estimated to be fastest.
+
+    Parameters
+    ----------
+    contraction, constants, device
+        As in :func:`aligned_rows_form`.
+    """
+    views, found = 0, list[GemmForm]()
+    for one in grouped_gemms(contraction, constants):
+        views += 1
+        made = replace(one, contraction=with_stored_columns(one.contraction, {one.packed}))
+        form = GemmForm(made.contraction, _conv_tile(made.contraction, device), device, made)
+        if form.tile is not None and not form.is_gathered:
+            found.append(form)
+    if not views:
+        return other_form("It is not a grouped convolution with a constant weight.")
+    if not found:
+        return other_form(f"Of {views} ways to join groups, none has a tile that loads vectors.")
+    return min(found, key=lambda form: 0.0 if form.tile is None else clocks(form.tile, device))
+
+
+def implicit_form(
+    contraction: SumOfProducts, constants: Collection[ir.Var], device: Device
+) -> GemmForm | Refusal:
+    """Make an implicit GEMM of a convolution, its weight packed at compile time.
+
+    Parameters
+    ----------
+    contraction, constants, device
+        As in :func:`aligned_rows_form`.
+    """
+    made = implicit_gemm(contraction, constants)
+    if isinstance(made, Refusal):
+        return made
+    tile = _conv_tile(made.contraction, device)
+    if tile is None:
+        return other_form("Tensor cores have no tile for it.")
+    return GemmForm(made.contraction, tile, device, made)
+
+
+def aligned_rows_form(
+    contraction: SumOfProducts,
+    gemm: GemmConfig | None,
+    constants: Collection[ir.Var],
+    device: Device,
+) -> GemmForm | Refusal:
+    """Let wgmma read copies of operands whose rows are not aligned.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        The product.
+    gemm : GemvConfig, TileGemmConfig or None
+        The default of its operands as they are.
+    constants : collection of Var
+        Inputs that are known at compile time.
+    device : Device
+        A GPU.
+    """
+    if not isinstance(gemm, TileGemmConfig):
+        return _no_tile()
+    if isinstance(gemm, WgmmaConfig):
+        return other_form("wgmma reads the operands as they are.")
+    if not has_wgmma(device):
+        return other_form("The device has no wgmma.")
+    if gemm.k < LEAST_ALIGNED_K:
+        return other_form(f"Its sums have {gemm.k} terms, copies pay from {LEAST_ALIGNED_K} on.")
+    copies = aligned_rows(contraction, constants)
+    if isinstance(copies, Refusal):
+        return copies
+    problem = gemm_problem(copies.contraction, device)
+    large = None if problem is None else best_wgmma_tile(problem, device)
+    if large is None:
+        return other_form("wgmma has no tile for it, even with aligned rows.")
+    copied = wgmma_clocks(large, device, BESIDE_MMA) + copies_clocks(copies, device)
+    return GemmForm(copies.contraction, large, device, copies, with_copies=copied)
+
+
+def im2col_form(
+    contraction: SumOfProducts, base: GemmForm, constants: Collection[ir.Var], device: Device
+) -> GemmForm | Refusal:
+    """Read a partial im2col of an image instead of gathering it.
+
+    Parameters
+    ----------
+    contraction, constants, device
+        As in :func:`aligned_rows_form`; the product as the graph has it, no implicit GEMM.
+    base : GemmForm
+        Without copies.
+    """
+    if not base.is_gathered:
+        return _no_tile() if base.tile is None else _in_vectors()
+    copies = partial_im2col(contraction, constants)
+    if isinstance(copies, Refusal):
+        return copies
+    tile = _conv_tile(copies.contraction, device)
+    if tile is None:
+        return other_form("Tensor cores have no tile for it.")
+    copied = clocks(tile, device) + copies_clocks(copies, device)
+    return GemmForm(copies.contraction, tile, device, copies, with_copies=copied)
+
+
+def packed_weight_form(
+    contraction: SumOfProducts,
+    base: GemmForm,
+    inputs: Collection[ir.Var],
+    constants: Collection[ir.Var],
+    device: Device,
+) -> GemmForm | Refusal:
+    """Make an implicit GEMM whose weight a kernel packs first, instead of gathering it.
+
+    Parameters
+    ----------
+    contraction, base, constants, device
+        As in :func:`im2col_form`.
+    inputs : collection of Var
+        Of the program: one of them may be the weight.
+    """
+    if not base.is_gathered:
+        return _no_tile() if base.tile is None else _in_vectors()
+    made = implicit_gemm(contraction, inputs)
+    if isinstance(made, Refusal):
+        return made
+    made = replace(made, contraction=with_stored_columns(made.contraction, {made.packed}))
+    tile = _conv_tile(made.contraction, device)
+    if tile is None:
+        return other_form("Tensor cores have no tile for it.")
+    if is_gathered(tile):
+        return other_form("Even with a packed weight its tile would load elements one by one.")
+    packed = clocks(tile, device) + packing_clocks(made, device)
+    at_run_time = made.source not in constants
+    return GemmForm(made.contraction, tile, device, made, at_run_time, packed)
+
+
+def _conv_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | None:
+    """Choose the tile of a convolution, which may have very few channels."""
+    return GpuGemmProblem(contraction, device, least_rows=LEAST_CHANNELS).tile
+
+
+def _no_tile() -> Refusal:
+    return other_form("There is no tile without copies to compare with.")
+
+
+def _in_vectors() -> Refusal:
+    return other_form("Its tile already loads vectors, not single elements.")
+
+
+# The tile of a product of ragged rows on a GPU, or why it is better without what was fused.
+def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Refusal:
+    """Choose the tile of a product of ragged rows.
+
+    Parameters
+    ----------
+    contraction : SumOfProducts
+        A product.
+    device : Device
+        A GPU.
+
+    Returns
+    -------
+    TileGemmConfig or Refusal
+        Another form is taken if its rows are not ragged, or no tensor cores multiply them; rows
+        that are gathered or computed are refused: TMA copies those of a tensor alone.
+    """
+    if ragged_rows(contraction) is None:
+        return other_form("Its rows are not ragged: there are no groups with a matrix each.")
+    tile = GpuGemmProblem(contraction, device).tile
+    if tile is None:
+        return other_form("Tensor cores have no tile for it.")
+    if not is_plain(tile.a) and has_wgmma(device) and gemm_sizes(tile).m > FEW_ROWS:
+        return Refusal(
+            "prologue_recomputed",
+            f"{contraction.stage.title} would gather or compute its rows for every tile of "
+            "columns, and could not copy them by TMA.",
+        )
+    return tile
+
+
+# Whether the kernel of a product stores the other parts of a concatenation: what it would cost.
+#
+# Threads of few blocks would copy a large part, as a cache beside the keys of one token, in more
+# time than a kernel of its own takes to be launched and to read the product again.
+MOST_ROUNDS = 3  # of loads from memory that nothing hides: about the time of a launch
+
+
+def refuse_parts(
+    beside: ConcatParts, config: TileGemmConfig | GemvConfig | None, device: Device
+) -> Refusal | None:
+    """Refuse parts that take longer by the threads of a product than by a kernel of their own.
+
+    Parameters
+    ----------
+    beside : ConcatParts
+        The parts.
+    config : TileGemmConfig, GemvConfig or None
+        Of the product.
+    device : Device
+        A GPU.
+    """
+    if config is None:
+        sentence = "Only tiled GEMMs on tensor cores and skinny GEMMs store parts they do not add."
+        return Refusal("epilogue_elsewhere", sentence)
+    if isinstance(config, TileGemmConfig) and config.has_workspace:
+        sentence = "Split-K through global memory stores the product alone in its second launch."
+        return Refusal("epilogue_elsewhere", sentence)
+    if isinstance(config, WgmmaConfig) and config.computes_b:
+        sentence = "Threads that compute an operand of a product store no parts beside it."
+        return Refusal("epilogue_elsewhere", sentence)
+    if isinstance(config, WgmmaConfig):
+        threads, most = IDLE_THREADS, int(tile_clocks(config, device) / RATES.latency)
+    else:
+        threads, most = config.threads, MOST_ROUNDS
+    rounds = beside.rounds(at(config.blocks) * threads)
+    if rounds <= max(most, MOST_ROUNDS):
+        return None
+    return Refusal(
+        "epilogue_elsewhere",
+        f"Other parts of a concatenation take the threads of the product {rounds} rounds of loads, "
+        "longer than a kernel of their own.",
+    )
