@@ -1,4 +1,5 @@
 import gc
+import importlib
 import inspect
 import itertools
 import linecache
@@ -191,6 +192,29 @@ def pytest_runtest_protocol(item, nextitem):
 
 def pytest_report_header():
     return f"TESTS_SEED={SEED}"
+
+
+@pytest.fixture
+def plain_llvm(monkeypatch):
+    """Let LLVM optimise nothing of what a test compiles, which takes a third of most tests' time.
+
+    For tests of graphs and their meaning. Tests of schedules, artifacts and whole models, and the
+    fuzzer, run the code that users get, as do fixtures that several tests share.
+    """
+    from tvm.target import Target
+
+    from tvm_fusion.deploy import codegen
+
+    usual = codegen.codegen_build
+
+    def build(mod, target):
+        if target.kind.name == "llvm":
+            plain = {"kind": "llvm", "keys": list(target.keys), "opt-level": 0}
+            target = Target({**dict(target.attrs), **plain})
+        return usual(mod, target)
+
+    for module in (importlib.import_module("tvm.tirx.build"), codegen):
+        monkeypatch.setattr(module, "codegen_build", build)
 
 
 def seed(name):

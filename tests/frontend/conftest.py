@@ -10,6 +10,11 @@ from onnx import helper, numpy_helper
 from tvm import relax
 
 
+@pytest.fixture(autouse=True)
+def _plain_llvm(plain_llvm):
+    """What is tested here are graphs and their meaning."""
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
@@ -45,15 +50,13 @@ def onnx_model():
 def run():
     """Compile a module as it is for this machine's CPU and call one of its functions.
 
-    Several calls in a row of one module compile it once. What is tested is the module: LLVM, which
-    would take most of the time, optimises nothing.
+    Several calls in a row of one module compile it once.
     """
     last = []
-    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 
     def compiled(mod):
         if not last or not last[0].same_as(mod):
-            executable = tvm.compile(relax.get_pipeline("zero")(mod), target)
+            executable = tvm.compile(relax.get_pipeline("zero")(mod), tvm.target.Target("llvm"))
             last[:] = mod, relax.VirtualMachine(executable, tvm.cpu())
         return last[1]
 
