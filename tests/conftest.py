@@ -1,4 +1,5 @@
 import gc
+import importlib
 import inspect
 import itertools
 import linecache
@@ -24,9 +25,11 @@ import numpy as np
 import onnx
 import pytest
 import tiny_models
+import tvm_ffi
 from hypothesis import HealthCheck, settings
 
 from benchmarks.runtime_alone import RuntimeAlone
+from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 from tvm_fusion.deploy.runtime import load as load_module
 from tvm_fusion.deploy.runtime import manifest
 from tvm_fusion.deploy.runtime.executable import Executable
@@ -68,6 +71,24 @@ def own_frames(frame, context=1):
 FOREIGN = (os.path.dirname(inspect.getfile(pytest.Item)), "<frozen importlib")
 inspect.getouterframes = own_frames
 
+USUAL_FFI = [
+    (kind, name, getattr(kind, name))
+    for kind, name in [
+        (tvm_ffi.Array, "__getitem__"),
+        (tvm_ffi.Array, "__iter__"),
+        (type(tvm_ffi.Object), "__instancecheck__"),
+    ]
+]
+speed_up_ffi()  # as the command line does: a tenth of the time of most tests
+
+
+@pytest.fixture
+def usual_ffi(monkeypatch):
+    """What apache-tvm-ffi does by itself."""
+    for kind, name, method in USUAL_FFI:
+        monkeypatch.setattr(kind, name, method)
+
+
 WITHOUT_TORCH = Path(__file__).with_name("without_torch")
 
 
@@ -108,7 +129,7 @@ pytest_runtest_call = pytest.hookimpl(wrapper=True)(_skipping_what_is_refused)
 
 #: Heavy cases of one parametrised test that a run draws, unless it has the mark ``every_case`` or
 #: TESTS_CASES is "all".
-DRAWN_CASES = 4
+DRAWN_CASES = 2
 HEAVY = ("slow", "torch", "cuda_toolchain", "rocm_toolchain")
 
 
@@ -128,13 +149,17 @@ def pytest_collection_modifyitems(config, items):
         item
         for function, cases in heavy.items()
         if len(cases) > DRAWN_CASES and not cases[0].get_closest_marker("every_case")
-        for item in set(cases).difference(
-            random.Random(f"{SEED} {function}").sample(cases, DRAWN_CASES)
-        )
+        for item in set(cases).difference(_drawn(function, cases))
     }
     if left and os.environ.get("TESTS_CASES") != "all":
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
+
+
+def _drawn(function, cases):
+    """Draw the same for all functions of a file that have the same cases, which share fixtures."""
+    file, ids = function.partition("::")[0], [case.nodeid.partition("[")[2] for case in cases]
+    return random.Random(f"{SEED} {file} {ids}").sample(cases, DRAWN_CASES)
 
 
 def pytest_collection_finish(session):
@@ -167,6 +192,29 @@ def pytest_runtest_protocol(item, nextitem):
 
 def pytest_report_header():
     return f"TESTS_SEED={SEED}"
+
+
+@pytest.fixture
+def plain_llvm(monkeypatch):
+    """Let LLVM optimise nothing of what a test compiles, which takes a third of most tests' time.
+
+    For tests of graphs and their meaning. Tests of schedules, artifacts and whole models, and the
+    fuzzer, run the code that users get, as do fixtures that several tests share.
+    """
+    from tvm.target import Target
+
+    from tvm_fusion.deploy.build import codegen
+
+    usual = codegen.codegen_build
+
+    def build(mod, target):
+        if target.kind.name == "llvm":
+            plain = {"kind": "llvm", "keys": list(target.keys), "opt-level": 0}
+            target = Target({**dict(target.attrs), **plain})
+        return usual(mod, target)
+
+    for module in (importlib.import_module("tvm.tirx.build"), codegen):
+        monkeypatch.setattr(module, "codegen_build", build)
 
 
 def seed(name):

@@ -17,6 +17,7 @@ import torch
 import tvm_fusion
 from benchmarks.broken_claims import broken_claims
 from benchmarks.runtime_alone import RuntimeAlone
+from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 
 from .compare import difference
 from .samples import Sample, samples, together
@@ -29,6 +30,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
+    speed_up_ffi()
     for line in sys.stdin:
         name, dtype, most, first = line.split()
         try:

@@ -14,12 +14,12 @@ from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 META = type(tvm_ffi.Object)
 
 
+pytestmark = pytest.mark.usefixtures("usual_ffi")
+
+
 @pytest.fixture
-def answers(monkeypatch):
+def answers(usual_ffi):
     """What questions come to before and after."""
-    for name in ("__getitem__", "__iter__"):  # put back after the test
-        monkeypatch.setattr(tvm_ffi.Array, name, getattr(tvm_ffi.Array, name))
-    monkeypatch.setattr(META, "__instancecheck__", abc.ABCMeta.__instancecheck__, raising=False)
     before = _answers()
     speed_up_ffi()
     return before, _answers()

@@ -332,11 +332,13 @@ def test_a_wrong_result_is_told(built):
     assert "output 0: " in result["reason"]
 
 
+@pytest.mark.slow
 def test_other_random_numbers_are_told(built):
     result = spoilt(built[0], lambda entry: entry.update(seed=entry["seed"] + 1))
     assert (result["status"], result["reason"]) == ("failed", "this numpy draws other numbers")
 
 
+@pytest.mark.slow
 def test_a_function_that_is_not_there_fails_alone(built):
     result = spoilt(built[0], lambda entry: entry.update(function="nowhere"))
     assert result["status"] == "failed"

@@ -78,6 +78,7 @@ def test_compile_takes_records(cli, model, tuned, tmp_path):
     assert f"--db {tuned}" in json.loads(result.out)["explain"]
 
 
+@pytest.mark.slow
 def test_compile_tells_once_of_records_of_another_device(cli, model, tuned, tmp_path):
     path = tmp_path / "other.db"
     shutil.copy(tuned, path)

@@ -10,6 +10,11 @@ from onnx import helper, numpy_helper
 from tvm import relax
 
 
+@pytest.fixture(autouse=True)
+def _plain_llvm(plain_llvm):
+    """What is tested here are graphs and their meaning."""
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

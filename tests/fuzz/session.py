@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.workers import ROOT, Worker, share
+from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 
 from .coverage import Coverage
 from .dims import Dim
@@ -184,6 +185,8 @@ def serve(target: str, shrinking: bool) -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     from . import check, generate, shrink  # noqa: F401  what check_seed imports
+
+    speed_up_ffi()
 
     gc.collect()  # modules stay to the end: an eighth of a graph's time went into their objects
     gc.freeze()

@@ -93,12 +93,12 @@ def test_a_lost_server_costs_another_try(monkeypatch, errors, tries, passes):
 
 @pytest.mark.slow
 def test_three_servers_one_killed(tmp_path):
-    trials = 17
+    trials = 9
     with servers(3, tmp_path) as (tracker, processes):
         seen = []
 
         def progress(state):
-            if state.trials >= 5 and not seen:
+            if state.trials >= 3 and not seen:
                 seen.append(state.trials)
                 kill(processes[1])
 

@@ -81,6 +81,7 @@ def test_the_manifest_says_what_is_stored(loaded):
     assert stored == {"sm_75": 1, "sm_75,sm_80,sm_86": 1, "sm_80,sm_86": 1, "sm_90a": 2}
 
 
+@pytest.mark.slow
 def test_weights_are_stored_once(loaded):
     found = loaded["manifest"]
     for other in found["architectures"].values():
@@ -89,6 +90,7 @@ def test_weights_are_stored_once(loaded):
     assert found["files"]["weights.bin"]["bytes"] == size
 
 
+@pytest.mark.slow
 def test_the_entries_of_an_architecture_take_their_places(loaded):
     found = loaded["manifest"]
     assert manifest.of_architecture(found, "sm_75") == found

@@ -54,7 +54,7 @@ def test_count_is_what_a_device_launches(
     assert not counted.caveats
 
 
-@pytest.mark.slow_beyond(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["softmax_in_cuda_graph", "symbolic_cuda_graph"])
 def test_cuda_graph_was_really_used(launched: dict, name: str) -> None:
     assert launched["stock"][name]["main"]["graph_launches"] == 1
@@ -71,6 +71,7 @@ def test_ours_is_one_graph_and_two_launches(launched: dict) -> None:
     assert counted.host_launches == true["host_launches"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["attention_operator", "symbolic_batch", "topk"])
 def test_count_stock_runs_the_default_pipeline(launched: dict, name: str) -> None:
     entry = graphs.GRAPHS[name]

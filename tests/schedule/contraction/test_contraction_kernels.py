@@ -219,13 +219,8 @@ IMAGES = {
 }
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "behind a stride",
-        *(pytest.param(c, marks=pytest.mark.slow) for c in IMAGES if c != "behind a stride"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", IMAGES)
 def test_symbolic_columns_are_vectors(case, monkeypatch):
     """Panels of a GEMM; TVM's schedules split no symbolic loop into whole vectors and a rest."""
     (params, body, reference), launches = IMAGES[case]

@@ -122,7 +122,7 @@ def test_drawn_problems(conv):
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(convolutions())
 def test_many_drawn_problems(conv):
     drawn(conv)

@@ -70,7 +70,7 @@ def test_drawn_depthwise(conv):
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(problems())
 def test_many_drawn_depthwise(conv):
     drawn(conv)
