@@ -21,8 +21,6 @@ def copied(
         What to copy; its instruments stay behind, as entering them again would start them anew.
     config : mapping, optional
         Options that are added, or take the place of its own.
-    instruments : sequence of pass instruments
-        Of the copy.
     """
     return PassContext(
         opt_level=context.opt_level,

@@ -39,11 +39,6 @@ _ASK_COMPILER = "import tvm, tvm.relax\n" + _ASK.format(libraries=())
 def library_of(name: str) -> str | None:
     """Tell which runtime library has a packed function.
 
-    Parameters
-    ----------
-    name : str
-        Its global name.
-
     Returns
     -------
     str or None

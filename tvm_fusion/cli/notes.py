@@ -49,8 +49,6 @@ def lines(notes: Notes, explain: str) -> list[str]:
 
     Parameters
     ----------
-    notes : Notes
-        What to tell.
     explain : str
         The command that has the reasons.
 

@@ -24,11 +24,6 @@ _IN_PLACE = ("float32", "float64", "int32", "int64")
 def evaluate(call: relax.Call) -> np.ndarray | None:
     """Compute an operator whose operands are constants.
 
-    Parameters
-    ----------
-    call : tvm.relax.Call
-        A normalized call.
-
     Returns
     -------
     numpy.ndarray or None
@@ -44,8 +39,6 @@ def evaluate_exactly(call: relax.Call, operands: Sequence[Any]) -> np.ndarray | 
 
     Parameters
     ----------
-    call : tvm.relax.Call
-        A normalized call.
     operands : sequence
         An array, a list of arrays, a list of ints or a number for each of its arguments; None for
         what is not known.

@@ -245,8 +245,6 @@ def prefetch(element: ir.Expr, level: int, is_write: bool = False) -> tirx.Stmt:
 
     Parameters
     ----------
-    element : TensorLoad
-        Where.
     level : int
         The nearest cache that is to hold it: 1 or 2.
     is_write : bool

@@ -27,8 +27,6 @@ def min_vertex_cut(
     ----------
     weights : mapping of vertex to int
         Of each vertex, sources and sinks too: positive.
-    readers : mapping of vertex to sequence of vertex
-        Where edges lead.
     sources, sinks : iterable of vertex
         What is to be parted; a vertex that is both is part of every cut.
 

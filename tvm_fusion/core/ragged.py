@@ -18,8 +18,6 @@ def is_of_group(offsets: Any, group: Any, row: Any) -> Any:
 
     Parameters
     ----------
-    offsets : indexable
-        Where groups end, integers.
     group, row : Expr
         Numbers of both, int64.
     """

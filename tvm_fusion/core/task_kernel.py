@@ -100,8 +100,6 @@ def task_kernel(
 
     Parameters
     ----------
-    name : str
-        Of the function.
     tasks : sequence of int or tirx.PrimExpr
         Extents of the tasks that run in parallel; of none there is one task.
     inputs, outputs : sequence of (shape, dtype)

@@ -52,8 +52,6 @@ def on_rewritable(*passes: Pass, only: str | None = None) -> Pass:
 
     Parameters
     ----------
-    *passes : Pass
-        Applied in order.
     only : str, optional
         An attribute: functions without it are left alone, too.
 

@@ -72,8 +72,6 @@ def choose_arch(archs: Iterable[str], device: str) -> str | None:
     ----------
     archs : iterable of str
         Ascending, as in :attr:`TargetSpec.archs`.
-    device : str
-        The device's architecture.
 
     Returns
     -------

@@ -67,8 +67,6 @@ def capabilities(arch: str, features: Iterable[str]) -> dict[str, Any]:
     ----------
     arch : str
         LLVM's name of the CPU.
-    features : iterable of str
-        LLVM's names.
 
     Returns
     -------

@@ -67,8 +67,6 @@ def enumerate_type(problem: Problem, same_shape: bool) -> MappingType:
 
     Parameters
     ----------
-    problem
-        The maps.
     same_shape
         Whether input and output have the same shape, which tells One-to-One from Reorganize.
 

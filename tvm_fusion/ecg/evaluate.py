@@ -16,8 +16,6 @@ def evaluate(expr: ir.Expr, env: Mapping[ir.Var, Any]) -> Any:
 
     Parameters
     ----------
-    expr
-        Expression without loads.
     env
         Integers or integer arrays by variable.
 

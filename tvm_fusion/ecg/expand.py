@@ -75,8 +75,6 @@ def stand_in(
     ----------
     call : relax.Call
         Its tuples may be variables; they are taken apart.
-    builder : relax.BlockBuilder
-        Where the call stands.
     dtype : callable
         Element type of each tensor's stand-in. Constants get one too, but for finite scalars that
         keep their type: those become literals, except zeros of products and quotients.

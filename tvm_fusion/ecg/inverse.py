@@ -26,8 +26,6 @@ def invert_write(
         The iterators around the store, each with the range it runs over.
     dims
         Variables that stand for the element written.
-    shape
-        Shape of the buffer.
 
     Returns
     -------

@@ -41,8 +41,6 @@ def loads_of(expr: ir.Expr, conditions: tuple[ir.Expr, ...] = ()) -> Iterator[Lo
 
     Parameters
     ----------
-    expr
-        Any scalar expression.
     conditions
         What holds where `expr` is evaluated.
 

@@ -35,8 +35,6 @@ def operations(*exprs: ir.Expr, bindings: Sequence[tuple[ir.Var, ir.Expr]] = ())
 
     Parameters
     ----------
-    *exprs : ir.Expr
-        Expressions.
     bindings : sequence of (Var, ir.Expr)
         Names that they use, in an order in which each uses only earlier ones; each counts once.
     """
@@ -55,8 +53,6 @@ def arithmetic(expr: Any, elements: Collection[int] = ()) -> tuple[int, bool, bo
 
     Parameters
     ----------
-    expr : ir.Expr
-        An expression.
     elements : collection of int
         Hashes of variables that stand for expressions that read a tensor.
 

@@ -62,8 +62,6 @@ def check_legalized(mod: tvm.IRModule, name: str) -> None:
     ----------
     mod : tvm.IRModule
         What the pass is applied to.
-    name : str
-        The pass.
 
     Raises
     ------

@@ -28,8 +28,6 @@ def wrap_integers(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     ----------
     func : PrimFunc
         Of one operator, not scheduled.
-    name : str
-        The operator's name.
 
     Returns
     -------

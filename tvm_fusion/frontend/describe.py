@@ -60,8 +60,6 @@ def with_storage(signature: Signature, dtypes: Mapping[str, str]) -> Signature:
 
     Parameters
     ----------
-    signature : Signature
-        Of the Relax function.
     dtypes : mapping of str to str
         By name, of some inputs and outputs.
     """

@@ -21,8 +21,6 @@ def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRang
     ----------
     mod : tvm.IRModule
         As TVM's importer left it.
-    config : FusionConfig
-        The user's options.
     ranges : mapping of str to DimRange
         Dimensions that stay symbolic.
 

@@ -78,8 +78,6 @@ def decode(code: Any, dtype: str) -> Any:
     ----------
     code : tvm.ir.Expr
         A ``uint8``.
-    dtype : str
-        What it stands for.
     """
     if dtype in INTEGERS:
         bits = INTEGERS[dtype]
@@ -116,8 +114,6 @@ def encode(value: Any, dtype: str, saturate: bool = True, round_mode: str = "up"
     ----------
     value : tvm.ir.Expr
         A float32; an int32 for integers, of which the lowest bits are taken.
-    dtype : str
-        What it becomes.
     saturate : bool
         Whether what lies beyond the largest finite number becomes that, and not NaN or infinity.
     round_mode : {"up", "down", "nearest"}

@@ -121,8 +121,6 @@ def dim_table(model: onnx.ModelProto, wanted: Collection[str] = ()) -> DimTable:
 
     Parameters
     ----------
-    model : onnx.ModelProto
-        Any model.
     wanted : container of str
         Names that the user binds. An extent of zero is one, except where a user binds it by the
         name of an unnamed dimension, ``<input>_<axis>``: old exporters wrote zero for dynamic ones.

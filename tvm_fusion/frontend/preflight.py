@@ -108,8 +108,6 @@ def expanded(
     ----------
     model : onnx.ModelProto
         The model, which stays as it is.
-    extents : mapping of str to sequence of (int or None)
-        Shapes of the inputs.
 
     Returns
     -------
@@ -145,8 +143,6 @@ def unsupported(node: onnx.NodeProto, versions: Mapping[str, int]) -> Unsupporte
 
     Parameters
     ----------
-    node : onnx.NodeProto
-        Any node.
     versions : mapping of str to int
         See :func:`.onnx_graph.opsets_of`.
     """

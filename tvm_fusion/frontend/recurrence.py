@@ -20,14 +20,10 @@ def project(builder: Any, x: Any, weights: Any, bias: Any | None) -> Any:
 
     Parameters
     ----------
-    builder : tvm.relax.BlockBuilder
-        Where expressions are emitted.
     x : Expr
         Two axes of time and batch, and one of features.
     weights : Expr
         Directions, gates times units, features.
-    bias : Expr, optional
-        Directions, gates times units.
     """
     d, rows, features = (int(extent) for extent in weights.ty.shape)
     flat = builder.emit(op.reshape(weights, [d * rows, features]))
@@ -42,10 +38,6 @@ def run(builder: Any, layer: Recurrence, operands: Mapping[str, Any]) -> list[An
 
     Parameters
     ----------
-    builder : tvm.relax.BlockBuilder
-        Where expressions are emitted.
-    layer : Recurrence
-        The layer.
     operands : mapping of str to Expr
         By :attr:`Recurrence.operands`.
 

@@ -65,12 +65,8 @@ def bind(
     ----------
     mod : tvm.IRModule
         Functions whose symbolic variables are called like the table's labels.
-    table : DimTable
-        The dimensions.
     chosen : mapping of str to (int or DimRange)
         By identifier; the others stay symbolic under the labels that they have.
-    fixed : mapping of str to int, optional
-        Extents of further variables.
     """
     values: dict[str, int | tirx.Var] = dict(fixed)
     for dim in table.dims:
@@ -183,11 +179,6 @@ def without_tuples(mod: tvm.IRModule) -> tvm.IRModule:
     artifact's inputs are tensors; private functions, which others call, keep their parameters, and
     so do functions that take something else than tensors besides, such as a cache: callers give
     them what they always gave.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        Any module.
 
     Returns
     -------

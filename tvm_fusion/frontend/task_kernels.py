@@ -41,8 +41,6 @@ def emit_kernel(
         Of the function in TensorIR.
     tasks : sequence of int or tirx.PrimExpr
         Extents of the tasks that run in parallel.
-    inputs : sequence of relax.Expr
-        Tensors to read.
     outputs : sequence of (shape, dtype)
         Tensors that the tasks write, each element of them by one task.
     body : callable

@@ -44,8 +44,6 @@ def mismatch(value: Any, dtype: str, shape: Sequence[int | None] | None) -> str 
 
     Parameters
     ----------
-    value : tvm.relax.Expr
-        Normalized.
     dtype, shape : str, sequence of (int or None) or None
         As the framework has them; None for what it does not know.
 

@@ -28,10 +28,6 @@ def apply_groups(
     ----------
     builder : relax.BlockBuilder
         Takes the Primitive functions; equal ones are added once.
-    graph : Graph
-        The block's graph.
-    groups : sequence of Group
-        Disjoint and convex.
     attrs : Mapping
         Attributes of each group's function.
 

@@ -38,8 +38,6 @@ class ClaimBook:
         is no other.
     device : Device
         What claims and costs are for.
-    cost : CostModel
-        Compares claims.
     banned : set of (str, Hashable)
         Claims that emission has broken: not to be made again.
 

@@ -51,8 +51,6 @@ def features_of(claim: Claim, cache_bytes: int) -> Features:
     ----------
     claim : Claim
         Its traffic is shared among its group's tensors by their sizes.
-    cache_bytes : int
-        Of the last level.
     """
     tensors = (*claim.group.inputs, *claim.group.outputs)
     sizes = {"weight": 0, "cached": 0, "other": 0}

@@ -70,10 +70,6 @@ def plan_module(
 
     Parameters
     ----------
-    mod : tvm.IRModule
-        Legalised.
-    target : Target
-        What kernels are for.
     banned : frozenset of (str, Hashable)
         Claims not to be made.
 

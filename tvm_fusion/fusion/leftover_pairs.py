@@ -26,14 +26,10 @@ class LeftoverPairs:
 
     Parameters
     ----------
-    graph : Graph
-        Of one dataflow block.
     partition : Partition
         Its blocks, which are replaced.
     merger : Merger
         Joins two blocks, or says why not.
-    book : ClaimBook
-        Asked for claims.
 
     Attributes
     ----------

@@ -19,15 +19,7 @@ _NAMED = 6  # operators that a sentence names
 
 
 class Merger:
-    """Decides about merges of a partition's blocks.
-
-    Parameters
-    ----------
-    partition : Partition
-        The current state.
-    book : ClaimBook
-        What templates promise.
-    """
+    """Decides about merges of a partition's blocks."""
 
     def __init__(self, partition: Partition, book: ClaimBook) -> None:
         self._partition = partition

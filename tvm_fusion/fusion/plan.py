@@ -57,15 +57,6 @@ class Plan:
 def plan(graph: Graph, templates: Sequence[Template], book: ClaimBook) -> Plan:
     """Plan the groups of one graph.
 
-    Parameters
-    ----------
-    graph : Graph
-        Of one dataflow block.
-    templates : sequence of Template
-        Asked for proposals.
-    book : ClaimBook
-        Asked for claims.
-
     Returns
     -------
     Plan
@@ -197,8 +188,6 @@ def reasons(
 
     Parameters
     ----------
-    partition : Partition
-        As planning left it.
     refused : Mapping of (Block, Block) to Refusal
         Why two blocks that an edge joins are not one, as it was found when they were tried.
     views : frozenset of Operator
@@ -280,10 +269,6 @@ def accepted_proposals(
 
     Parameters
     ----------
-    graph : Graph
-        What is planned.
-    templates : sequence of Template
-        Asked for proposals.
     partition : Partition
         The caller replaces blocks in it as they are yielded.
     merger : Merger

@@ -91,8 +91,6 @@ class Profile:
 
     Parameters
     ----------
-    records : Records
-        Where answers are kept.
     bench : callable, optional
         Measures alternatives on the device; none: nothing new is measured.
 

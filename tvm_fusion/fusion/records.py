@@ -40,8 +40,6 @@ class Records:
 
         Parameters
         ----------
-        path : str or os.PathLike
-            The file.
         must_exist : bool
             Whether a file that does not exist is a mistake.
 

@@ -52,8 +52,6 @@ def alternatives(
     ----------
     calls : sequence of GroupCall
         Of the block, in order.
-    now, then : Choice
-        Of the same block.
     book : ClaimBook
         Names the templates of groups.
     """

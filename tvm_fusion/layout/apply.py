@@ -32,16 +32,10 @@ def apply_choice(
 
     Parameters
     ----------
-    builder : relax.BlockBuilder
-        Takes the new groups.
     mod : tvm.IRModule
         With the groups as they are.
-    block : relax.DataflowBlock
-        Calls them.
     calls : Calls
         What was read from the block.
-    choice : Choice
-        For it.
     book : ClaimBook
         Names the templates of the new groups.
 

@@ -64,12 +64,6 @@ def measured(network: Network, values: Values, profile: Profile, book: ClaimBook
     ----------
     network : Network
         Convolutions whose layouts were changed are held to them behind this.
-    values : Values
-        The choice by claims.
-    profile : Profile
-        Asked.
-    book : ClaimBook
-        Of the claims.
     """
     choice = network.choice(values)
     for k, (call, costs, _) in enumerate(network.calls):

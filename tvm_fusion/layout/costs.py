@@ -26,8 +26,6 @@ class GroupCosts:
         Over the layout of the graph.
     images : mapping of Value to Layout
         Inputs and outputs that may have a layout, and which.
-    book : ClaimBook
-        Asked for claims.
 
     Attributes
     ----------

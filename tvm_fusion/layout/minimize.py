@@ -47,8 +47,6 @@ def minimize(
     ----------
     sizes : sequence of int
         How many values each variable has; 0 is the first.
-    tables : sequence of Table
-        Terms of the sum.
     starts : sequence of sequence of int
         Choices to begin with where some variables must be fixed; all zeros by default.
 

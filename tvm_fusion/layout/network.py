@@ -46,12 +46,8 @@ class Network:
 
     Parameters
     ----------
-    calls : Calls
-        Of one dataflow block.
     images : mapping of Tensor to Layout
         Which layout each may have besides that of the graph.
-    book : ClaimBook
-        Asked for claims.
 
     Attributes
     ----------

@@ -44,8 +44,6 @@ def choose_layouts(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     ----------
     mod : tvm.IRModule
         Planned: its functions call groups.
-    target : Target
-        What kernels are for.
 
     Returns
     -------

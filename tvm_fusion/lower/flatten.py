@@ -89,11 +89,6 @@ def contiguous(index: ir.Expr) -> ir.Expr:
     Only where FlattenBuffer does not: where ``b`` is symbolic, or the division was hidden from it.
     Then where quotients of several divisors cancel together, all of them.
 
-    Parameters
-    ----------
-    index : Expr
-        A flat index.
-
     Returns
     -------
     Expr

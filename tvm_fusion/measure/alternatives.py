@@ -46,14 +46,8 @@ class AlternativeBench:
 
     Parameters
     ----------
-    spec : TargetSpec
-        This machine.
-    budget : Budget
-        What may be spent.
     tuned : callable
         Gives the configuration that kernels will have.
-    effort : Effort
-        Of a batch.
     """
 
     def __init__(
@@ -112,8 +106,6 @@ def timed(
     ----------
     modules : sequence of IRModule
         Of static shapes; their ``main`` take and return the same tensors.
-    spec : TargetSpec
-        This machine.
     tuned : callable
         Gives the configuration that kernels will have.
     effort : Effort

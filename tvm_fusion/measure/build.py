@@ -30,8 +30,6 @@ def build_groups(
     ----------
     mod : IRModule
         Groups, and functions that call them.
-    spec : TargetSpec
-        What to build for.
     tuned : callable
         Gives the configuration of a group's kernels; their default by default.
     change : callable

@@ -54,8 +54,6 @@ def swept(weight_bytes: int, cache_bytes: int | None) -> int:
 
     Parameters
     ----------
-    weight_bytes : int
-        Of the model.
     cache_bytes : int or None
         Of the last cache; ``None`` if it is not known.
     """
@@ -73,10 +71,6 @@ def in_turns(
 
     Parameters
     ----------
-    calls : sequence of callable
-        The functions.
-    effort : Effort
-        How long it takes.
     clock : callable
         Gives seconds.
     inputs : sequence of numpy.ndarray
@@ -138,8 +132,6 @@ def check_same(
 
     Parameters
     ----------
-    actual, expected : sequence of numpy.ndarray
-        The results.
     looser : float
         Times the tolerance of one kernel.
     least : float

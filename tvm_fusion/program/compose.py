@@ -29,8 +29,6 @@ def compose(
 
     Parameters
     ----------
-    members : sequence of Operator
-        In topological order.
     inputs : sequence of Value
         What they read from outside, without duplicates.
     outputs : sequence of Value

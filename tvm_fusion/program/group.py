@@ -21,8 +21,6 @@ class Group:
 
     Parameters
     ----------
-    members : iterable of Operator
-        The operators.
     hidden : container of Value
         Results that other operators are not to read from this group: they compute them themselves.
 

@@ -115,8 +115,6 @@ def read_map(shape: Sequence[ir.Expr], dtype: str, layout: Layout) -> tirx.PrimF
         Of the tensor of the graph; the number of channels is known.
     dtype : str
         Of its elements.
-    layout : Layout
-        In memory.
 
     Returns
     -------

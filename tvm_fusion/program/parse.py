@@ -260,8 +260,6 @@ def stores_of(name: str, body: tirx.Stmt, start: Mapping[ir.Var, ir.Expr]) -> li
 
     Parameters
     ----------
-    name : str
-        The block, for reasons.
     body : tirx.Stmt
         Its body or its initialisation.
     start : mapping of Var to PrimExpr

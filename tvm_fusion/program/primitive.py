@@ -27,8 +27,6 @@ def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) 
 
     Parameters
     ----------
-    group : Group
-        The group.
     attrs : Mapping, optional
         Attributes besides ``Primitive``.
 
@@ -107,8 +105,6 @@ def call_group(
 
     Parameters
     ----------
-    gvar : ir.GlobalVar
-        The function.
     group : Group
         What it is made of.
     args : sequence of relax.Expr

@@ -53,8 +53,6 @@ class Program:
 
         Parameters
         ----------
-        output : int
-            Position among the outputs.
         indices : sequence of PrimExpr
             The element, one index per dimension of the output (int64).
 

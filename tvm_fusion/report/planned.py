@@ -109,8 +109,6 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
         The model, or the path of an ONNX file.
     target : str, dict or tvm.target.Target
         See :func:`tvm_fusion.device.parse`. It need not be present.
-    config : FusionConfig, optional
-        What to choose.
 
     Returns
     -------

@@ -21,8 +21,6 @@ def onnx_reference(
 
     Parameters
     ----------
-    path : str or os.PathLike
-        The model file.
     inputs : mapping of str to numpy.ndarray
         By name; floats of another width than the model's are converted.
     constants : mapping of str to numpy.ndarray, optional
@@ -63,11 +61,6 @@ def compare(
     outputs: Mapping[str, Any], expected: Mapping[str, np.ndarray]
 ) -> dict[str, dict[str, float]]:
     """Compute errors per output, in float64.
-
-    Parameters
-    ----------
-    outputs, expected : mapping of str to array
-        By the same names.
 
     Returns
     -------

@@ -105,8 +105,6 @@ def becomes(call: relax.Call, index: int, exponent: np.ndarray | None = None) ->
 
     Parameters
     ----------
-    call : relax.Call
-        The operator.
     index : int
         Which of its tensors has them, those in tuples counted one by one.
     exponent : numpy.ndarray, optional
@@ -138,8 +136,6 @@ def asked(
 
     Parameters
     ----------
-    call : relax.Call
-        What reads the operand.
     index : int
         Which of its tensors it is.
     result : NonFinite

@@ -39,8 +39,6 @@ class Readers:
         ----------
         name : str
             Of the function in the module.
-        func : relax.Function
-            As it is now.
 
         Returns
         -------

@@ -79,16 +79,8 @@ def export_task(
 
     Parameters
     ----------
-    task : Task
-        The task.
-    configs : sequence of Config
-        The default, and others.
-    spec : TargetSpec
-        What for.
     folder : Path
         Gets ``NUMBER_PLACE.so``.
-    number : int
-        Of the task.
     model_bytes : int
         Weights that contractions of the model read.
 
@@ -129,8 +121,6 @@ def export_question(
 
     Parameters
     ----------
-    question : Question
-        What is asked.
     mods : sequence of tvm.IRModule
         The alternatives, whose ``main`` take and return the same tensors.
     tolerance : float

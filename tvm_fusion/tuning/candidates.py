@@ -86,8 +86,6 @@ def export_candidates(
         Records: what they have is not built again; what cannot be built is recorded.
     budget : str
         ``trials=N``: candidates besides defaults, shared among the tasks by their time.
-    seed : int
-        Of configurations and inputs.
     progress : callable
         Told in a line what is done next.
 
@@ -229,16 +227,10 @@ class QuestionExport:
 
     Parameters
     ----------
-    spec : TargetSpec
-        What to build for.
-    folder : Path
-        Gets the libraries.
     budget : Budget
         How many questions; or how long to build.
     tuned : callable
         Gives the configurations that kernels will have.
-    model_bytes : int
-        Weights of the model.
 
     Attributes
     ----------

@@ -40,8 +40,6 @@ class EvolutionarySearch:
     ----------
     configs : sequence of Config
         The design space, the default first.
-    seed : int
-        Of what is drawn.
 
     Raises
     ------

@@ -40,8 +40,6 @@ def choose(found: Sequence[Estimated], default: Config, count: int) -> list[Conf
         A design space with the clocks of each.
     default : Config
         The first one that is chosen.
-    count : int
-        How many to choose.
     """
     ranked = [
         config

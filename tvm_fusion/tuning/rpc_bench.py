@@ -102,19 +102,7 @@ class Tracker:
 
 
 class RpcBench:
-    """Measures candidates of one task beside its default, on a tracker's servers.
-
-    Parameters
-    ----------
-    task : Task
-        The task.
-    spec : TargetSpec
-        What the servers are.
-    seed : int
-        Of the inputs.
-    tracker : Tracker
-        Where they are registered.
-    """
+    """Measures candidates of one task beside its default, on a tracker's servers."""
 
     def __init__(self, task: Task, spec: TargetSpec, seed: int, tracker: Tracker) -> None:
         self._task, self._spec, self._tracker = task, spec, tracker

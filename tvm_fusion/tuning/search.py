@@ -32,8 +32,6 @@ class Search:
     ----------
     configs : sequence of Config
         The design space, the default first.
-    seed : int
-        Of what is drawn.
     """
 
     def __init__(self, configs: Sequence[Config], seed: int) -> None:

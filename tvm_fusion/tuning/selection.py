@@ -56,8 +56,6 @@ class Selection:
 
     Parameters
     ----------
-    model : Model
-        The whole model.
     has_time : callable
         Whether there is time for another race.
 

@@ -109,10 +109,6 @@ def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey
 
     Parameters
     ----------
-    imported : Imported
-        The model.
-    spec : TargetSpec
-        Of one architecture.
     config : FusionConfig
         The options that it will be compiled with.
     """

@@ -53,14 +53,6 @@ class Tuner:
 
     Parameters
     ----------
-    spec : TargetSpec
-        This machine.
-    records : TuningRecords
-        Where everything is kept.
-    effort : Effort
-        Of a trial.
-    seed : int
-        Of proposals and inputs.
     search : str
         Of :data:`SEARCHES`.
     progress : callable

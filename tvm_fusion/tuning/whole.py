@@ -69,10 +69,6 @@ class WholeModel:
         The model, of static shapes.
     planned : tvm.IRModule
         Its groups, as the scheduling stage gets them.
-    spec : TargetSpec
-        This machine.
-    seed : int
-        Of the inputs.
     effort : Effort
         How long a race takes.
     """
@@ -141,8 +137,6 @@ def build_model(planned: tvm.IRModule, chosen: Chosen, spec: TargetSpec) -> Any:
         Groups, as the scheduling stage gets them.
     chosen : mapping of Key to Config
         Configurations other than the default.
-    spec : TargetSpec
-        What to build for.
     """
     with toolchain(spec), spec.tvm_target() as target, remembering():
         scheduling = ScheduleKernels(FuseOperators, _lookup(chosen))

@@ -59,8 +59,6 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
     ----------
     mods : mapping of str to tvm.IRModule
         By architecture, the same functions lowered for the virtual machine.
-    spec : TargetSpec
-        All of the architectures.
 
     Returns
     -------

@@ -53,13 +53,6 @@ class Built:
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
     """Build what was prepared for each architecture; runs under the toolchain.
 
-    Parameters
-    ----------
-    prepared : mapping of str to Prepared
-        By architecture.
-    spec : TargetSpec
-        All of the architectures.
-
     Returns
     -------
     Built
@@ -99,8 +92,6 @@ def store(
 
     Parameters
     ----------
-    prepared : mapping of str to Prepared
-        By architecture.
     names : mapping of str to mapping of str to str
         By architecture, the library's names of packing functions, where they are others.
 

@@ -74,8 +74,6 @@ def compiling(
     ----------
     mod : tvm.IRModule
         Relax functions in the virtual machine's form, and PrimFuncs.
-    target : tvm.target.Target
-        With its host.
     tir_pipeline : str
         Name of the registered pipeline that lowers PrimFuncs.
     loaders : collection of str

@@ -67,10 +67,6 @@ def prepare(
     ----------
     mod : tvm.IRModule
         ``call_tir`` on scheduled PrimFuncs.
-    spec : TargetSpec
-        What for: one architecture.
-    functions : list of str
-        The public functions.
     dims : mapping of str to DimRange
         Ranges of symbolic dimensions; counts are taken at the upper ends.
     model_names : WeightNames

@@ -26,8 +26,6 @@ def device_profile(func: tirx.PrimFunc, name: str, target: Target, pipeline: str
     ----------
     func : tvm.tirx.PrimFunc
         A scheduled function, its shapes bound to integers where they are known.
-    name : str
-        Its name.
     target : tvm.target.Target
         A GPU with a host.
     pipeline : str
@@ -62,8 +60,6 @@ def launches(functions: Sequence[tirx.PrimFunc], name: str) -> Profile:
     ----------
     functions : sequence of tvm.tirx.PrimFunc
         Its host code, as SplitHostDevice left it.
-    name : str
-        Its name, for caveats.
 
     Returns
     -------

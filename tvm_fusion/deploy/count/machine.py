@@ -29,8 +29,6 @@ class Machine:
 
     Parameters
     ----------
-    mod : tvm.IRModule
-        The module.
     profiler : callable
         Says what one call of a PrimFunc launches, given its name, itself and its arguments.
     on_device : bool

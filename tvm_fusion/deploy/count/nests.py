@@ -48,10 +48,6 @@ def nest_profile(func: tirx.PrimFunc, name: str, target: Target) -> Profile:
     ----------
     func : tvm.tirx.PrimFunc
         The function, its shapes bound to integers where they are known.
-    name : str
-        Its name.
-    target : tvm.target.Target
-        The processor.
 
     Returns
     -------

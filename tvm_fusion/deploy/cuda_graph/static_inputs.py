@@ -32,8 +32,6 @@ def mark_static_inputs(
     ----------
     mod : tvm.IRModule
         The functions that ``signatures`` describes.
-    signatures : mapping of str to Signature
-        By function.
     names : collection of str
         Inputs; a function need not have all of them.
 
@@ -73,11 +71,6 @@ def static_inputs(func: relax.Function) -> list[int]:
 
 def with_static_inputs(rewrite: Pass) -> Pass:
     """Make a pass that captures with static inputs among a function's weights.
-
-    Parameters
-    ----------
-    rewrite : Pass
-        TVM's RewriteCUDAGraph.
 
     Returns
     -------

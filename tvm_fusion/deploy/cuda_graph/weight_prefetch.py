@@ -53,10 +53,6 @@ def prefetched_weights(
     ----------
     func : relax.Function
         Of ``call_tir``; its weights follow its inputs as parameters.
-    callees : dict of GlobalVar to PrimFunc
-        What it calls.
-    target : Target
-        Of CUDA.
 
     Returns
     -------

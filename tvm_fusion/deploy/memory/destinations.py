@@ -38,8 +38,6 @@ def add_destinations(mod: tvm.IRModule, functions: Collection[str]) -> tvm.IRMod
     mod : tvm.IRModule
         Functions before they are lowered; not changed. On other devices than the CPU, where
         launches may be captured with their addresses, nothing is added.
-    functions : collection of str
-        Whose copies.
     """
     target = Target.current()
     if target is None or target.kind.name != "llvm":

@@ -34,8 +34,6 @@ def update_in_place(
     ----------
     mod : tvm.IRModule
         The functions that ``signatures`` describes, as imported.
-    signatures : mapping of str to Signature
-        By function.
     names : mapping of str to str
         By input, the output whose values it is to hold; a function need not have it.
 

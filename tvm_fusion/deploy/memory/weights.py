@@ -132,8 +132,6 @@ def hoist_constants(mod: tvm.IRModule, is_weight: Callable[[GenericConst], bool]
     ----------
     mod : tvm.IRModule
         Any Relax module; not changed.
-    is_weight : callable
-        Which constants.
 
     Returns
     -------

@@ -60,13 +60,6 @@ class Slice:
 def write_slices(slices: Sequence[Slice], target: Target) -> tirx.PrimFunc:
     """Make the kernel.
 
-    Parameters
-    ----------
-    slices : sequence of Slice
-        Of different tensors.
-    target : Target
-        What for.
-
     Returns
     -------
     PrimFunc

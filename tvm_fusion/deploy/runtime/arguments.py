@@ -64,10 +64,6 @@ def check(
 
     Parameters
     ----------
-    specs : sequence of TensorSpec
-        What is expected.
-    shapes, dtypes : sequence
-        What was given.
     dims : mapping of str to DimRange
         Ranges of the symbolic dimensions.
     known : mapping of str to int

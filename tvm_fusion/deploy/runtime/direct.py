@@ -24,8 +24,6 @@ class DirectInputs:
 
     Parameters
     ----------
-    specs : sequence of TensorSpec
-        What a call gives.
     dims : mapping of str to DimRange
         Ranges of symbolic dimensions.
     extents : mapping of str to int
@@ -88,15 +86,7 @@ class DirectInputs:
 
 
 class DeviceInputs:
-    """Inputs of a function as tensors that lie on its device, PyTorch's for example.
-
-    Parameters
-    ----------
-    specs : sequence of TensorSpec
-        What a call gives.
-    device : tvm_ffi.Device
-        Where the kernels run.
-    """
+    """Inputs of a function as tensors that lie on its device, PyTorch's for example."""
 
     def __init__(self, specs: Sequence[TensorSpec], device: tvm_ffi.Device) -> None:
         self._wanted = [(spec.name, spec.shape, tvm_ffi.dtype(spec.dtype)) for spec in specs]
@@ -161,8 +151,6 @@ class DirectResults:
 
         Parameters
         ----------
-        out : mapping of str to array
-            By output.
         extents : mapping of str to int
             Of symbolic dimensions.
         given : sequence of tvm_ffi.Tensor

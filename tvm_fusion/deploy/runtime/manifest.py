@@ -85,11 +85,6 @@ AGAIN = "compile the model again, or copy the whole folder again"
 def read(folder: Path) -> dict[str, Any]:
     """Read and check an artifact's manifest.
 
-    Parameters
-    ----------
-    folder : Path
-        The artifact.
-
     Returns
     -------
     dict
@@ -168,8 +163,6 @@ def of_architecture(found: Mapping[str, Any], arch: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    found : mapping
-        The artifact's manifest.
     arch : str
         One of the target's ``archs``.
     """
@@ -198,10 +191,6 @@ def verify(folder: Path, manifest: Mapping[str, Any], names: list[str] | None = 
 
     Parameters
     ----------
-    folder : Path
-        The artifact.
-    manifest : mapping
-        Its manifest.
     names : list of str, optional
         Which files; all when omitted.
 

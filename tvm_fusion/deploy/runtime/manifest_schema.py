@@ -200,8 +200,6 @@ def check(content: Any, alignment: int) -> None:
 
     Parameters
     ----------
-    content : object
-        What was read.
     alignment : int
         Bytes whose multiples offsets of weights are.
 

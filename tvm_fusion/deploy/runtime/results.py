@@ -35,12 +35,6 @@ def own(
 
     Parameters
     ----------
-    results : sequence of Tensor
-        What the function returned.
-    specs : sequence of TensorSpec
-        One for each.
-    device : Device
-        Where they are.
     held : collection of int
         Addresses of inputs and weights.
     in_place : collection of str

@@ -77,8 +77,6 @@ def to_tensor(
     ----------
     value : numpy.ndarray or tvm_ffi.Tensor
         Any dtype that numpy or ml_dtypes has.
-    device : tvm_ffi.Device
-        Where the kernels run.
     what : str
         What to call it in an error.
     alignment : int, optional
@@ -159,10 +157,6 @@ def write_into(array: Any, value: Any, what: str) -> None:
 
     Parameters
     ----------
-    array : numpy.ndarray or anything with ``__dlpack__``
-        Where to.
-    value : numpy.ndarray or tvm_ffi.Tensor
-        What.
     what : str
         What to call the array in an error.
 

@@ -42,8 +42,6 @@ def write(path: Path, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, 
 
     Parameters
     ----------
-    path : Path
-        The file.
     weights : mapping of str to numpy.ndarray
         By label, written in this order.
 
@@ -183,11 +181,6 @@ _FAILED = ctypes.c_void_p(-1).value
 
 def mapped(path: Path) -> np.ndarray:
     """Map a file copy on write: what is written to the array does not reach the file.
-
-    Parameters
-    ----------
-    path : Path
-        May be empty.
 
     Returns
     -------

@@ -16,11 +16,6 @@ def building(kind: str) -> Iterator[Callable[[], tuple[str, ...]]]:
 
     TVM hands its callbacks a module's source or object, and not the target.
 
-    Parameters
-    ----------
-    kind : {"cuda", "rocm"}
-        TVM's target kind.
-
     Yields
     ------
     callable

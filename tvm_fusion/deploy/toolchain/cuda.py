@@ -65,11 +65,6 @@ def choose_compiler(archs: Sequence[str]) -> tuple[str, Compile]:
 def cuda_toolchain(archs: Sequence[str]) -> Iterator[str]:
     """Let TVM build CUDA modules, each with machine code for the architectures of its target.
 
-    Parameters
-    ----------
-    archs : sequence of str
-        All of them.
-
     Yields
     ------
     str

@@ -36,12 +36,6 @@ def compile_with_nvcc(
 
     Parameters
     ----------
-    nvcc : str
-        Its path.
-    source : str
-        CUDA source.
-    archs : sequence of str
-        Architectures.
     real : str, optional
         Assemble the PTX of a single architecture for this one, which is newer: benchmarks do.
     """

@@ -66,11 +66,6 @@ def link_code_object(lld: Sequence[str], objects: bytes) -> bytes:
 def rocm_toolchain(archs: Sequence[str]) -> Iterator[str]:
     """Let TVM build AMD code objects, each for the architecture of its target.
 
-    Parameters
-    ----------
-    archs : sequence of str
-        All of them.
-
     Yields
     ------
     str

@@ -81,8 +81,6 @@ def faults(ir: str, assembly: str) -> Iterator[tuple[str, str]]:
     ----------
     ir : str
         LLVM's IR of a module.
-    assembly : str
-        Its assembly.
 
     Yields
     ------

@@ -57,8 +57,6 @@ def capture(bb: Any, nodes: Mapping[str, Any], names: Iterable[str]) -> Captured
         Where values are bound outside.
     nodes : mapping of str to object
         The values outside by name.
-    names : iterable of str
-        Those that are read.
     """
     captured, known = Captured(), {}
 
@@ -108,10 +106,6 @@ def add_function(
     ----------
     bb : tvm.relax.BlockBuilder
         Of the module; a function may be under way.
-    name : str
-        Made unique.
-    params : sequence of tvm.relax.Var
-        Its parameters.
     build : callable
         Emits the body and returns the results.
     """

@@ -41,8 +41,6 @@ class ToHalfPrecision:
 
     Parameters
     ----------
-    precision : {"fp16", "bf16"}
-        The storage type.
     half_io : bool
         Let float32 parameters and results of public functions become half too.
     """
@@ -72,10 +70,6 @@ def to_half_precision(
     ----------
     mod : tvm.IRModule
         The module it is part of.
-    func : tvm.relax.Function
-        The function.
-    half : {"float16", "bfloat16"}
-        The storage type.
     half_io : bool
         Whether float32 parameters and results become half.
     """
@@ -312,13 +306,6 @@ class Value:
 
 class Casts:
     """Casts that a block builder emits.
-
-    Parameters
-    ----------
-    builder : tvm.relax.BlockBuilder
-        The builder.
-    half : {"float16", "bfloat16"}
-        The storage type.
 
     Attributes
     ----------

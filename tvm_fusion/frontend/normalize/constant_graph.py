@@ -56,8 +56,6 @@ class ConstantGraph:
 
     Parameters
     ----------
-    mod : tvm.IRModule
-        Any module.
     unknown : mapping of int to Var
         By hash, variables bound to operators that cannot be evaluated.
 

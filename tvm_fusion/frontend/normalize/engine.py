@@ -117,8 +117,6 @@ def rewrite(mod: tvm.IRModule, rule: Rule) -> tvm.IRModule:
 
     Parameters
     ----------
-    mod : tvm.IRModule
-        Any module.
     rule : callable
         See :data:`Rule`. A replacement that is a constant, a variable or a shape takes the
         binding's place at all its uses.

@@ -40,11 +40,6 @@ _PRODUCTS = ("relax.matmul", "relax.nn.conv")
 def choose_stored(nodes: Sequence[Node]) -> set[Node]:
     """Choose what is stored of constants and the operators on them.
 
-    Parameters
-    ----------
-    nodes : sequence of Node
-        Each behind its operands.
-
     Returns
     -------
     set of Node

@@ -138,8 +138,6 @@ def shape_inputs(
 
     Parameters
     ----------
-    model : onnx.ModelProto
-        Any model.
     of : iterable of NodeProto, optional
         The nodes whose shapes are meant; all of the model by default.
 

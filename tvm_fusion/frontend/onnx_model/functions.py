@@ -23,8 +23,6 @@ def schema_of(node: onnx.NodeProto, versions: Mapping[str, int]) -> defs.OpSchem
 
     Parameters
     ----------
-    node : onnx.NodeProto
-        Any node.
     versions : mapping of str to int
         See :func:`.onnx_graph.opsets_of`.
     """

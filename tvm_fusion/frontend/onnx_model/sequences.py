@@ -43,8 +43,6 @@ def known_lengths(model: onnx.ModelProto, dims: Mapping[str, Any]) -> dict[str, 
 
     Parameters
     ----------
-    model : onnx.ModelProto
-        Any model.
     dims : mapping of str to (int or DimRange)
         The user's choices; that of a length is called ``<input>_length``.
 

@@ -25,8 +25,6 @@ def check_names(model: onnx.ModelProto, source: str) -> None:
 
     Parameters
     ----------
-    model : onnx.ModelProto
-        Any model.
     source : str
         What to call it in an error.
 

@@ -26,8 +26,6 @@ def described(node: onnx.NodeProto, values: Mapping[str, Any]) -> str:
 
     Parameters
     ----------
-    node : onnx.NodeProto
-        The node.
     values : mapping of str to object
         What stands for the values of its graph.
 
@@ -49,8 +47,6 @@ def advice_for_failure(
 
     Parameters
     ----------
-    node : onnx.NodeProto
-        The node.
     values : mapping of str to object
         What stands for the values of its graph.
     types : mapping of str to ValueType

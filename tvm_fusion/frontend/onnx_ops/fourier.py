@@ -35,8 +35,6 @@ def dft_matrix(
         Elements along the axis; those from ``length`` on count as cut off, missing ones as zero.
     parts : int
         1 for a real input, 2 for a complex one.
-    length : int
-        Of the transform.
     inverse : bool
         Whether it is the inverse one, with its factor of ``1 / length``.
     onesided : bool

@@ -34,8 +34,6 @@ class Matcher:
 
     Parameters
     ----------
-    bb : tvm.relax.BlockBuilder
-        Where tensors are bound.
     facts : Facts
         What is known about the symbolic dimensions.
     """

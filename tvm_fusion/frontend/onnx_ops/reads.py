@@ -89,8 +89,6 @@ def ignored(
 
     Parameters
     ----------
-    node : onnx.NodeProto
-        The node.
     opset : int
         Version of the standard operators.
     attributes, inputs : ReadAttributes, ReadInputs

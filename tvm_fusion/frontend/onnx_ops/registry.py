@@ -99,8 +99,6 @@ def covers(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:
 
     Parameters
     ----------
-    node : onnx.NodeProto
-        Any node.
     versions : mapping of str to int
         The model's version of each domain; ONNX's own is ``""``.
     """

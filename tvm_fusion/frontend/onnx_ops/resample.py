@@ -49,8 +49,6 @@ class Sampling:
 
         Parameters
         ----------
-        extent, out : int
-            Extents before and after.
         scale : float
             As the model gives it; ``scale * extent`` need not be ``out``.
         region : tuple of float

@@ -28,8 +28,6 @@ def resize(node: Node, sampling: Sampling, scales: np.ndarray | None) -> Any:
         With ``scales`` and ``sizes`` as its third and fourth input, or before opset 11 with scales.
     sampling : Sampling
         What its attributes ask for.
-    scales : numpy.ndarray or None
-        Where they are numbers.
     """
     shape = node.shape()
     axes = [axis % len(shape) for axis in node.attribute("axes") or range(len(shape))]

@@ -51,8 +51,6 @@ def evaluate(
 
     Parameters
     ----------
-    node : onnx.NodeProto
-        Any node.
     inputs : sequence
         What stands for its inputs in the import; None for one that is left out.
     opset : int

@@ -15,8 +15,6 @@ def run_node(node: onnx.NodeProto, arrays: Sequence[np.ndarray], opset: int) -> 
 
     Parameters
     ----------
-    node : onnx.NodeProto
-        The node.
     arrays : sequence of numpy.ndarray
         Its inputs that are not left out; one that is named twice, twice.
     opset : int

@@ -35,11 +35,6 @@ _OTHERWISE = (
 def advice(names: Iterable[str]) -> str:
     """Say what to do instead of operators, such as ``aten._fft_r2c``.
 
-    Parameters
-    ----------
-    names : iterable of str
-        Their names.
-
     Returns
     -------
     str

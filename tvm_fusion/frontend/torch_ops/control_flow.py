@@ -180,8 +180,6 @@ def trip_count(
 
     Parameters
     ----------
-    cond, body : torch.fx.GraphModule
-        Of the loop.
     states, extra : sequence
         What the first trip is given and what every trip reads: values, or :data:`UNKNOWN`.
     """

@@ -15,8 +15,6 @@ class Scope:
 
     Parameters
     ----------
-    importer : Importer
-        Of the program.
     values : dict of str to object
         What the graphs of a node read from around it.
     """

@@ -39,8 +39,6 @@ def emit_map(
     ----------
     tensors : sequence of relax.Expr
         Operands, which are broadcast to the result's shape.
-    dtype : str
-        Of the result.
     body : callable
         From the operands' elements to the result's; it may open loops.
     """

@@ -21,11 +21,6 @@ _TORCH = "site-packages/torch/"
 def place_of(node: fx.Node) -> str:
     """Name the module and the line: ``layers.0.attention, model.py line 92``.
 
-    Parameters
-    ----------
-    node : torch.fx.Node
-        Of an exported program.
-
     Returns
     -------
     str

@@ -124,10 +124,6 @@ def on_numbers(
 
     Parameters
     ----------
-    importer : Importer
-        Of the program.
-    name : str
-        Of the operator.
     convert : callable or None
         TVM's converter, for extents; None of an operator whose results are no integers.
     """

@@ -109,8 +109,6 @@ def integer(expr: Any, written: Callable[[Any], Any]) -> Any:
     ----------
     expr : sympy.Expr
         Of torch, whose value is an integer.
-    written : callable
-        Writes its integer operands.
 
     Returns
     -------

@@ -32,8 +32,6 @@ def decompose(program: torch.export.ExportedProgram, source: str) -> torch.expor
 
     Parameters
     ----------
-    program : torch.export.ExportedProgram
-        As exported.
     source : str
         What to call it in errors.
 

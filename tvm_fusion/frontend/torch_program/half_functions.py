@@ -26,11 +26,6 @@ COMPOSED = frozenset(f"function.{name}" for name in _NAMES.split())
 def between_casts(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Put casts around what comes of one call of a composed function.
 
-    Parameters
-    ----------
-    program : torch.export.ExportedProgram
-        As exported.
-
     Returns
     -------
     torch.export.ExportedProgram

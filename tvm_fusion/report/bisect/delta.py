@@ -16,8 +16,6 @@ def smallest_failing(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -
 
     Parameters
     ----------
-    items : sequence
-        A list that fails.
     fails : callable
         Whether a part of it fails; asked once per part.
 

@@ -37,8 +37,6 @@ def find_broken(
     ----------
     planned : PlannedModel
         From :func:`tvm_fusion.report.planned.plan_model`.
-    inputs : mapping of str to numpy.ndarray
-        By name.
     tolerance : float
         On max|a-b|/max|b| of each output.
     progress : callable

@@ -51,8 +51,6 @@ def find_slow(
         By name; they give symbolic dimensions their extents.
     tolerance : float
         Share of the operators' own time that fusing them may cost.
-    progress : callable
-        Told what was measured.
 
     Returns
     -------

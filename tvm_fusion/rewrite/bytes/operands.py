@@ -110,8 +110,6 @@ def dequantized(
         The axis of the weights along which results are.
     reduced : sequence of int
         Those along which terms of a result are.
-    scope : Scope
-        Where operands are bound.
     """
     moved = scope.call(call.args[1], "relax.permute_dims")
     data = scope.call(call.args[0], "relax.dequantize")

@@ -64,14 +64,8 @@ def widened(
     ----------
     conv : relax.Call
         The convolution, whose result is int32.
-    image : ByteImage
-        Its image.
-    weights : IntegerWeights
-        Its weight.
     reason : tuple of str
         Code and sentence: why it is not convolved in bytes.
-    scope : Scope
-        Of its function.
     """
     code, sentence = reason
     terms = np.abs(weights.values.reshape(len(weights.values), -1))

@@ -64,8 +64,6 @@ def bounds_of(head: Head, ty: relax.TensorType, operands: Sequence[tuple[int, Bo
 
     Parameters
     ----------
-    head : Head
-        The operator.
     ty : relax.TensorType
         Of its result; integers wrap around, so little is known of what arithmetic makes of them.
     operands : sequence of (int, Bounds)

@@ -143,10 +143,6 @@ class EGraph:
         ----------
         make : callable
             Takes as many tensors as there are classes; returns a call.
-        *operands : int
-            Classes.
-        law : str
-            Who asks.
         """
         try:
             call = make(*(self.variable(o) for o in operands))

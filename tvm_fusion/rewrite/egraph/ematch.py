@@ -22,12 +22,6 @@ def matches(pattern: Pattern, number: int, graph: EGraph, bound: Bindings) -> It
 
     Parameters
     ----------
-    pattern : Pattern
-        What to find.
-    number : int
-        Of the class.
-    graph : EGraph
-        It is in.
     bound : Mapping
         What names stand for already.
 
@@ -88,14 +82,6 @@ def write(pattern: Pattern, graph: EGraph, bound: Bindings, dtype: str, law: str
     ----------
     pattern : Pattern
         Over names that are bound.
-    graph : EGraph
-        Where.
-    bound : Mapping
-        What names stand for.
-    dtype : str
-        Of numbers.
-    law : str
-        Who asks.
 
     Returns
     -------

@@ -19,12 +19,8 @@ class Emitter:
 
     Parameters
     ----------
-    builder : relax.BlockBuilder
-        Inside the block.
     leaves : Mapping of Head to ir.Expr
         What inputs and large constants are.
-    values : Mapping of Head to GenericConst
-        The small constants.
     current : callable
         Gives what stands for a leaf now.
     """
@@ -108,17 +104,7 @@ def build_function(
     heads: Heads,
     write: Callable[[relax.BlockBuilder, Emitter], list[ir.Expr]],
 ) -> relax.Function:
-    """Make a function of one dataflow block.
-
-    Parameters
-    ----------
-    params : dict of Head to relax.Var
-        What the leaves are.
-    heads : Heads
-        Has the small constants.
-    write : callable
-        Emits the results.
-    """
+    """Make a function of one dataflow block."""
     builder = relax.BlockBuilder()
     with builder.function("main", list(params.values())):
         with builder.dataflow():

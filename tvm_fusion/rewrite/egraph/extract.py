@@ -43,15 +43,6 @@ class Form:
 def extract(graph: EGraph, roots: Sequence[int], most: int) -> list[Form]:
     """Find the cheapest forms of some classes.
 
-    Parameters
-    ----------
-    graph : EGraph
-        Rebuilt.
-    roots : sequence of int
-        Classes that are needed.
-    most : int
-        Forms wanted.
-
     Returns
     -------
     list of Form
@@ -218,13 +209,6 @@ _CONSTANT = 2.0**-10  # of an operator that is computed at compile time: leaves 
 
 class NodeCosts:
     """Nodes of the classes that some roots can be computed from.
-
-    Parameters
-    ----------
-    graph : EGraph
-        Rebuilt.
-    roots : sequence of int
-        Classes that are needed.
 
     Attributes
     ----------

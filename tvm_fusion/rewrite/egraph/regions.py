@@ -118,8 +118,6 @@ def regions(block: relax.DataflowBlock, also: frozenset[str] = frozenset()) -> I
 
     Parameters
     ----------
-    block : relax.DataflowBlock
-        Of operators, not legalised.
     also : frozenset of str
         Operators that laws know and :data:`_KNOWN` does not have.
 

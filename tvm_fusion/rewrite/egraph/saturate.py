@@ -69,12 +69,8 @@ def saturate(
 
     Parameters
     ----------
-    graph : EGraph
-        Grows.
     laws : sequence of Law
         Applied in this order, those of both directions forwards and backwards.
-    limits : Limits
-        Where to stop.
     uses : dict of str to Use
         Counts, by the law's name.
 

@@ -47,10 +47,6 @@ def weight(head: Head, result: relax.TensorType, operands: Sequence[relax.Tensor
     ----------
     head : Head
         The operator, or a leaf, which weighs nothing.
-    result : relax.TensorType
-        Its result.
-    operands : sequence of relax.TensorType
-        Its tensors.
 
     Returns
     -------

@@ -69,8 +69,6 @@ def allowed(
         Of :data:`tvm_fusion.rewrite.egraph.law.FLAGS`.
     without : collection of str
         Names of laws that are switched off.
-    laws : sequence of Law
-        That there are.
     """
     kept = (law for law in laws if law.name not in without)
     given = (law if law.needs in flags else law.without_flag() for law in kept)

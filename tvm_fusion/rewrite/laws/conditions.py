@@ -59,12 +59,8 @@ def representable(match: Match, compute: Callable[..., np.ndarray], *names: str)
 
     Parameters
     ----------
-    match : Match
-        Binds the constants.
     compute : callable
         Takes their values, in float64.
-    *names : str
-        Names of constants.
 
     Returns
     -------

@@ -38,8 +38,6 @@ def ranges(head: Head, shape: relax.ShapeExpr) -> dict[int, Range] | None:
     ----------
     head : Head
         A ``strided_slice``.
-    shape : relax.ShapeExpr
-        Of what is sliced.
 
     Returns
     -------

@@ -69,13 +69,6 @@ class Norm:
 def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[int, Norm]:
     """Find the norms between products with constant matrices that are faster without a kernel.
 
-    Parameters
-    ----------
-    func : relax.Function
-        Where to look.
-    multiprocessors : int
-        Of the device.
-
     Returns
     -------
     dict of int to Norm
@@ -224,12 +217,8 @@ def gain_us(rows: int, columns: int, widths: Iterable[int], multiprocessors: int
 
     Parameters
     ----------
-    rows, columns : int
-        Of what is normalized.
     widths : iterable of int
         Columns of each product behind the norm.
-    multiprocessors : int
-        Of the device.
 
     Returns
     -------

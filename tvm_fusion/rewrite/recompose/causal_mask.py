@@ -66,8 +66,6 @@ def causal_mask_of(view: View, expr: Any, row: int, column: int) -> CausalMask |
 
     Parameters
     ----------
-    view : View
-        Of the function.
     expr : ir.Expr
         The tensor: a constant, or computed from positions.
     row, column : int

@@ -19,8 +19,6 @@ class Coefficient(float):
 
     Parameters
     ----------
-    value : float
-        The number.
     error : float
         How far from it the number that was meant may be; 0 for a plain ``float``.
     """

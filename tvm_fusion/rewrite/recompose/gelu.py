@@ -60,8 +60,6 @@ def curve(
 
     Parameters
     ----------
-    view : View
-        Of the function.
     root : relax.Var
         What the activation may be.
     function : str

@@ -78,14 +78,10 @@ def compose(
 
     Parameters
     ----------
-    view : View
-        Of the function.
     found : Standardized
         What the norm is of.
     root : relax.Var
         In whose place it stands.
-    axes : tuple of int
-        Of the root.
     apply : callable
         Makes the call of ``x``, the scale and the shift.
     """

@@ -45,8 +45,6 @@ def over(
 
     Parameters
     ----------
-    view : View
-        Of the function.
     root : ir.Expr
         Has the shape of ``x`` but for axes of extent 1.
     x : ir.Expr

@@ -94,8 +94,6 @@ class Pattern(ABC):
 
         Parameters
         ----------
-        view : View
-            Of the function.
         root : relax.Var
             Bound to one of ``roots``.
 
@@ -108,13 +106,7 @@ class Pattern(ABC):
 
 
 class Writer:
-    """Writes expressions into a block, constants folded.
-
-    Parameters
-    ----------
-    builder : relax.BlockBuilder
-        Inside the block.
-    """
+    """Writes expressions into a block, constants folded."""
 
     def __init__(self, builder: relax.BlockBuilder) -> None:
         self._builder = builder

@@ -89,8 +89,6 @@ class Expansion:
 
     Parameters
     ----------
-    view : View
-        Of the function.
     mark : Mark
         Says which expressions are atoms with a name.
     """

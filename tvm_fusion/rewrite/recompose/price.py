@@ -98,14 +98,8 @@ class Pricer:
 
         Parameters
         ----------
-        pattern : Pattern
-            What was found.
-        view : View
-            Of the function.
         root : relax.Var
             Where the operator is bound.
-        found : Match
-            What to compare.
         template : str, optional
             What has to claim it, by default what the pattern says; empty: any one.
         """

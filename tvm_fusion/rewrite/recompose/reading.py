@@ -62,10 +62,6 @@ def read(
 
     Parameters
     ----------
-    view : View
-        Of the function.
-    expr : ir.Expr
-        The tensor.
     indices : Indices
         Gets those of the source's axes.
     is_scaled : bool

@@ -72,16 +72,8 @@ def recompose(
 
     Parameters
     ----------
-    mod : tvm.IRModule
-        The function's module.
-    func : relax.Function
-        To rewrite.
-    pattern : Pattern
-        What to look for.
     pricer : Pricer
         Asked about everything that is found.
-    allow : collection of str
-        Flags.
     name : str
         Of the function in the module.
 

@@ -107,8 +107,6 @@ class View:
 
         Parameters
         ----------
-        expr : ir.Expr
-            A variable, most often.
         *names : str
             Without ``relax.``, such as ``nn.softmax``.
         """

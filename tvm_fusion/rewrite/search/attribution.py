@@ -42,17 +42,7 @@ class Account:
 
 
 class Accountant:
-    """Accounts for changes.
-
-    Parameters
-    ----------
-    heads : Heads
-        Of the search.
-    laws : sequence of Law
-        That it had.
-    limits : Limits
-        That it kept to.
-    """
+    """Accounts for changes."""
 
     def __init__(self, heads: Heads, laws: Sequence[Law], limits: Limits) -> None:
         self._heads, self._laws = heads, tuple(laws)
@@ -67,8 +57,6 @@ class Accountant:
 
         Parameters
         ----------
-        before, after : tuple of Term
-            The forms.
         named : sequence of str
             Laws that wrote operators of the second one: a first guess, as a law may have written
             an operator that others would have written, too.

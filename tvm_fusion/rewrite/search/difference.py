@@ -32,8 +32,6 @@ def differences(
     ----------
     before, after : sequence of Term
         Forms of the same values.
-    numbering : Numbering
-        Of the terms.
     classes : Mapping of int to int
         What each number is equal to: two operators are the same only if what they read is equal,
         operand by operand.

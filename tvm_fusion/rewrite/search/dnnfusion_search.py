@@ -38,10 +38,6 @@ def greedy(
 
     Parameters
     ----------
-    terms : tuple of Term
-        What to rewrite.
-    heads : Heads
-        Of the terms.
     laws : sequence of Law
         Applied forwards and backwards, one at a time.
     count : callable

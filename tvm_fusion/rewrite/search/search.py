@@ -78,12 +78,8 @@ class Searcher:
 
     Parameters
     ----------
-    laws : sequence of Law
-        That may be used.
     target : Target
         What the planner makes kernels for.
-    limits : Limits
-        Where to stop.
     """
 
     def __init__(self, laws: Sequence[Law], target: Target, limits: Limits | None = None) -> None:
@@ -105,8 +101,6 @@ class Searcher:
 
         Parameters
         ----------
-        region : Region
-            To search.
         told : Mapping of int to NonFinite, optional
             Which non-finite values of the function's variables are told from numbers.
         """
@@ -187,8 +181,6 @@ class SearchEquivalents:
     ----------
     laws : sequence of Law, optional
         All that hold without a flag, by default.
-    limits : Limits, optional
-        Where a search stops.
     """
 
     def __init__(self, laws: Sequence[Law] | None = None, limits: Limits | None = None) -> None:

@@ -10,6 +10,6 @@ cuda_cores     FlashAttention of any type on CUDA cores
 cpu            FlashAttention on CPUs
 =============  ==================================================================================
 
-``template`` claims groups, ``forms`` is the table of kernels that it chooses among on a GPU, ``space``
-enumerates what may be tuned.
+``template`` claims groups, ``forms`` is the table of kernels that it chooses among on a GPU,
+``space`` enumerates what may be tuned.
 """

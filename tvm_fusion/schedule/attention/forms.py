@@ -105,8 +105,6 @@ def choose(pattern: Pattern, device: Device) -> AttentionForm | Refusal:
     ----------
     pattern : Pattern
         The attention, constants written into it.
-    device : Device
-        A GPU.
     """
     found = ROWS[0].make(pattern, device)
     for row in ROWS[1:]:

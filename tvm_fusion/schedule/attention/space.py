@@ -55,8 +55,6 @@ def configs(pattern: Pattern, device: Device) -> Iterator[Config]:
     ----------
     pattern : Pattern
         The attention, constants written into it.
-    device : Device
-        A GPU.
 
     Yields
     ------

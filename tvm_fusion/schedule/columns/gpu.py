@@ -48,17 +48,7 @@ _RADIX = 4
 def column_reduction_gpu(
     program: Program, view: ColumnReduction, config: ColumnConfig
 ) -> tirx.PrimFunc:
-    """Make the kernel.
-
-    Parameters
-    ----------
-    program : Program
-        Its program.
-    view : ColumnReduction
-        The reduction.
-    config : ColumnConfig
-        The configuration.
-    """
+    """Make the kernel."""
     columns = view.lanes * config.vectors
     partial = scratch([columns * config.threads], view.dtype, "partial", "shared")
     size = config.threads * config.vectors

@@ -89,8 +89,6 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
 
     Parameters
     ----------
-    program : Program
-        With one reduction.
     stages : sequence of Stage
         Its stages, internal maps inlined.
     """

@@ -90,15 +90,7 @@ class SplitColumns:
 
 
 def split_columns(view: ColumnReduction, device: Device) -> SplitColumns | None:
-    """Split the terms of few columns; ``None`` where blocks are enough.
-
-    Parameters
-    ----------
-    view : ColumnReduction
-        With its widest vectors.
-    device : Device
-        A GPU.
-    """
+    """Split the terms of few columns; ``None`` where blocks are enough."""
     units = device.sm_count or 1
     terms = math.prod(constant(a.extent) or 1 for a in view.stage.reduce)
     is_narrow = narrowed(view, device).lanes < view.lanes  # vectors read a part of each sector

@@ -87,12 +87,8 @@ def window_reduction_gpu(
 
     Parameters
     ----------
-    program : Program
-        Its program.
     view : ColumnReduction
         The reduction, of few terms.
-    term : WindowTerm
-        Its term.
     """
     extents = [*(a.extent for a in view.batch), index((constant(view.k.extent) or 1) // view.lanes)]
     count = product(extents)

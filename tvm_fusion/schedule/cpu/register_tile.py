@@ -73,8 +73,6 @@ def accumulate(
     ----------
     sums : Var
         A buffer of rows by columns in registers (scope ``local``), both constant.
-    extent : PrimExpr
-        Number of k.
     left : callable
         Gives an element of A: loaded once, broadcast to the row.
     right : callable

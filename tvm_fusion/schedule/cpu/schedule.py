@@ -40,10 +40,6 @@ def schedule_cpu(
 
     Parameters
     ----------
-    func : tirx.PrimFunc
-        With or without contractions.
-    target : Target
-        A CPU.
     vectors : int
         Vector registers of the innermost loop of nests that are no contractions. LLVM takes up to
         0.3 s for 4 of them that gather elements, a tenth of that for one.

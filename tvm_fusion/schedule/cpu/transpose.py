@@ -19,8 +19,6 @@ def transposed(rows: Sequence[ir.Expr], store: Callable[[int, ir.Expr], tirx.Stm
     ----------
     rows : sequence of PrimExpr
         As many vectors as one has lanes, which is a power of two.
-    store : callable
-        Stores a vector.
     """
     lanes = len(rows)
     low = [n // 2 + n % 2 * lanes for n in range(lanes)]

@@ -166,8 +166,6 @@ def transpose_config(
 
     Parameters
     ----------
-    space : IterationSpace
-        The iteration space.
     shared_bytes : int
         Shared memory that is left.
     """

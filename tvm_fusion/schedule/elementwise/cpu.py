@@ -92,13 +92,7 @@ KERNELS = Kernels({ElementwiseCpuConfig: ("maps", ("lanes", "chunk", "tile", "is
 
 
 def configs(chosen: ElementwiseCpuConfig) -> Iterator[ElementwiseCpuConfig]:
-    """Enumerate vectors and tasks of maps, each once, the default first.
-
-    Parameters
-    ----------
-    chosen : ElementwiseCpuConfig
-        The default.
-    """
+    """Enumerate vectors and tasks of maps, each once, the default first."""
     spaces = iteration_spaces(chosen.stages, chosen.kept)
     chosen = replace(chosen, is_parallel=_is_parallel(spaces))
     yield chosen

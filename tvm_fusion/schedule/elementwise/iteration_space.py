@@ -49,8 +49,6 @@ class Store:
 
         Parameters
         ----------
-        places : Mapping of Var to PrimExpr
-            Position along each axis.
         files : Mapping of Var to Var
             Registers, one element for each lane, instead of buffers.
         lane : PrimExpr, optional

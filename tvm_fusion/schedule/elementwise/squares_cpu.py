@@ -97,8 +97,6 @@ class Squares:
 
     Parameters
     ----------
-    space : IterationSpace
-        Any.
     tiled : int
         The axis along which the load is contiguous.
     side : int
@@ -128,10 +126,6 @@ class Squares:
         ----------
         places : Mapping of Var to PrimExpr
             The first point of the first row.
-        rows : PrimExpr
-            Their number.
-        columns : int
-            Of all rows.
         widest : int
             Elements of the widest vector.
         """

@@ -40,10 +40,6 @@ def load_tiles(
 
     Parameters
     ----------
-    config : TransposeConfig
-        The tiles.
-    shared : sequence of Var
-        The tiles.
     number, thread : PrimExpr
         Of the block, and of the thread.
     """

@@ -30,10 +30,6 @@ def store_tiles(
 
     Parameters
     ----------
-    config : TransposeConfig
-        The tiles.
-    shared : sequence of Var
-        The tiles.
     number, thread : PrimExpr
         Of the block, and of the thread.
     """

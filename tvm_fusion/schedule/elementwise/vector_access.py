@@ -130,10 +130,6 @@ class VectorStores:
 
     Parameters
     ----------
-    space : IterationSpace
-        What is computed.
-    width : int
-        Points of a vector.
     is_aligned : bool
         Whether they are aligned vectors of the outputs, at any offset in their rows.
     """

@@ -122,8 +122,6 @@ def vectors(space: IterationSpace, is_small: bool = False) -> VectorConfig | Non
 
     Parameters
     ----------
-    space : IterationSpace
-        What is computed.
     is_small : bool
         Whether few points are vectorized, too: there are few threads.
     """

@@ -60,10 +60,6 @@ def block_all_reduce(
 
     Parameters
     ----------
-    threads : RowThreads
-        Of the block.
-    reductions : sequence of Reduction
-        What is reduced.
     declare : callable
         Declares a buffer of the block for each row: ``declare(shape, dtype, name, scope)``.
     """

@@ -26,8 +26,6 @@ def keep_packed(first: ir.TensorLoad, words: int) -> tirx.Stmt:
     ----------
     first : TensorLoad
         The first element.
-    words : int
-        How many.
     """
     name = f"{KEEP_PACKED}_{words}"
     operands = ", ".join(f'"+r"(words[{i}])' for i in range(words))

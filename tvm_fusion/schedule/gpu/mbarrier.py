@@ -100,11 +100,6 @@ _STAGE, _PARITY, _BEFORE = range(3)
 class RingPosition:
     """A position in a ring.
 
-    Parameters
-    ----------
-    stages : int
-        Of the ring.
-
     Attributes
     ----------
     stage : Expr

@@ -79,10 +79,6 @@ class RegisterBuffers:
 
         Parameters
         ----------
-        copy : Expr
-            Its number.
-        where : mapping of Var to Expr
-            The place.
         source : callable, optional
             Gives an element by the vector's number and the lane, if it was staged elsewhere.
         *thread : Expr

@@ -27,8 +27,6 @@ def load_or_zero(
         The first element in memory; it is not read where the condition does not hold.
     size : int
         Bytes.
-    is_loaded : Expr
-        The condition.
     """
     kind, fields = _VECTORS[size]
     words = [f"word[{i}] = value{'' if f == '*' else '.' + f};" for i, f in enumerate(fields)]

@@ -49,8 +49,6 @@ def load_words(to: ir.TensorLoad, source: ir.TensorLoad, count: ir.Expr) -> tirx
         The first of ten elements of registers.
     source : TensorLoad
         The first element, at any address.
-    count : Expr
-        From 0 to 8.
     """
     places = (tirx.address_of(to), tirx.address_of(source))
     number = tirx.Cast("int32", count)

@@ -75,8 +75,6 @@ class SwizzledRows:
 
         Parameters
         ----------
-        row, vector : PrimExpr
-            Which.
         row_in_16 : PrimExpr, optional
             ``row % 16``, where that is shorter.
         """

@@ -128,8 +128,6 @@ def load(
     ----------
     to : TensorLoad
         Its place in shared memory.
-    tensor_map : Var
-        The map.
     bar : TensorLoad
         The mbarrier that gets the box's bytes.
     coordinates : sequence of Expr

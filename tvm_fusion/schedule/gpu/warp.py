@@ -111,8 +111,6 @@ def warp_all_reduce(
         Values of a thread, each reduced on its own.
     lanes : int
         Neighbouring threads that share a result: a power of two.
-    warp_size : int
-        Threads of a warp.
     each : callable
         Runs ``body(group, lane)`` in every thread.
     combine : callable

@@ -88,8 +88,6 @@ def multiply(
         The first of a thread's n / 2 accumulators: int32 for int8 and uint8, else float32.
     a, b : (Operand, Expr)
         How the operands lie, and their descriptors.
-    is_added : Expr
-        Boolean.
     """
     row, count = newest("wgmma", *dtypes), n // 2
     kinds = [OPERAND_TYPES[dtype] for dtype in dtypes]
@@ -224,10 +222,6 @@ def wait_for(
 
     Parameters
     ----------
-    acc : TensorLoad
-        The first accumulator.
-    count : int
-        Accumulators.
     pending : int
         How many groups, the last ones, may be pending still.
     a_frag : (TensorLoad, int), optional

@@ -60,10 +60,6 @@ def traffic(group: Group, stages: tuple[Stage, ...], unread: Container[ir.Var] =
 
     Parameters
     ----------
-    group : Group
-        What is claimed.
-    stages : tuple of Stage
-        Its stages.
     unread : container of Var
         Inputs that kernels do not read: constants whose elements they know.
     """

@@ -20,15 +20,7 @@ class Ranges:
         self._analyzer = sym.Analyzer()
 
     def bind(self, var: ir.Expr, extent: ir.Expr | int) -> None:
-        """Bind a loop variable; a constant, which a loop of one trip has in its place, needs none.
-
-        Parameters
-        ----------
-        var : PrimExpr
-            The variable.
-        extent : PrimExpr or int
-            Its extent, from 0.
-        """
+        """Bind a loop variable; the constant of a loop of one trip needs no binding."""
         if isinstance(var, ir.Var):
             self._analyzer.bind(var, ir.Range.from_min_extent(index(0), index(extent)))
 
@@ -65,17 +57,7 @@ class Ranges:
         return tvm_ffi.structural_map(expr, callbacks, order="post")
 
     def without_lane(self, expr: ir.Expr, lane: ir.Var, size: int) -> ir.Expr:
-        """Take a lane out of the comparisons that are alike for all lanes of a vector.
-
-        Parameters
-        ----------
-        expr : PrimExpr
-            What a lane computes.
-        lane : Var
-            Its number.
-        size : int
-            Lanes of the vector.
-        """
+        """Take a lane out of the comparisons that are alike for all lanes of a vector."""
         return decide_for_lanes(expr, [Axis(lane, index(size))], self._analyzer)
 
     def all_indices(self, expr: ir.Expr) -> ir.Expr:

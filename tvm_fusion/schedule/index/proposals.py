@@ -32,8 +32,6 @@ def reached(
 
     Parameters
     ----------
-    start : iterable of Operator
-        Where the traversal begins.
     step : callable
         Such as ``graph.successors``.
     among : container of Operator
@@ -60,12 +58,6 @@ def own_producers(
 
     Parameters
     ----------
-    graph : Graph
-        The graph.
-    inside : iterable of Operator
-        The operators.
-    types : tuple of MappingType
-        Of the producers.
     limit : int
         Of the number of producers.
     accepts : callable

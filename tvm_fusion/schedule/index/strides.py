@@ -25,8 +25,6 @@ def strided_access_cost(stage: Stage, candidates: Sequence[Axis], branches: bool
 
     Parameters
     ----------
-    stage : Stage
-        Part of a program.
     candidates : sequence of Axis
         Vectors run along one of these, that with the fewest strided accesses; without any there are
         no vectors.

@@ -52,8 +52,6 @@ def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:
         A ``dot`` of :data:`CPU`.
     a, b : PrimExpr
         Vectors of words, int32; A's word is broadcast. Of float32, the numbers themselves.
-    c : PrimExpr
-        A vector of sums.
     """
     if row.kind == "float32":  # TVM lets LLVM contract them
         return c + a * b

@@ -152,8 +152,6 @@ def call(name: str, *arguments: ir.Expr) -> ir.Expr:
 
     Parameters
     ----------
-    name : str
-        Its key.
     *arguments : PrimExpr
         Of float32, as the result.
     """

@@ -83,15 +83,11 @@ class RecurrentProblem:
 
         Parameters
         ----------
-        packed : Var
-            What is written.
         order : str
             Gates, as they stand in it.
         axes : str
             Its axes: ``D`` direction, ``N`` block of units, ``K`` unit of the state before,
             ``G`` gate, ``U`` unit of a block.
-        width : int
-            Units of a block.
         """
         buffers = self.buffers
         variables = [tirx.Var(axis.lower(), "int64") for axis in axes]

@@ -38,8 +38,6 @@ def emit_groups(
     ----------
     mod : tvm.IRModule
         With Primitive functions that carry their template's name.
-    target : Target
-        The target.
     tuned : callable
         Gives the configuration that was measured to be the fastest for a claim, or ``None``. One
         that cannot be emitted is recorded and the default taken.

@@ -28,8 +28,6 @@ def gather(packing: tirx.PrimFunc, constant: tvm.runtime.Tensor) -> tvm.runtime.
     ----------
     packing : tirx.PrimFunc
         From the constant to the packed form, static shapes, not scheduled.
-    constant : tvm.runtime.Tensor
-        What it reads.
 
     Returns
     -------

@@ -43,12 +43,6 @@ def schedule_function(
     ----------
     name : str
         Kernel name, for the record.
-    func : tirx.PrimFunc
-        Unscheduled function over SBlocks.
-    target : Target
-        The target.
-    rules : sequence of Rule
-        Tried in order.
     check : callable
         Returns a sentence if a scheduled function cannot run on the target, else ``None``.
 

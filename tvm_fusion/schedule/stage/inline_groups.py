@@ -22,8 +22,6 @@ def inline_groups(mod: tvm.IRModule, groups: Container[ir.GlobalVar]) -> tvm.IRM
     ----------
     mod : tvm.IRModule
         With calls of the groups in dataflow blocks.
-    groups : container of GlobalVar
-        Which ones.
 
     Returns
     -------

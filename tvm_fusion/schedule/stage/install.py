@@ -24,8 +24,6 @@ def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.
     ----------
     mod : tvm.IRModule
         Its Relax functions call the groups.
-    emitted : Mapping of GlobalVar to Emission
-        Kernels by group.
 
     Returns
     -------

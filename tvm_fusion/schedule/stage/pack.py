@@ -49,8 +49,6 @@ class Packer:
         ----------
         packing : tirx.PrimFunc
             From the constant to the packed form, static shapes.
-        constant : ir.GenericConst
-            The constant.
 
         Returns
         -------

@@ -27,8 +27,6 @@ class Bench:
 
     Parameters
     ----------
-    folder : Path
-        Of the candidates.
     kind : str
         Of the device. On a CPU no spare process is started: it would disturb what is timed.
     options : argparse.Namespace

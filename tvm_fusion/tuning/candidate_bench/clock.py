@@ -70,13 +70,7 @@ class Clock(ABC):
 
 
 class HostClock(Clock):
-    """The clock of a CPU, and of GPUs whose streams are not captured here.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        The device.
-    """
+    """The clock of a CPU, and of GPUs whose streams are not captured here."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._junk = runtime, bytearray(EVICTED)
@@ -116,13 +110,7 @@ class HostClock(Clock):
 
 
 class CudaClock(Clock):
-    """CUDA graphs and events, by the driver's own interface.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        The device.
-    """
+    """CUDA graphs and events, by the driver's own interface."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")

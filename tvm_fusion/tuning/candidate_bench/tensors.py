@@ -92,13 +92,7 @@ class Runtime:
 
 
 class Draw:
-    """Draws tensors, alike in every process.
-
-    Parameters
-    ----------
-    seed : int
-        Of all of them.
-    """
+    """Draws tensors, alike in every process."""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)

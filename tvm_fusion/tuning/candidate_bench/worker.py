@@ -92,14 +92,8 @@ class Task:
 
     Parameters
     ----------
-    folder : Path
-        Of the libraries.
     data, task : dict
         The table of candidates, and the task's part of it.
-    runtime : Runtime
-        The device.
-    clock : Clock
-        Of the device.
     """
 
     def __init__(

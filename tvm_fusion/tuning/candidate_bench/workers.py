@@ -28,11 +28,6 @@ class TooSlow(Failed):
 class Worker:
     """A process of :mod:`.worker`.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the candidates.
-
     Attributes
     ----------
     is_ready : bool

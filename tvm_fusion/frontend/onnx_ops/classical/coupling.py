@@ -29,14 +29,10 @@ def class_probabilities(
 
     Parameters
     ----------
-    node : Node
-        The operator.
     scores : Expr
         [rows, pairs], pairs in the order (0, 1), (0, 2), ...
     slope, offset : numpy.ndarray
         Platt's constants of each pair.
-    classes : int
-        How many there are.
     """
     pairs = list(combinations(range(classes), 2))
     places = np.zeros((classes, classes), "int64")

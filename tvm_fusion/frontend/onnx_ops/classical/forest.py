@@ -103,8 +103,6 @@ def by_node_ids(node: Node, kind: str, targets: int, dtype: str) -> Forest:
 
     Parameters
     ----------
-    node : Node
-        The operator.
     kind : str
         How the attributes of the leaves begin: ``class`` or ``target``.
     targets : int

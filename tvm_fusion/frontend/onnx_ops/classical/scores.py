@@ -86,12 +86,8 @@ def with_second_class(node: Node, score: Any, transform: str, is_probability: bo
 
     Parameters
     ----------
-    node : Node
-        The operator.
     score : Expr
         One column, of the second class.
-    transform : str
-        Applied to both.
     is_probability : bool
         Whether the first class has what is left of one, rather than the negative.
     """

@@ -282,16 +282,12 @@ def _aggregated(
 
     Parameters
     ----------
-    node : Node
-        The operator.
     leaf : Expr
         int32 [rows, trees].
     forest : Forest
         The trees, sorted by targets where each speaks of one.
     said : numpy.ndarray, optional
         bool [trees, targets], where each tree speaks of one target.
-    aggregate : str
-        How.
     is_known : bool
         Whether it is known which targets are present.
     """

@@ -19,15 +19,7 @@ op = relax.op
 
 
 class Batch:
-    """The batch axes of a call's matrices, taken as one.
-
-    Parameters
-    ----------
-    call : Call
-        The operator.
-    shape : sequence of int
-        The batch axes.
-    """
+    """The batch axes of a call's matrices, taken as one."""
 
     def __init__(self, call: Call, shape: Sequence[int]):
         self.call, self.shape = call, static(shape)

@@ -119,8 +119,6 @@ def elementwise(
     body : callable
         From the operands' elements and, for each piece, a function of ``x`` that evaluates it, to
         the element of the result.
-    *pieces : Piecewise
-        What the body evaluates.
     """
     wide = "float64" if call.dtype == "float64" else "float32"
     shape = call.shape()

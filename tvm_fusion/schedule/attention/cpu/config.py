@@ -128,15 +128,7 @@ def cycles_of_step(rows: int, vectors: int) -> float:
 
 
 def configs(pattern: Pattern, device: Device) -> Iterator[CpuConfig]:
-    """Enumerate tiles and tasks that fit the registers and caches, each once, the default first.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        The attention.
-    device : Device
-        A CPU.
-    """
+    """Enumerate tiles and tasks that fit the registers and caches, each once, the default first."""
     chosen = CpuConfig.of(pattern, device)
     queries = 1 if pattern.query is None else constant(pattern.query.extent)
     count = constant(pattern.key.extent)

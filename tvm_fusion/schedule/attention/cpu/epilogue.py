@@ -22,10 +22,6 @@ class Epilogue:
 
     Parameters
     ----------
-    pattern : Pattern
-        With the results.
-    config : CpuConfig
-        Tiles.
     acc : Var
         Weighted sums of values, by slot and column.
     l_i : Var

@@ -38,14 +38,8 @@ def pack_panels(
 
     Parameters
     ----------
-    config : CpuConfig
-        Tiles.
-    panels : Var
-        What is written.
     element : callable
         Gives ``k`` of a key and an element.
-    count : PrimExpr or int
-        Keys.
     """
     lanes = config.lanes
 
@@ -140,16 +134,12 @@ def pack_rows(
 
     Parameters
     ----------
-    rows : Var
-        What is written.
     element : callable
         Gives ``v`` of a key and an element.
     extent : int
         Elements of a key.
     widest : int
         Elements of the widest vector.
-    count : PrimExpr or int
-        Keys.
     """
 
     def row(key: ir.Expr) -> tirx.Stmt:

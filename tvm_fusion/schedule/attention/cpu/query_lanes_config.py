@@ -55,15 +55,7 @@ def default(pattern: Pattern, device: Device) -> CpuConfig | None:
 
 
 def configs(pattern: Pattern, device: Device) -> Iterator[CpuConfig]:
-    """Enumerate the configurations of both kernels, the default first.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        The attention.
-    device : Device
-        A CPU.
-    """
+    """Enumerate the configurations of both kernels, the default first."""
     yield from _query_lanes(pattern, device)
     yield from config_cpu.configs(pattern, device)
 

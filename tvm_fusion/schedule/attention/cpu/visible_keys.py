@@ -22,8 +22,6 @@ class VisibleKeys:
     ----------
     pattern : Pattern
         The attention, constants written into it.
-    config : CpuConfig
-        Its configuration.
 
     Attributes
     ----------
@@ -73,8 +71,6 @@ class VisibleKeys:
             The first and the last row.
         start : PrimExpr
             The first key of the tile.
-        count : PrimExpr or int
-            Its keys.
 
         Returns
         -------
@@ -110,14 +106,6 @@ def query_blocks(
 
     Parameters
     ----------
-    program : Program
-        What the kernel computes.
-    pattern : Pattern
-        The attention.
-    queries : Expr
-        Of a head.
-    block : int
-        Queries of a task.
     task : callable
         Writes a task: by the indices of its head, and its first query.
     """

@@ -183,15 +183,7 @@ class FlashDecodeConfig:
 
 
 def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig | Refusal:
-    """Choose a configuration; refused are many rows, few keys, or keys that are not vectors.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        The attention.
-    device : Device
-        A GPU.
-    """
+    """Choose a configuration; refused are many rows, few keys, or keys that are not vectors."""
     group, count = QueryGroup.of(pattern), constant(pattern.key.extent)
     if group is None:
         return other_form("The number of rows that read the same keys is symbolic.")

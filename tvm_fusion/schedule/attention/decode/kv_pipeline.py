@@ -32,8 +32,6 @@ class KVPipeline:
 
     Parameters
     ----------
-    config : FlashDecodeConfig
-        The configuration.
     ring : StageRing
         Of :meth:`shared_memory`.
     begin : int
@@ -121,12 +119,8 @@ class KVPipeline:
 
         Parameters
         ----------
-        step : PrimExpr
-            Its number.
         into : Var
             Registers of ``[groups, lanes, elements]``.
-        count : int
-            Vectors of a thread.
         which : callable
             Key and vector of the warp, for a number of these.
         g, t : PrimExpr

@@ -59,14 +59,8 @@ def warps_and_stages(
 
     Parameters
     ----------
-    pattern : Pattern
-        The attention.
-    block_m : int
-        Rows of a block.
     keys : int or None
         Keys of a block, roughly. Half as many warps take two steps rather than one.
-    device : Device
-        An NVIDIA GPU.
     """
     limit = device.shared_memory_per_block or STATIC_SHARED_BYTES
     size, warps = stage_bytes(pattern), MAX_WARPS

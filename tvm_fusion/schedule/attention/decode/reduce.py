@@ -197,15 +197,7 @@ def _swapped(partials: Callable[[ir.Expr, int], ir.Expr], i: int, number: ir.Exp
 #             m = max m_s;  l = sum l_s exp(m_s - m)
 #             C[row, :] = epilogue(sum o_s exp(m_s - m) / l)
 def flash_decode(group: Group, config: FlashDecodeConfig) -> Emission:
-    """Make the split-KV kernel and the reduction kernel.
-
-    Parameters
-    ----------
-    group : Group
-        What was claimed.
-    config : FlashDecodeConfig
-        Its configuration.
-    """
+    """Make the split-KV kernel and the reduction kernel."""
     program = group.program
     rows = [config.kv_batch, index(config.query_group.size)]
     shapes = [

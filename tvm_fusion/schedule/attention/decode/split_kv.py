@@ -49,10 +49,6 @@ class SplitKV(ABC):
 
     Parameters
     ----------
-    config : FlashDecodeConfig
-        The configuration.
-    number : PrimExpr
-        Of the block.
     partial_o, partial_ml : Var
         As of :func:`~tvm_fusion.schedule.attention.decode.split_kv_simt.split_kv_kernel`.
     threads_per_row, slots : int

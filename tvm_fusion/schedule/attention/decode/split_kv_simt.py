@@ -53,10 +53,6 @@ def split_kv_kernel(
 
     Parameters
     ----------
-    program : Program
-        The group's.
-    config : FlashDecodeConfig
-        Its configuration.
     partial_o : Var
         Gets accumulators, ``[kv_batch, rows, splits, head_dim_v]``, each relative to its own max.
     partial_ml : Var

@@ -30,10 +30,6 @@ class FlashMmaBlock:
 
     Parameters
     ----------
-    problem : FlashProblem
-        The attention.
-    config : FlashMmaConfig
-        Its configuration.
     where : dict of Var to PrimExpr
         Position of the block along the batch axes.
     first : PrimExpr

@@ -25,17 +25,7 @@ BlockOf = Callable[[dict[ir.Var, ir.Expr], ir.Expr], tirx.Stmt]
 
 
 def query_blocks(problem: FlashProblem, config: FlashMmaConfig, write: BlockOf) -> tirx.Stmt:
-    """Launch a block for every tile of queries; causal ones begin with the last queries.
-
-    Parameters
-    ----------
-    problem : FlashProblem
-        The attention.
-    config : FlashMmaConfig
-        Its tile of queries.
-    write : callable
-        Writes a block.
-    """
+    """Launch a block for every tile of queries; causal ones begin with the last queries."""
     pattern = problem.pattern
     extents = [a.extent for a in pattern.batch]
     blocks = ceildiv(index(problem.query.extent), config.block_m)

@@ -48,17 +48,7 @@ from .tma_consumers import flash_tma_kernel
 def flash_mma_kernel(
     program: Program, problem: FlashProblem, config: FlashMmaConfig
 ) -> tirx.PrimFunc:
-    """Make the kernel.
-
-    Parameters
-    ----------
-    program : Program
-        The group's.
-    problem : FlashProblem
-        Its attention.
-    config : FlashMmaConfig
-        Of its configurations.
-    """
+    """Make the kernel."""
     if isinstance(config, FlashTmaConfig):
         return flash_tma_kernel(program, problem, config)
 

@@ -60,8 +60,6 @@ class TileLoads:
 
         Parameters
         ----------
-        count : int
-            Rows.
         first : PrimExpr
             The row in shared memory of the first.
         place : callable

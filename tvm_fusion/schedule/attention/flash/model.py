@@ -72,15 +72,7 @@ def candidates(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig
 
 
 def configs(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
-    """Enumerate configurations that fit a device, the default first.
-
-    Parameters
-    ----------
-    problem : FlashProblem
-        What the kernel computes.
-    device : Device
-        An NVIDIA GPU.
-    """
+    """Enumerate configurations that fit a device, the default first."""
     chosen = flash_mma_config(problem, device)
     if chosen is None:
         return

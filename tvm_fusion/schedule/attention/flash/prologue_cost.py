@@ -39,12 +39,8 @@ def expensive_prologue(
 
     Parameters
     ----------
-    problem : FlashProblem
-        The attention.
     config : FlashMmaConfig
         Its configuration, on tensor cores.
-    device : Device
-        A GPU.
     """
     peak, bandwidth = device.peak_flops.get("float32"), device.memory_bandwidth
     computed = [x for x in (problem.q, problem.k, problem.v) if is_computed(x)]

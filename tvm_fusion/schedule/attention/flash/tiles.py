@@ -20,10 +20,6 @@ class KeyTiles:
 
     Parameters
     ----------
-    problem : FlashProblem
-        The attention.
-    config : FlashMmaConfig
-        Its configuration.
     where : Mapping of Var to PrimExpr
         Position of the block along the batch axes.
     first : PrimExpr
@@ -124,10 +120,6 @@ def row_limits(
 
     Parameters
     ----------
-    problem : FlashProblem
-        The attention.
-    rows : int
-        Of a block.
     position : callable
         Gives the position of a row of the block.
     lane : Expr

@@ -116,15 +116,7 @@ class FlashTmaConfig(FlashMmaConfig):
 
 
 def tma_configs(problem: FlashProblem, device: Device) -> Iterator[FlashTmaConfig]:
-    """Enumerate the configurations that fit a device.
-
-    Parameters
-    ----------
-    problem : FlashProblem
-        What the kernel computes.
-    device : Device
-        An NVIDIA GPU.
-    """
+    """Enumerate the configurations that fit a device."""
     if find(device, "wgmma", problem.half, problem.half) is None:
         return
     queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))

@@ -162,17 +162,7 @@ class Consumers(Roles):
 def flash_tma_kernel(
     program: Program, problem: FlashProblem, config: FlashTmaConfig
 ) -> tirx.PrimFunc:
-    """Make the kernel.
-
-    Parameters
-    ----------
-    program : Program
-        The group's.
-    problem : FlashProblem
-        Its attention.
-    config : FlashTmaConfig
-        Of its configurations.
-    """
+    """Make the kernel."""
     operands = tma_operands(problem)
     if operands is None:
         raise RuntimeError("the group is not the one that was claimed")

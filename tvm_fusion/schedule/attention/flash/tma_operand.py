@@ -56,8 +56,6 @@ class TmaRows:
         ----------
         where : mapping of Var to Expr
             The position along the batch.
-        first : Expr
-            The first row.
         """
         behind = [tirx.floordiv(where[axis], index(count)) for axis, count in self.batch]
         return [[index(i * PANEL), first, *behind] for i in range(self.panels)]

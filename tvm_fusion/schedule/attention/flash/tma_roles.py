@@ -29,10 +29,6 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     Parameters
     ----------
-    problem : FlashProblem
-        The attention.
-    config : FlashTmaConfig
-        Its configuration.
     where : dict of Var to Expr
         Position of the block along the batch axes.
     first : Expr

@@ -58,14 +58,10 @@ class Bound:
 
         Parameters
         ----------
-        query : Var or None
-            Runs along the rows.
         rows : tuple of PrimExpr
             The first and the last one.
         where : Mapping of Var to PrimExpr
             The position along other axes.
-        largest : bool
-            Which of both.
         block : int
             The rows are of one block of so many, the first block being the first rows; 1 for
             any rows.
@@ -84,8 +80,6 @@ class MaskReader:
 
     Parameters
     ----------
-    pattern : Pattern
-        The attention.
     takes_loads : bool
         Whether limits may be read from memory.
     """

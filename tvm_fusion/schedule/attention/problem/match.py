@@ -26,8 +26,6 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
 
     Parameters
     ----------
-    program : Program
-        A group's.
     floats : collection of str
         Types that scores may have.
 

@@ -25,8 +25,6 @@ def attention_proposals(graph: Graph, has_copies: bool = False) -> Iterator[tupl
 
     Parameters
     ----------
-    graph : Graph
-        Where to look.
     has_copies : bool
         Whether kernels on tensor cores copy plain rows of keys, which computed ones are not.
 

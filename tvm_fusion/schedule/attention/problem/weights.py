@@ -36,8 +36,6 @@ def read_weights(normal: ir.Expr, exponent: ir.Expr, total: ir.Var) -> Weights |
 
     Parameters
     ----------
-    normal : PrimExpr
-        Factor of the values.
     exponent : PrimExpr
         The exponential that a row's sum adds up.
     total : Var

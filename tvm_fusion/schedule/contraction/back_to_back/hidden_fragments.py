@@ -31,11 +31,6 @@ PAIR = 2  # adjacent columns of an accumulator
 class HiddenFragments:
     """Computes a chunk of the hidden columns.
 
-    Parameters
-    ----------
-    config : BackToBackConfig
-        The products.
-
     Attributes
     ----------
     buffers : list of Var

@@ -53,8 +53,6 @@ def back_to_back(program: Program, stages: Sequence[Stage]) -> BackToBack | Refu
 
     Parameters
     ----------
-    program : Program
-        With two contractions.
     stages : sequence of Stage
         The program's, without internal maps.
     """
@@ -113,8 +111,6 @@ def back_to_back_proposals(
 
     Parameters
     ----------
-    graph : Graph
-        Where to look.
     device : Device
         Without wgmma there are none.
     """

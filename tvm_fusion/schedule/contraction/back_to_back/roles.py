@@ -38,8 +38,6 @@ class Roles:
 
     Parameters
     ----------
-    config : BackToBackConfig
-        The products.
     maps : list of Var
         Tensor maps of X, W1 and W2.
     number, thread : Expr

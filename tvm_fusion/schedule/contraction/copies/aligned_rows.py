@@ -41,8 +41,6 @@ def aligned_rows(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        Any product.
     constants : collection of Var
         Inputs that are known at compile time.
 

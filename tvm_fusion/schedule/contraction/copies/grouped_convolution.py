@@ -71,8 +71,6 @@ def grouped_gemms(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        Any product.
     constants : collection of Var
         Inputs that are known at compile time.
 

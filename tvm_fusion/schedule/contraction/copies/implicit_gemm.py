@@ -80,8 +80,6 @@ def implicit_gemm(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        Any product.
     constants : collection of Var
         Inputs that may be packed: those that are known at compile time, or all.
 

@@ -74,8 +74,6 @@ class OperandCopies:
         ----------
         program : Program
             Of the group, over its own inputs.
-        made : Emission
-            The kernels, over copies.
         """
         positions = {x: n for n, x in enumerate(program.inputs)}
         pairs = zip(self.sources, self.packing, strict=True)

@@ -291,8 +291,6 @@ def partial_im2col_gpu(image: ir.Var, copy: ir.Var, columns: ImageColumns) -> ti
     ----------
     image, copy : Var
         The image, and where the columns of a row lie one behind the other.
-    columns : ImageColumns
-        The columns.
 
     Returns
     -------

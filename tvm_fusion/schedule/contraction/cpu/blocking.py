@@ -31,15 +31,7 @@ SYMBOLIC = 8  # batches, or panels, if symbolic
 
 
 def default_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
-    """Choose sizes by the model.
-
-    Parameters
-    ----------
-    problem : GemmProblem
-        The GEMM.
-    machine : Machine
-        The CPU.
-    """
+    """Choose sizes by the model."""
     m, n, k = problem.m, problem.n, problem.k
     copies, cores, batch = problem.copies, machine.cores, problem.batch or SYMBOLIC
     mr, columns = _tile(m, n, machine.unit, problem.vectors)
@@ -101,14 +93,8 @@ def norm_blocking(
 
     Parameters
     ----------
-    rows, columns, k : int
-        M, N and K.
     batch : int
         Of GEMMs that share no columns.
-    machine : Machine
-        The CPU.
-    tile : tuple of int
-        mr and nr.
 
     Returns
     -------

@@ -84,10 +84,6 @@ def default(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The contraction.
-    device : Device
-        A CPU.
     constants : collection of Var
         Inputs that are known at compile time.
     prologue : NormPrologue, optional
@@ -194,15 +190,7 @@ def _extent(axes: Collection[Axis]) -> int | None:
 
 
 def blockings(problem: GemmProblem, machine: Machine) -> Iterator[Blocking]:
-    """Enumerate sizes that fit the registers and caches: what a tuner may measure.
-
-    Parameters
-    ----------
-    problem : GemmProblem
-        The GEMM.
-    machine : Machine
-        The CPU.
-    """
+    """Enumerate sizes that fit the registers and caches: what a tuner may measure."""
     unit, k = machine.unit, problem.k
     rows, partial = problem.m or MC, machine.copied if problem.copies else machine.panel
     fastest = min(

@@ -201,16 +201,10 @@ def dot_product(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The product.
-    view : GemmView
-        The product as GEMMs.
     is_packed : bool
         Whether B is a packed constant. Panels that a task copies cannot hold K of several axes;
         and without an instruction for bfloat16 copying them as float32 is 5 to 12 % faster
         (measured), while a packed constant of half the size pays.
-    device : Device
-        The CPU.
     """
     if len(view.k_axes) > 1 and not is_packed:
         return None

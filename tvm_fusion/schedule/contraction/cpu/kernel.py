@@ -58,10 +58,6 @@ def gemm_cpu(
 
     Parameters
     ----------
-    program : Program
-        Its program.
-    config : CpuGemmConfig
-        The configuration.
     target : Target
         A CPU, for the rows of a norm prologue.
     others : sequence of ElementwiseCpuConfig
@@ -113,8 +109,6 @@ class GemmLoops:
 
     Parameters
     ----------
-    config : CpuGemmConfig
-        The configuration.
     a, b : OperandA, OperandB
         How the operands are read.
     """

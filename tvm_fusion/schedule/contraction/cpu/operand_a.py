@@ -44,13 +44,7 @@ class RowBlock:
 
 
 class OperandA(ABC):
-    """A, an element at a time.
-
-    Parameters
-    ----------
-    view : GemmView
-        The GEMM.
-    """
+    """A, an element at a time."""
 
     def __init__(self, view: GemmView) -> None:
         self.view = view
@@ -121,10 +115,6 @@ class NormalizedA(OperandA):
         The GEMM, whose A is the prologue's operand.
     prologue : NormPrologue
         The program of the rows.
-    block : int
-        Rows of a block.
-    target : Target
-        A CPU.
     """
 
     def __init__(self, view: GemmView, prologue: NormPrologue, block: int, target: Target) -> None:

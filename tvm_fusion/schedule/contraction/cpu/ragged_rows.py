@@ -68,8 +68,6 @@ class RaggedTasks:
             The number of the task among those of its rows.
         rows : (Expr, int)
             The first row of the block in its group, and how many it has at most.
-        body : Stmt
-            The GEMM.
         """
         groups, start = index(self.ragged.groups.extent), rows[0]
         group = where[self.ragged.groups.var]

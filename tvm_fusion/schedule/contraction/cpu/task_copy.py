@@ -98,13 +98,6 @@ def task_copies(
 ) -> tuple[int, list[TaskCopy]] | None:
     """Divide a contraction into tasks that copy what they read of padded operands.
 
-    Parameters
-    ----------
-    contraction : SumOfProducts
-        Whose columns are contiguous.
-    operands : sequence of MaterializedOperand
-        All that it materializes.
-
     Returns
     -------
     (int, list of TaskCopy) or None

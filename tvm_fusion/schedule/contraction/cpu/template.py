@@ -167,8 +167,6 @@ def scattered(contraction: SumOfProducts, columns: Sequence[Axis]) -> int:
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The contraction.
     columns : sequence of Axis
         Vectors of sums run along the last of them.
     """

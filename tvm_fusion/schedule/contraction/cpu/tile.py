@@ -46,8 +46,6 @@ class GemmTile:
 
     Parameters
     ----------
-    config : CpuGemmConfig
-        The configuration.
     a, b : OperandA, OperandB
         How the operands are read.
     passes : Expr
@@ -171,17 +169,7 @@ class GemmTile:
 
 # Compensation of the sign bits flipped for VNNI: multiples of the sums of A's rows.
 class Compensation:
-    """The compensation of flipped sign bits: a multiple of the sums of A's rows, by task.
-
-    Parameters
-    ----------
-    dot : DotProduct
-        With an offset.
-    view : GemmView
-        The GEMM.
-    rows : int
-        Rows of a task.
-    """
+    """The compensation of flipped sign bits: a multiple of the sums of A's rows, by task."""
 
     def __init__(self, dot: DotProduct, view: GemmView, rows: int) -> None:
         self._dot, self._reduce, self._rows = dot, (*view.k_axes[:-1], dot.axis), rows
@@ -255,12 +243,6 @@ class CpuTileEpilogue:
 
         Parameters
         ----------
-        sums : Var
-            The tile's accumulators.
-        panel : Panel
-            Its columns.
-        rows : int
-            Rows of the tile.
         place : callable
             Gives the axes of M at a row of the tile.
         inside : callable or None

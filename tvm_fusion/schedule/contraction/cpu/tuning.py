@@ -21,12 +21,8 @@ def of_blocking(
 
     Parameters
     ----------
-    claim : Claim
-        Of the GEMM.
     config : Config
         Plain data, as :func:`blockings` gives it.
-    gemms : iterable of CpuGemmConfig
-        The design space.
     """
     by_sizes = {gemm.sizes: gemm for gemm in gemms}
     sizes = find(by_sizes, config)

@@ -84,15 +84,7 @@ def untiled_cpu(
 def untiled_copies(
     contraction: SumOfProducts, operands: Operands
 ) -> tuple[int, list[TaskCopy]] | None:
-    """Tell how many outer axes make tasks that copy their part of the materialized operands.
-
-    Parameters
-    ----------
-    contraction : SumOfProducts
-        Without a register tile.
-    operands : sequence of MaterializedOperand
-        Those that it reads.
-    """
+    """Tell how many outer axes make tasks that copy their part of the materialized operands."""
     if not contraction.stage.axes or _by_terms(contraction, term(contraction, operands)):
         return None
     return task_copies(contraction, operands)

@@ -53,8 +53,6 @@ def dequantized_words(
         Of a chunk, along K, over variables that stand for elements.
     registers : RegisterBuffers
         What holds the elements.
-    dtype : str
-        The half type.
     """
     read = [quantized_and_scales(value) for value in values]
     known = [one for one in read if one is not None]

@@ -94,8 +94,6 @@ class DequantizeF16x2:
         The integers of each column, by k.
     registers : RegisterBuffers
         The words that hold them.
-    dtype : str
-        The half type.
     threads : int
         Of the block, whose number is the buffers' first index.
 

@@ -62,14 +62,10 @@ def dispatch_on_m(
 
     Parameters
     ----------
-    program : Program
-        What all compute.
     contraction : SumOfProducts
         The same, as one product.
     general : PrimFunc
         A kernel of the program.
-    device : Device
-        A GPU.
     tile : TileGemmConfig, optional
         Of the general kernel, if it is one for tensor cores.
     beside : ConcatParts, optional

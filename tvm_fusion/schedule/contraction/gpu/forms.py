@@ -161,13 +161,7 @@ class Choice:
 
 
 def choose(product: Product) -> Choice | Refusal:
-    """Choose the form of a product.
-
-    Parameters
-    ----------
-    product : Product
-        What is computed.
-    """
+    """Choose the form of a product."""
     ranked = _first(product)
     if isinstance(ranked, Refusal):
         return ranked
@@ -176,13 +170,7 @@ def choose(product: Product) -> Choice | Refusal:
 
 
 def weighed(product: Product) -> tuple[Form, ...]:
-    """Tell a reader what every row of the table gives, and which of them is chosen.
-
-    Parameters
-    ----------
-    product : Product
-        What is computed.
-    """
+    """Tell a reader what every row of the table gives, and which of them is chosen."""
     chosen, made = choose(product), dict(_rows(product))
     first = next((n for n, found in made.items() if isinstance(found, GemmForm)), "")
     is_compared = {first, *(row.name for row in BY_TIME)}

@@ -107,8 +107,6 @@ def read_product(group: Group, stages: tuple[Stage, ...], device: Device) -> Pro
         With at least one reduction.
     stages : tuple of Stage
         Its program's, without internal maps.
-    device : Device
-        A GPU.
     """
     program = group.program
     if has_two_products(program):

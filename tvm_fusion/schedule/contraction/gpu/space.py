@@ -126,8 +126,6 @@ def configs(problem: GpuGemmProblem, chosen: GemmConfig | None = None) -> Iterat
 
     Parameters
     ----------
-    problem : GpuGemmProblem
-        The problem.
     chosen : GemmConfig, optional
         Another one that comes first.
     """

@@ -187,14 +187,10 @@ def aligned_rows_form(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The product.
     gemm : GemvConfig, TileGemmConfig or None
         The default of its operands as they are.
     constants : collection of Var
         Inputs that are known at compile time.
-    device : Device
-        A GPU.
     """
     if not isinstance(gemm, TileGemmConfig):
         return _no_tile()
@@ -224,8 +220,6 @@ def im2col_form(
     ----------
     contraction, constants, device
         As in :func:`aligned_rows_form`; the product as the graph has it, no implicit GEMM.
-    base : GemmForm
-        Without copies.
     """
     if not base.is_gathered:
         return _no_tile() if base.tile is None else _in_vectors()
@@ -288,13 +282,6 @@ def _in_vectors() -> Refusal:
 def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | Refusal:
     """Choose the tile of a product of ragged rows.
 
-    Parameters
-    ----------
-    contraction : SumOfProducts
-        A product.
-    device : Device
-        A GPU.
-
     Returns
     -------
     TileGemmConfig or Refusal
@@ -325,17 +312,7 @@ MOST_ROUNDS = 3  # of loads from memory that nothing hides: about the time of a 
 def refuse_parts(
     beside: ConcatParts, config: TileGemmConfig | GemvConfig | None, device: Device
 ) -> Refusal | None:
-    """Refuse parts that take longer by the threads of a product than by a kernel of their own.
-
-    Parameters
-    ----------
-    beside : ConcatParts
-        The parts.
-    config : TileGemmConfig, GemvConfig or None
-        Of the product.
-    device : Device
-        A GPU.
-    """
+    """Refuse parts that take longer by the threads of a product than by a kernel of their own."""
     if config is None:
         sentence = "Only tiled GEMMs on tensor cores and skinny GEMMs store parts they do not add."
         return Refusal("epilogue_elsewhere", sentence)

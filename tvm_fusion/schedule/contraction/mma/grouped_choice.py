@@ -87,13 +87,6 @@ def grouped_tiles(
 ) -> tuple[tuple[TileGemmConfig, ...], float] | None:
     """Choose tiles of products that share a launch, and estimate its clocks.
 
-    Parameters
-    ----------
-    problems : sequence of TileGemmConfig
-        Static products, without tiles.
-    device : Device
-        A GPU.
-
     Returns
     -------
     (tuple of TileGemmConfig, float) or None

@@ -60,8 +60,6 @@ def tile_block(
 
     Parameters
     ----------
-    config : TileGemmConfig
-        The product.
     number, thread : Expr
         Of the block among those of the product, and of the thread.
     shared : Var

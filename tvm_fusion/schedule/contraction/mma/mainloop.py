@@ -42,11 +42,6 @@ from .operand_fragments import OperandFragments
 class TileAccumulators:
     """The accumulators of a thread, and where its warp is in the block's tile.
 
-    Parameters
-    ----------
-    config : TileGemmConfig
-        The product.
-
     Attributes
     ----------
     acc : Var
@@ -101,10 +96,6 @@ class TileMmaMainloop(TileAccumulators):
 
     Parameters
     ----------
-    config : TileGemmConfig
-        The product.
-    place : TilePlace
-        The block's tile.
     shared : Var
         Shared memory, float32 words.
     """
@@ -134,8 +125,6 @@ class TileMmaMainloop(TileAccumulators):
 
         Parameters
         ----------
-        thread : Expr
-            The thread.
         beside : Stmt, optional
             What it does while the first tiles are on their way.
         """

@@ -209,10 +209,6 @@ def block_clocks(
     ----------
     shape, sizes, device
         The block's tile, the product and the device.
-    resident : int
-        Blocks of a multiprocessor.
-    rates : Rates
-        Of the device.
     """
     stage, steps = shape.stage_bytes, shape.block_k // shape.k_step
     warps = shape.warps_m * shape.warps_n

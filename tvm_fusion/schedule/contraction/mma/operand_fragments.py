@@ -31,10 +31,6 @@ class OperandFragments:
 
     Parameters
     ----------
-    config : TileGemmConfig
-        The product.
-    layout : OperandLayout
-        The operand's tiles.
     is_a : bool
         Whether the operand is A.
     slots : int
@@ -79,14 +75,10 @@ class OperandFragments:
 
         Parameters
         ----------
-        thread : Expr
-            The thread.
         warp : Expr
             The warp's number along M or N.
         step : Expr
             The k16's number in the tile.
-        slot : int
-            Which registers.
         tile : (Var, Expr)
             Shared memory, and the word of it where the tile begins.
         """

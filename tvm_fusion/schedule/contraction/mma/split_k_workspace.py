@@ -37,12 +37,8 @@ def split_k_kernels(program: Program, config: TileGemmConfig, group: Group) -> E
 
     Parameters
     ----------
-    program : Program
-        What both compute.
     config : TileGemmConfig
         The product, of static extents, with ``split_k`` ranks.
-    group : Group
-        What was claimed.
     """
     shape = [index(config.workspace_elements)]
     workspace = declare(shape, config.contraction.dtype, "partial_sums")

@@ -200,12 +200,8 @@ def with_column_split(
 
     Parameters
     ----------
-    program : Program
-        Where they come from.
     maps : sequence of Stage
         All maps, without internal ones.
-    stage : Stage
-        The sum.
 
     Returns
     -------

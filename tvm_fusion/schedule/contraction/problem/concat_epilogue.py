@@ -65,15 +65,7 @@ def concat_epilogue(stages: Sequence[Stage]) -> ConcatEpilogue | None:
 
 
 def parts_of(stage: Stage, totals: Sequence[ir.Var]) -> list[Stage] | None:
-    """Cut a map along the one axis of its conditions, so that parts read one sum each, or none.
-
-    Parameters
-    ----------
-    stage : Stage
-        A map.
-    totals : sequence of Var
-        The sums.
-    """
+    """Cut a map along the one axis of its conditions, so that parts read one sum each, or none."""
     cuts = cuts_of(stage.values[0], stage.axes)
     if len(cuts) != 1 or len(stage.targets) != 1:
         return None

@@ -19,8 +19,6 @@ def cuts_of(value: ir.Expr, axes: Sequence[Axis]) -> dict[ir.Var, list[int]]:
 
     Parameters
     ----------
-    value : PrimExpr
-        Over some axes.
     axes : sequence of Axis
         Those to look for, of constant extent.
     """
@@ -47,8 +45,6 @@ def cut(stage: Stage, axis: Axis, places: Sequence[int]) -> list[Stage]:
 
     Parameters
     ----------
-    stage : Stage
-        The map.
     axis : Axis
         One of its axes, of constant extent.
     places : sequence of int

@@ -65,10 +65,6 @@ def with_group_sums(
         The product with its other results.
     sums : sequence of Stage
         Reductions over an expression of the product's sum.
-    ends : sequence of Stage
-        Maps of those.
-    outputs : sequence of Var
-        Of the program.
 
     Returns
     -------

@@ -70,8 +70,6 @@ def grouped_products(program: Program, stages: Sequence[Stage]) -> GroupedProduc
 
     Parameters
     ----------
-    program : Program
-        With several reductions.
     stages : sequence of Stage
         Its own, without internal maps.
     """
@@ -103,15 +101,7 @@ def grouped_products(program: Program, stages: Sequence[Stage]) -> GroupedProduc
 
 
 def concat_proposals(graph: Graph, most: int) -> Iterator[tuple[Operator, ...]]:
-    """Name concatenations with the products, and the maps of these, that they alone read.
-
-    Parameters
-    ----------
-    graph : Graph
-        Where to look.
-    most : int
-        Operations of a product.
-    """
+    """Name concatenations with the products, and the maps of these, that they alone read."""
     for op in graph.operators:
         if "concat" not in op.title:
             continue

@@ -54,11 +54,6 @@ class NormPrologue:
 def norm_prologue(program: Program) -> NormPrologue | Refusal:
     """Cut a program whose last reduction is a GEMM of rows that the others compute.
 
-    Parameters
-    ----------
-    program : Program
-        With several reductions.
-
     Returns
     -------
     RowPrologue or Refusal
@@ -159,11 +154,6 @@ def replace_operand(stage: Stage, operand: ir.Expr, other: ir.Expr) -> Stage:
 
 def norm_gemm_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
     """Name sets of operators: a GEMM, the nearest reductions before it, and the path between.
-
-    Parameters
-    ----------
-    graph : Graph
-        Where to look.
 
     Yields
     ------

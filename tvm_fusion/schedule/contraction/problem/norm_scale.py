@@ -60,8 +60,6 @@ def with_norm_scale(
 
     Parameters
     ----------
-    program : Program
-        With two reductions.
     stages : sequence of Stage
         The program's, without internal maps.
     """

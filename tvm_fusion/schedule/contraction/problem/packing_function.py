@@ -27,8 +27,6 @@ def packing_function(
     ----------
     source, packed : Var
         The buffers: the constant as it is, and as kernels read it.
-    axes : sequence of Axis
-        Of the packed tensor.
     value : Expr
         Its element at these axes, from the source.
 

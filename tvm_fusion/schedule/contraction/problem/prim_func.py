@@ -86,10 +86,6 @@ def contraction_prim_func(
 
     Parameters
     ----------
-    program : Program
-        Its program.
-    contraction : SumOfProducts
-        The contraction.
     materialized : sequence of MaterializedOperand
         Operands that have blocks of their own.
 
@@ -154,12 +150,8 @@ def sum_terms(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The contraction.
     materialized : sequence of MaterializedOperand
         Operands that are read from their buffers.
-    sums : Var
-        The accumulators.
     each : callable
         Runs a statement for every accumulator, which it names as it likes.
     element : callable

@@ -27,8 +27,6 @@ def with_statistics(program: Program, stages: Sequence[Stage]) -> SumOfProducts 
 
     Parameters
     ----------
-    program : Program
-        With several reductions.
     stages : sequence of Stage
         The program's, without internal maps.
 
@@ -65,11 +63,6 @@ def with_statistics(program: Program, stages: Sequence[Stage]) -> SumOfProducts 
 
 def statistics_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
     """Name sets of operators: a GEMM, sums that its epilogue reads, and sums of what it stores.
-
-    Parameters
-    ----------
-    graph : Graph
-        Where to look.
 
     Yields
     ------

@@ -86,8 +86,6 @@ def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusa
 
     Parameters
     ----------
-    program : Program
-        With one reduction.
     stages : sequence of Stage
         The program's, without internal maps.
 
@@ -146,8 +144,6 @@ def is_weight(operand: ir.Expr, constants: Collection[ir.Var]) -> bool:
 
     Parameters
     ----------
-    operand : PrimExpr
-        Of a product.
     constants : collection of Var
         Inputs that are known at compile time.
     """

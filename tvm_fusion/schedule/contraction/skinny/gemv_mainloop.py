@@ -41,10 +41,6 @@ class GemvMainloop:
 
     Parameters
     ----------
-    config : GemvConfig
-        The product.
-    number : Expr
-        The block.
     partials : Var
         Shared memory of partial sums, where normalized rows lie before.
 

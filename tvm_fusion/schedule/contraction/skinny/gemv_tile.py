@@ -31,12 +31,8 @@ class GemvTile:
 
     Parameters
     ----------
-    config : GemvConfig
-        The product.
     block, n_tile : Expr
         The block, and the tile of columns in it.
-    acc : Var
-        Registers of the accumulators.
     place : callable
         Where an accumulator is in them, from its number in ``[m, parts, tile_n]``.
 

@@ -119,10 +119,6 @@ def skinny_gemm_config(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The product.
-    device : Device
-        A GPU.
     norm_scale : NormScale, optional
         See :attr:`GemvConfig.norm_scale`.
     """
@@ -137,8 +133,6 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
     ----------
     config : GemvConfig
         Its configuration for CUDA cores.
-    device : Device
-        A GPU.
     """
     half, dtype = str(uncast(config.a).ty.dtype), str(uncast(config.b).ty.dtype)
     if config.norm_scale is not None or find_half(device, half) is None:

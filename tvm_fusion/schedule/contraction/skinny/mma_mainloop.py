@@ -33,13 +33,6 @@ Phase = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 class SkinnyMmaMainloop:
     """The accumulators of a block's warps.
 
-    Parameters
-    ----------
-    config : SkinnyMmaConfig
-        The product.
-    block : Expr
-        The block.
-
     Attributes
     ----------
     buffers : list of Var
@@ -252,12 +245,8 @@ class SharedA:
     ----------
     config : SkinnyMmaConfig
         A product of one row.
-    block : Expr
-        The block.
     values : sequence of Expr
         The elements of a tile in fragment order, over variables that stand for elements.
-    vectors : sequence of VectorLoad
-        The loads of these.
 
     Attributes
     ----------

@@ -29,8 +29,6 @@ class WeightTiles:
 
     Parameters
     ----------
-    config : SkinnyMmaConfig
-        The product.
     analyzer : Analyzer
         Knows the ranges of the variables in indices.
 
@@ -117,8 +115,6 @@ class GroupAccumulators:
 
     Parameters
     ----------
-    config : SkinnyMmaConfig
-        The product.
     encodings : sequence of sequence of Encoding
         Of each column the encoding of the k of each instruction.
 
@@ -168,8 +164,6 @@ class GroupAccumulators:
 
         Parameters
         ----------
-        thread : Expr
-            The thread.
         b_frag, a_frag : callable
             Give the first element of a column's, or of an n8's, fragment of an instruction.
         """

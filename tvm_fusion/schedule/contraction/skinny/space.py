@@ -33,10 +33,6 @@ def skinny_configs(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The product.
-    device : Device
-        A GPU.
     norm_scale : NormScale, optional
         The scale of an RMS norm prologue.
 

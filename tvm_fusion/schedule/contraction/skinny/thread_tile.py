@@ -101,16 +101,10 @@ def thread_tile(
 
     Parameters
     ----------
-    b : Expr
-        The weights.
     n_axes, k_axes, axes : sequence of Axis
         Axes of N, of K, and all.
     m, parts : int
         Each column has ``m * parts`` accumulators.
-    kind : {"cuda", "rocm"}
-        Of the GPU.
-    accept : callable
-        Further conditions.
 
     Returns
     -------

@@ -135,8 +135,6 @@ class TileGemmConfig(TileShape, GemmView):
 
         Parameters
         ----------
-        block : Expr
-            Its number.
         tiles_m : Expr, optional
             Tiles along M, of a group of ragged rows.
         """

@@ -71,12 +71,8 @@ class GroupRegisters:
 
         Parameters
         ----------
-        thread : Expr
-            The thread's number.
         where : mapping of Var to Expr
             The product's axes at one of the elements.
-        inside : Expr, optional
-            Whether the group exists.
         """
         held = {
             target: load(self._sums, [index(n)]) for n, (target, _) in enumerate(self._groups.sums)

@@ -35,8 +35,6 @@ class OperandTile(OperandLayout):
 
     Parameters
     ----------
-    config : TileGemmConfig
-        The product.
     is_a : bool
         Whether the operand is A.
 
@@ -114,10 +112,6 @@ class OperandTile(OperandLayout):
 
         Parameters
         ----------
-        thread : Expr
-            The thread.
-        tile : TilePosition
-            The tile.
         to : (Var, Expr)
             Shared memory, and the word of it where the tile begins.
         """

@@ -52,8 +52,6 @@ class OperandLayout:
 
     Parameters
     ----------
-    config : TileGemmConfig
-        The product.
     is_a : bool
         Whether the operand is A.
 
@@ -224,10 +222,6 @@ def chunk_layout(
 
     Parameters
     ----------
-    config : TileGemmConfig
-        The product.
-    operand : Expr
-        A or B.
     orders : sequence of (bool, sequence of Axis)
         Whether chunks are along K, and those axes or the ones of M or N; of equals the first.
     """

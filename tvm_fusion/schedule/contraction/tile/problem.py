@@ -62,10 +62,6 @@ def gemm_problem(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        The product.
-    device : Device
-        A GPU.
     least_rows : int
         With fewer there is none.
     """

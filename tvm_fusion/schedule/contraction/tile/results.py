@@ -32,8 +32,6 @@ class VectorResults:
 
     Parameters
     ----------
-    config : TileGemmConfig
-        The product.
     vectors : ResultVectors
         Of more than one element, or plain ones.
     copies : int
@@ -101,13 +99,9 @@ class VectorResults:
         ----------
         copy : Expr
             What :meth:`load` has filled.
-        where : mapping of Var to Expr
-            The place.
         total : callable
             ``total(part, lane)`` gives the sum of a part of a column split, at a place of the
             vector.
-        inside : Expr, optional
-            Whether the place exists.
         """
         stmts = []
         for vectors in self._always:

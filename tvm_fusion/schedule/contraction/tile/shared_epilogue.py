@@ -77,12 +77,6 @@ class TileEpilogue:
 
     Parameters
     ----------
-    config : TileGemmConfig
-        The product.
-    place : TilePlace
-        The block's tile.
-    mainloop : Mainloop
-        Has the accumulators.
     shared : Var
         Shared memory, words or bytes, free once all threads have passed a barrier.
     """

@@ -41,8 +41,6 @@ class WindowCopies:
         The number of the copy along K.
     per_tap : int
         Copies along K that are of one tap.
-    copies : int
-        Of a thread.
 
     Attributes
     ----------
@@ -70,14 +68,8 @@ class WindowCopies:
 
         Parameters
         ----------
-        first, vector, per_tap, copies
-            As of the class.
         guard : Expr
             Where a copy is not zero, over rows and ``vector``; alike for copies of one tap.
-        axes : sequence of Axis
-            The axes of rows.
-        vectors : int
-            Copies along K.
 
         Returns
         -------

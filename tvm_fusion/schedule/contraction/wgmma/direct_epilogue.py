@@ -88,10 +88,6 @@ class DirectEpilogue:
 
     Parameters
     ----------
-    config : WgmmaConfig
-        The product.
-    place : TilePlace
-        The tile.
     acc : Var
         Accumulators of a thread, ``[slab, column tile, 4]``.
     first_row : Expr

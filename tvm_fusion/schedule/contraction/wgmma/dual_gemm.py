@@ -49,8 +49,6 @@ def dual_gemm(program: Program, stages: Sequence[Stage]) -> SumOfProducts | None
 
     Parameters
     ----------
-    program : Program
-        With two contractions.
     stages : sequence of Stage
         The program's, without internal maps.
 
@@ -167,8 +165,6 @@ def dual_gemm_proposals(graph: Graph, device: Device) -> Iterator[tuple[Operator
 
     Parameters
     ----------
-    graph : Graph
-        Where to look.
     device : Device
         Without wgmma there are none.
     """

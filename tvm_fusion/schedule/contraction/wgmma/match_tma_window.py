@@ -35,8 +35,6 @@ def tma_window(view: GemmView, block_k: int) -> tuple[TmaTaps, TmaTaps] | None:
     ----------
     view : GemmView
         With the channels as last axis of K.
-    block_k : int
-        Terms of a tile.
 
     Returns
     -------

@@ -49,8 +49,6 @@ class Roles:
 
     Parameters
     ----------
-    config : WgmmaConfig
-        The product.
     maps : list of list of Var
         Tensor maps of A, and of B.
     number, thread : Expr
@@ -112,8 +110,6 @@ class Roles:
 
         Parameters
         ----------
-        group : Expr
-            The warpgroup's number.
         beside : Stmt, optional
             What the threads of the other warps do.
         """
@@ -289,14 +285,8 @@ class Producer:
 
     Parameters
     ----------
-    config : WgmmaConfig
-        The product.
     maps : list of list of Var
         Tensor maps of A, and of B.
-    stages : TileStages
-        The stages.
-    ring : RingPosition
-        Which one is next.
     thread : Expr
         The thread of the warpgroup.
     number : Expr

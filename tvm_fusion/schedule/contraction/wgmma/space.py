@@ -78,15 +78,7 @@ ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
 
 
 def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | None:
-    """Configure a GEMM for TMA and wgmma; ``None`` where the device or the operands have none.
-
-    Parameters
-    ----------
-    contraction : SumOfProducts
-        The product.
-    device : Device
-        A GPU.
-    """
+    """Configure a GEMM for TMA and wgmma; ``None`` where the device or the operands have none."""
     problem = gemm_problem(contraction, device)
     return None if problem is None else best_wgmma_tile(problem, device)
 

@@ -32,16 +32,10 @@ class StagedEpilogue:
 
     Parameters
     ----------
-    config : WgmmaConfig
-        The product.
-    place : TilePlace
-        The tile.
     acc : Var
         Accumulators of a thread, ``[slab, column tile, 4]``.
     first_row : Expr
         The consumer's first row of the tile.
-    consumer : Expr
-        Its number.
     shared : Var
         Shared memory, bytes.
 

@@ -24,8 +24,6 @@ class TileStages:
 
     Parameters
     ----------
-    config : WgmmaConfig
-        The product.
     shared : Var
         Shared memory, bytes.
     """

@@ -102,8 +102,6 @@ class TmaOperand:
             The values of the batch axes.
         firsts : sequence of Expr
             The first row, of each part.
-        k : Expr
-            The first term.
         """
         behind = [batch[axis] for axis in self.batch]
         rows, found = self.rows // self.parts, []
@@ -125,17 +123,7 @@ class TmaOperand:
 
 
 def tma_operand(view: TileGemmConfig, is_a: bool, block_k: int) -> TmaOperand | None:
-    """View A or B as a tensor map of tiles of no rows yet; ``None`` where TMA cannot copy it.
-
-    Parameters
-    ----------
-    view : TileGemmConfig
-        The product.
-    is_a : bool
-        Whether it is A.
-    block_k : int
-        Terms of a tile.
-    """
+    """View A or B as a tensor map of tiles of no rows yet; ``None`` where TMA cannot copy it."""
     whole = view.a if is_a else view.b
     own, parts, split = view.m_axes, 1, None
     if not is_a:

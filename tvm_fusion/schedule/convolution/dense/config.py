@@ -147,15 +147,7 @@ def _bands(groups: Groups | None, k: int, c: int, width: int) -> tuple[int, ...]
 
 
 def default(problem: ConvProblem, device: Device) -> ConvConfig | None:
-    """Choose a configuration by the model; ``None`` where no tile fits the registers.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        The convolution.
-    device : Device
-        A CPU.
-    """
+    """Choose a configuration by the model; ``None`` where no tile fits the registers."""
     machine = Machine.of(device)
     return _fastest(ConvSizes.of(problem, machine), machine)
 
@@ -259,12 +251,6 @@ def cycles_of_busiest(
 
     Parameters
     ----------
-    config : ConvConfig
-        The configuration.
-    sizes : ConvSizes
-        The convolution.
-    machine : Machine
-        The CPU.
     tile_cycles : float
         Cycles of the multiplications of all tiles.
     """

@@ -42,8 +42,6 @@ class ConvEpilogue:
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
     lanes : int
         Elements of a vector.
     """
@@ -77,8 +75,6 @@ class ConvEpilogue:
 
         Parameters
         ----------
-        acc : Var
-            Accumulators, pixels by channels.
         shape : tuple of int
             Rows and columns of pixels of the tile.
         first_k : PrimExpr
@@ -87,8 +83,6 @@ class ConvEpilogue:
             Whether it may have fewer channels than the tile is wide.
         place : callable
             Gives all axes but the channels, at a row and a column of the tile.
-        ranges : Ranges
-            Of their variables.
         rows_of : callable
             Gives the rows of pixels that a result is gathered in, if it is (row_stores.py).
 
@@ -291,18 +285,12 @@ class TileSums:
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
     pool : Pool or None
         Its pooling, as code for vectors.
     shape : tuple of int
         Rows and columns of pixels of the tile.
-    tile : Var
-        Sums, pixels by channels.
     at_pixel : callable
         Gives all axes but the channels, at a row and a column of the tile.
-    ranges : Ranges
-        Of their variables.
     """
 
     def __init__(

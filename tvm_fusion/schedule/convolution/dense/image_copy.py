@@ -28,8 +28,6 @@ class CopiedImage(ImageReader):
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
     rows : int
         Rows of pixels of a task.
     band : Band
@@ -219,12 +217,8 @@ def image_reader(problem: ConvProblem, rows: int, columns: int) -> ImageReader:
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
     rows : int
         Rows of pixels of a task.
-    columns : int
-        Its output channels.
     """
     words = problem.words
     single = problem if words is None else words.single

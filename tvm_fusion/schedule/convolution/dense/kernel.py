@@ -29,31 +29,13 @@ from .weight import PackedWeight
 def dense_cpu(
     program: Program, problem: ConvProblem, config: ConvConfig
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
-    """Make the kernel, and the function that packs the weight, by its position among the inputs.
-
-    Parameters
-    ----------
-    program : Program
-        Its program.
-    problem : ConvProblem
-        The convolution.
-    config : ConvConfig
-        The configuration.
-    """
+    """Make the kernel, and the function that packs the weight, by its position among the inputs."""
     loops = DenseLoops(problem, config)
     return loops.weight.kernel(program, loops.tasks())
 
 
 class DenseLoops:
-    """The loops of a dense convolution, from tasks inwards.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        The convolution.
-    config : ConvConfig
-        The configuration.
-    """
+    """The loops of a dense convolution, from tasks inwards."""
 
     def __init__(self, problem: ConvProblem, config: ConvConfig) -> None:
         self._problem, self._config = problem, config

@@ -32,13 +32,6 @@ def far_streams(problem: ConvProblem, machine: Machine) -> Prefetch:
     The kernel before has written a large one, and evicted its begin from the caches. An image that
     tasks copy, or of which several pixels read a line, is read in long pieces, which hardware
     follows.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        The convolution.
-    machine : Machine
-        The CPU.
     """
     found = Prefetch.NONE
     read = problem.reads_in_place and problem.c is not None and not problem.window
@@ -55,8 +48,6 @@ def pixel_operands(problem: ConvProblem, lanes: int) -> list[ir.TensorLoad]:
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
     lanes : int
         Elements of a vector.
     """

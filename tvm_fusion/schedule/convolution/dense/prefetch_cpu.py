@@ -86,14 +86,10 @@ class TilePrefetch:
 
         Parameters
         ----------
-        task : Mapping
-            As it was filled.
         tile_index : PrimExpr
             How many tiles of pixels the task has done with these channels.
         row_tiles : int
             Tiles of a row of pixels.
-        block_c : PrimExpr
-            The block of channels.
         """
         problem, config = self._problem, self._config
         if not config.prefetches & Prefetch.IMAGE or problem.c is None:
@@ -121,10 +117,6 @@ class TilePrefetch:
         ----------
         shape : tuple of int
             Rows and columns of pixels of the tile.
-        width : int
-            Its channels.
-        first_k : PrimExpr
-            The first of them.
         place : callable
             Gives all axes but the channels, at a row and a column of the tile.
         """

@@ -37,16 +37,10 @@ def is_by_rows(result: Result, problem: ConvProblem, lanes: int, height: int, wi
 
     Parameters
     ----------
-    result : Result
-        Of the convolution.
-    problem : ConvProblem
-        The convolution.
     lanes : int
         Elements of a vector.
     height : int
         Rows of pixels of a tile.
-    width : int
-        Channels of a tile.
     """
     columns = constant(problem.x.extent) or 1
     if problem.pool is not None or 4 * width * height * columns > MOST_BYTES:
@@ -91,14 +85,8 @@ class RowStores:
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
     lanes : int
         Elements of a vector.
-    height : int
-        Rows of pixels.
-    width : int
-        Channels of a tile.
     """
 
     def __init__(self, problem: ConvProblem, lanes: int, height: int, width: int) -> None:
@@ -134,12 +122,8 @@ class RowStores:
         ----------
         count : callable
             Gives the number of a result's channels.
-        first_k : PrimExpr
-            The first of them.
         at_pixel : callable
             Gives all axes but the channels, at a row of these and a column of the image.
-        ranges : Ranges
-            Of their variables.
         """
         parts = (self._transposed, self._by_elements)
         stmts = [

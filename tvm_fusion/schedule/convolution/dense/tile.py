@@ -49,16 +49,8 @@ class DenseTile:
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
-    config : ConvConfig
-        The configuration.
-    image : ImageReader
-        Of the tasks.
     weight : PackedWeight
         For tiles of its width.
-    ranges : Ranges
-        Of the variables around.
     """
 
     def __init__(
@@ -109,10 +101,6 @@ class DenseTile:
             The tile of output channels.
         y, x : PrimExpr
             Its first pixel; y relative to the task.
-        shape : tuple of int
-            Height and width.
-        vectors : int
-            Vectors of channels.
         is_last : bool
             Whether channels may end before it does.
         tile_index : PrimExpr
@@ -263,10 +251,6 @@ class DenseTile:
             The block of the image.
         packed : PrimExpr
             The block of the packed weight.
-        inner : int
-            Channels of the block.
-        accumulate : callable
-            Writes a step.
         """
         problem = self._problem
         extents = [*(constant(a.extent) or 1 for a in problem.window), inner]

@@ -23,15 +23,7 @@ from ..problem.problem import ConvProblem
 
 
 class KernelWeight(ABC):
-    """A weight that a kernel reads as it was packed at compile time.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        The convolution.
-    buffer : Var
-        The packed weight.
-    """
+    """A weight that a kernel reads as it was packed at compile time."""
 
     def __init__(self, problem: ConvProblem, buffer: ir.Var) -> None:
         self._problem, self.buffer = problem, buffer
@@ -61,8 +53,6 @@ class PackedWeight(KernelWeight):
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
     width : int
         Output channels of a tile.
     """

@@ -40,15 +40,7 @@ class DepthwiseConfig:
 
 
 def depthwise_config(problem: ConvProblem, device: Device) -> DepthwiseConfig | None:
-    """Choose a configuration; ``None`` where channels of the image are not contiguous.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        The convolution.
-    device : Device
-        A CPU.
-    """
+    """Choose a configuration; ``None`` where channels of the image are not contiguous."""
     image, k = problem.image, problem.k
     own = [a for a, p in zip(image.axes, image.place, strict=True) if p.same_as(k.var)]
     if problem.c is not None or len(own) != 1 or own[0].var in image.inside or not image.has_zeros:

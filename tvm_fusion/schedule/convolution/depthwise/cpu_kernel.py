@@ -36,31 +36,13 @@ from .cpu_config import DepthwiseConfig
 def depthwise_cpu(
     program: Program, problem: ConvProblem, config: DepthwiseConfig
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
-    """Make the kernel, and the function that packs the weight, by its position among the inputs.
-
-    Parameters
-    ----------
-    program : Program
-        Its program.
-    problem : ConvProblem
-        The convolution.
-    config : DepthwiseConfig
-        The configuration.
-    """
+    """Make the kernel, and the function that packs the weight, by its position among the inputs."""
     loops = DepthwiseLoops(problem, config)
     return loops.weight.kernel(program, loops.tasks())
 
 
 class DepthwiseLoops:
-    """The loops of a depthwise convolution, from tasks inwards.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        The convolution.
-    config : DepthwiseConfig
-        The configuration.
-    """
+    """The loops of a depthwise convolution, from tasks inwards."""
 
     def __init__(self, problem: ConvProblem, config: DepthwiseConfig) -> None:
         self._problem, self._config = problem, config
@@ -247,13 +229,6 @@ class Direction:
 
 class DepthwiseWindow:
     """Writes the loops over a window.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        The convolution.
-    ranges : Ranges
-        Of the variables around.
 
     Attributes
     ----------

@@ -57,17 +57,7 @@ MOST_UNROLLED = 64  # taps of a window; of larger ones, rows are a loop
 def depthwise_gpu(
     program: Program, view: DepthwiseView, config: DepthwiseGpuConfig
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
-    """Make the kernel, and the function that packs the weight, by its position among the inputs.
-
-    Parameters
-    ----------
-    program : Program
-        Its program.
-    view : DepthwiseView
-        The convolution.
-    config : DepthwiseGpuConfig
-        The configuration.
-    """
+    """Make the kernel, and the function that packs the weight, by its position among the inputs."""
     view = replace(view, lanes=config.lanes)
     packed = view.packed()
     thread = _Thread(view, config, packed)
@@ -270,8 +260,6 @@ def store_pixel(
 
     Parameters
     ----------
-    view : DepthwiseView
-        The convolution.
     place : mapping of Var to Expr
         The axes of pixels, at the first of the strip.
     vector : Expr

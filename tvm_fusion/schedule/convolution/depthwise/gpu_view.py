@@ -112,8 +112,6 @@ def depthwise_view(
 
     Parameters
     ----------
-    contraction : SumOfProducts
-        Any product.
     constants : collection of Var
         Inputs that are known at compile time.
     """

@@ -108,8 +108,6 @@ def with_groups(problem: ConvProblem, lanes: int) -> ConvProblem | None:
 
     Parameters
     ----------
-    problem : ConvProblem
-        A convolution.
     lanes : int
         Elements of a vector.
 

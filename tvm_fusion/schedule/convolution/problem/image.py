@@ -53,15 +53,7 @@ class Image:
 
 
 def image_of(stage: Stage, operand: ir.Expr) -> Image | None:
-    """Read an operand as an image; ``None`` where its padding has no intervals.
-
-    Parameters
-    ----------
-    stage : Stage
-        The sum.
-    operand : PrimExpr
-        Over its axes.
-    """
+    """Read an operand as an image; ``None`` where its padding has no intervals."""
     merged = merge_sums(stage, operand)
     if merged is None or any(n <= 0 for atoms in merged.sums.values() for n in atoms.values()):
         return None

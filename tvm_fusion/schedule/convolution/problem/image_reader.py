@@ -14,13 +14,7 @@ Place = Mapping[ir.Var, ir.Expr]
 
 
 class ImageReader(ABC):
-    """The image, an element at a time.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        The convolution.
-    """
+    """The image, an element at a time."""
 
     def __init__(self, problem: ConvProblem) -> None:
         self.problem, self.image = problem, problem.image
@@ -36,8 +30,6 @@ class ImageReader(ABC):
         ----------
         task : Mapping
             Batch axes, the first output channel, and the first row of pixels, by variable.
-        ranges : Ranges
-            Of their variables.
         """
         return None
 
@@ -51,10 +43,6 @@ class ImageReader(ABC):
 
         Parameters
         ----------
-        task : Mapping
-            As it was filled.
         place : Mapping
             All axes of the convolution; y relative to the task's first row.
-        ranges : Ranges
-            Of their variables.
         """

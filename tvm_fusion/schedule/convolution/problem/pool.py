@@ -96,8 +96,6 @@ def pool_of(
         The program's, without internal maps.
     conv, stage : Stage
         The convolution, and the reduction among them.
-    outputs : sequence of Var
-        Of the program.
 
     Returns
     -------
@@ -266,11 +264,6 @@ MOST_BETWEEN = 4  # operators between the two
 
 def pooling_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
     """Name convolutions, the one-to-one operators after them, and the pooling that alone reads it.
-
-    Parameters
-    ----------
-    graph : Graph
-        Where to look.
 
     Yields
     ------

@@ -43,8 +43,6 @@ class Groups:
         ----------
         channels : int
             Output channels of all groups.
-        width : int
-            Those of a tile.
         """
         firsts = range(0, channels, width)
         lasts = (min(first + width, channels) - 1 for first in firsts)
@@ -152,8 +150,6 @@ def conv_problem(
 
     Parameters
     ----------
-    program : Program
-        With one reduction.
     stages : sequence of Stage
         The program's, without internal maps.
     constants : collection of Var

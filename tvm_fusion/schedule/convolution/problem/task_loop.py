@@ -31,8 +31,6 @@ def task_loop(
         The coordinates of a task, bound in its body.
     products : sequence of PrimExpr or int
         Multiply to the products of a task.
-    ranges : Ranges
-        Gets the coordinates.
     body : callable
         Writes a task, after that.
     """

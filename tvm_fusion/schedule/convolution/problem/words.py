@@ -37,8 +37,6 @@ def with_words(problem: ConvProblem, device: Device) -> ConvProblem:
     ----------
     problem : ConvProblem
         A convolution, whose groups are known.
-    device : Device
-        A CPU.
     """
     c, groups = problem.c, problem.groups
     if c is None:
@@ -102,8 +100,6 @@ class WordImage(ImageReader):
     ----------
     problem : ConvProblem
         With words.
-    inner : ImageReader
-        Of single channels.
     """
 
     def __init__(self, problem: ConvProblem, inner: ImageReader) -> None:

@@ -51,8 +51,6 @@ def winograd_choice(
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
     direct : ConvConfig
         The configuration of its direct kernel.
     device : Device
@@ -103,8 +101,6 @@ def winograd_window(problem: ConvProblem, lanes: int) -> WinogradWindow | str:
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
     lanes : int
         float32 elements of a vector.
     """

@@ -80,8 +80,6 @@ def winograd_default(problem: ConvProblem, device: Device) -> tuple[WinogradConf
     ----------
     problem : ConvProblem
         A convolution that has a :func:`~.winograd_window.winograd_window`.
-    device : Device
-        A CPU.
     """
     machine = Machine.of(device)
     return _fastest(ConvSizes.of(problem, machine), machine)
@@ -154,17 +152,7 @@ def winograd_tasks(problem: ConvProblem, config: WinogradConfig) -> int:
 
 
 def winograd_cycles(config: WinogradConfig, sizes: ConvSizes, machine: Machine) -> float:
-    """Estimate the cycles of the busiest core.
-
-    Parameters
-    ----------
-    config : WinogradConfig
-        The configuration.
-    sizes : ConvSizes
-        The convolution.
-    machine : Machine
-        The CPU.
-    """
+    """Estimate the cycles of the busiest core."""
     lanes, places, c = config.lanes, config.places, sizes.c
     parts = math.ceil(_tiles(sizes, config.m) / config.tiles)
     panels = math.ceil(sizes.k / (lanes * config.vectors))

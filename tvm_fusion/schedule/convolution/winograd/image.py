@@ -28,19 +28,7 @@ Element = Callable[[ir.Expr, ir.Expr, ir.Expr], ir.Expr]  # row, column, lane
 
 
 class WinogradImage:
-    """``V[f][block of c, tile][c in the block]``, f a place of the transformed window.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        The convolution.
-    window : WinogradWindow
-        Its window.
-    config : WinogradConfig
-        The configuration.
-    ranges : Ranges
-        Of the variables around.
-    """
+    """``V[f][block of c, tile][c in the block]``, f a place of the transformed window."""
 
     def __init__(
         self, problem: ConvProblem, window: WinogradWindow, config: WinogradConfig, ranges: Ranges
@@ -64,8 +52,6 @@ class WinogradImage:
 
         Parameters
         ----------
-        task : dict
-            Batch axes, by variable.
         tiles : callable
             Writes a loop over the tiles of the task around a body of number, row and column.
         """

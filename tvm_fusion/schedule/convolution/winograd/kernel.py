@@ -48,17 +48,7 @@ TileBody = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]  # number in the tas
 def winograd_cpu(
     program: Program, problem: ConvProblem, config: WinogradConfig
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
-    """Make the kernel, and the function that packs the weight, by its position among the inputs.
-
-    Parameters
-    ----------
-    program : Program
-        Its program.
-    problem : ConvProblem
-        The convolution.
-    config : WinogradConfig
-        The configuration.
-    """
+    """Make the kernel, and the function that packs the weight, by its position among the inputs."""
     window = winograd_window(problem, config.lanes)
     if isinstance(window, str):
         raise RuntimeError(f"a Winograd convolution was claimed although {window}")
@@ -67,17 +57,7 @@ def winograd_cpu(
 
 
 class WinogradLoops:
-    """The loops of a Winograd convolution, from tasks inwards.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        The convolution.
-    window : WinogradWindow
-        Its window.
-    config : WinogradConfig
-        The configuration.
-    """
+    """The loops of a Winograd convolution, from tasks inwards."""
 
     def __init__(
         self, problem: ConvProblem, window: WinogradWindow, config: WinogradConfig

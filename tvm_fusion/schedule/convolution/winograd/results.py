@@ -27,14 +27,8 @@ class WinogradResults:
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
-    config : WinogradConfig
-        The configuration.
     products : Var
         ``P[f][tile][channel]``.
-    ranges : Ranges
-        Of the variables around.
     """
 
     def __init__(
@@ -57,12 +51,8 @@ class WinogradResults:
 
         Parameters
         ----------
-        task : dict
-            Batch axes, by variable.
         first_k : PrimExpr
             The first channel; a constant in the last tile of channels.
-        vectors : int
-            Vectors of channels.
         is_last : bool
             Whether channels may end before they do.
         over : callable

@@ -119,8 +119,6 @@ class WinogradWeight(KernelWeight):
 
     Parameters
     ----------
-    problem : ConvProblem
-        The convolution.
     window : tuple of Axis
         Rows and columns of its window.
     m : int

@@ -43,8 +43,6 @@ def normalize_kernel(
 
     Parameters
     ----------
-    view : ChannelGroups
-        The norm.
     program : Program
         Its inputs end with the workspaces.
     tile : PixelTile
@@ -120,17 +118,7 @@ def _maps(
 # The parts are joined about the mean of the first one, with at most as many roundings as there are
 # parts.
 class JoinedParts:
-    """Joins the parts of all groups of a row, in every block.
-
-    Parameters
-    ----------
-    view : ChannelGroups
-        The norm.
-    partial : sequence of Var
-        Of the first launch.
-    size : int
-        Threads of a block.
-    """
+    """Joins the parts of all groups of a row, in every block."""
 
     def __init__(self, view: ChannelGroups, partial: Sequence[ir.Var], size: int) -> None:
         self._view, self._partial, self._threads = view, partial, size

@@ -65,16 +65,10 @@ class PixelLoop:
 
     Parameters
     ----------
-    view : ChannelGroups
-        The norm.
-    tile : PixelTile
-        Pixels and threads.
     values : sequence of Expr
         What is computed for each pixel, over the view's axes.
     thread : Expr
         The number of the thread.
-    rows : sequence of Expr
-        Which row.
     first : Expr
         Number of the block's first pixel.
     """
@@ -206,10 +200,6 @@ def tile_of(pixels: int, vectors: int, threads: int) -> PixelTile:
 
     Parameters
     ----------
-    pixels : int
-        Of the block.
-    vectors : int
-        Of a pixel.
     threads : int
         At most; a pixel has as many at least as it has vectors.
     """

@@ -87,29 +87,13 @@ class ChannelGroupsConfig:
 
 
 def channel_groups_config(program: RowProgram, device: Device) -> ChannelGroupsConfig | None:
-    """Choose the parts of images; ``None`` where a program is no norm of channel groups.
-
-    Parameters
-    ----------
-    program : RowProgram
-        The whole.
-    device : Device
-        A GPU.
-    """
+    """Choose the parts of images; ``None`` where a program is no norm of channel groups."""
     view = channel_groups(program)
     return None if view is None else _config(view, device, (1.0, 1.0), (THREADS, THREADS))
 
 
 def channel_groups_configs(program: RowProgram, device: Device) -> Iterator[ChannelGroupsConfig]:
-    """Enumerate configurations, the default first.
-
-    Parameters
-    ----------
-    program : RowProgram
-        The whole.
-    device : Device
-        A GPU.
-    """
+    """Enumerate configurations, the default first."""
     view = channel_groups(program)
     several = itertools.product(SHARES, repeat=2), itertools.product(MORE_THREADS, repeat=2)
     if view is None:

@@ -52,8 +52,6 @@ def statistics_kernel(
 
     Parameters
     ----------
-    view : ChannelGroups
-        The norm.
     program : Program
         Its outputs are the workspaces.
     tile : PixelTile

@@ -51,13 +51,7 @@ KERNELS = Kernels({CpuRowConfig: ("rows", ("width", "is_parallel", "prefetches")
 
 
 def configs(chosen: CpuRowConfig) -> Iterator[CpuRowConfig]:
-    """Enumerate configurations, each once, the default first.
-
-    Parameters
-    ----------
-    chosen : CpuRowConfig
-        The default.
-    """
+    """Enumerate configurations, each once, the default first."""
     yield chosen
     widths = [chosen.width * n // VECTORS for n in CHOICES]
     for width, is_parallel, prefetches in itertools.product(widths, (False, True), (False, True)):
@@ -75,8 +69,6 @@ def width_in_blocks(program: RowProgram, width: int) -> int:
 
     Parameters
     ----------
-    program : RowProgram
-        Stages over common rows.
     width : int
         Elements of a vector.
     """

@@ -43,10 +43,6 @@ def schedule_rows_cpu(
 
     Parameters
     ----------
-    program : Program
-        Stages over common rows.
-    target : Target
-        An LLVM target.
     config : CpuRowConfig, optional
         Vectors and tasks; by default those for the target.
 

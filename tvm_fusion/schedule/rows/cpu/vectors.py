@@ -26,10 +26,6 @@ class CpuRowVectors:
 
     Parameters
     ----------
-    program : RowProgram
-        The stages.
-    passes : sequence of Pass
-        Their passes.
     row : callable
         ``lane -> indices`` of the row that a lane computes.
     row_lanes : int or None
@@ -68,8 +64,6 @@ class CpuRowVectors:
 
         Parameters
         ----------
-        stage : RowStage
-            What to compute.
         at : callable
             ``lane -> axes' values``.
         count : Expr

@@ -78,15 +78,7 @@ class RowConfig(RowThreads):
 
 
 def row_config(program: RowProgram, device: Device) -> RowConfig:
-    """Choose the threads of a row and the rows of a block.
-
-    Parameters
-    ----------
-    program : RowProgram
-        The stages.
-    device : Device
-        A GPU.
-    """
+    """Choose the threads of a row and the rows of a block."""
     warp_size, limit = device.warp_size or WARP_SIZE, device.max_threads_per_block or 1024
     work = max(static_volume(s.loop_axes, SYMBOLIC_ROW) for s in program.stages)
     if not all(s.combine is None or s.combine.threads_can_share for s in program.stages):

@@ -48,8 +48,6 @@ def has_branches(stage: Stage, rows: int) -> bool:
 
     Parameters
     ----------
-    stage : Stage
-        Of a program.
     rows : int
         Its axes that are rows.
     """

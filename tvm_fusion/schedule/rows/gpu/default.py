@@ -33,15 +33,7 @@ MAX_ONE_PASS = 10000  # elements
 
 
 def default_config(program: RowProgram, device: Device) -> RowConfig:
-    """Choose a configuration.
-
-    Parameters
-    ----------
-    program : RowProgram
-        The stages.
-    device : Device
-        A GPU.
-    """
+    """Choose a configuration."""
     config = row_config(program, device)
     if _has_few_waves(program, config, device) and _has_variance(program):
         config = replace(config, one_pass_variance=True)

@@ -26,8 +26,6 @@ def with_half_precision_math(program: RowProgram, one_pass: bool = False) -> Row
 
     Parameters
     ----------
-    program : RowProgram
-        Of a GPU.
     one_pass : bool
         Whether the variance of a row is computed together with its mean.
     """

@@ -82,13 +82,6 @@ class RowEstimate:
 def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal:
     """Choose the configuration of a row kernel, without building it.
 
-    Parameters
-    ----------
-    program : Program
-        Stages over common rows.
-    device : Device
-        A GPU.
-
     Returns
     -------
     RowEstimate or Refusal
@@ -140,12 +133,8 @@ def schedule_rows_gpu(
 
     Parameters
     ----------
-    program : Program
-        Stages over common rows.
     config : RowConfig
         Of :func:`estimate_rows_gpu`.
-    device : Device
-        A GPU.
     constants : container of Var
         Inputs that no kernel writes.
 
@@ -174,10 +163,6 @@ def row_kernel(
     ----------
     rows : RowProgram
         The stages, and the parameters: inputs, scalars and outputs.
-    config : RowConfig
-        Threads of a block.
-    device : Device
-        A GPU.
     constants : container of Var
         Inputs that no kernel writes.
 
@@ -286,12 +271,6 @@ def blocks_per_row(
     ----------
     program : RowProgram
         The stages, their buffers placed.
-    passes : sequence of Pass
-        Their passes.
-    config : RowConfig
-        The threads.
-    multiprocessors : int
-        Of the device.
     """
     *before, last = passes
     rows = [axis.size for axis in program.rows]

@@ -78,10 +78,6 @@ def emit_early_loads(
 
     Parameters
     ----------
-    block : ThreadBlock
-        The rows.
-    loops : sequence of VectorLoop
-        Of its passes.
     constants : container of Var
         Inputs that no kernel writes.
     is_constant : bool

@@ -52,12 +52,8 @@ def grouped(program: RowProgram, config: RowConfig, device: Device) -> RowConfig
 
     Parameters
     ----------
-    program : RowProgram
-        The stages.
     config : RowConfig
         Of one group a block, which stays where that is no gain.
-    device : Device
-        A GPU.
     """
     loop = longest_loop(program)
     vectors = vectorize(program, loop)

@@ -65,8 +65,6 @@ class RowVectors:
     ----------
     block : ThreadBlock
         Whose threads run the loop.
-    stages : sequence of RowStage
-        Of one pass.
     r, t : Expr
         The row of the block, and the thread of the row.
     """

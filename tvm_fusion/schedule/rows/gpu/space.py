@@ -40,13 +40,6 @@ LEAST_THREADS = 64  # a block of fewer hides no latency
 def configs(program: RowProgram, device: Device) -> Iterator[RowConfig]:
     """Enumerate configurations, the default first.
 
-    Parameters
-    ----------
-    program : RowProgram
-        The stages.
-    device : Device
-        A GPU.
-
     Yields
     ------
     RowConfig

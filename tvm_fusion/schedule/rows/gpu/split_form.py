@@ -56,11 +56,6 @@ def sums_then_maps(
 ) -> tuple[RowProgram, dict[RowStage, RowStage | None]] | None:
     """Tell which sums over whole rows a program has before maps of the same elements.
 
-    Parameters
-    ----------
-    program : RowProgram
-        The whole.
-
     Returns
     -------
     tuple or None

@@ -41,8 +41,6 @@ def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool)
 
     Parameters
     ----------
-    program : RowProgram
-        The stages.
     config : RowConfig
         Threads of a row and rows of a block.
     limit : int

@@ -48,12 +48,6 @@ class ThreadBlock:
     ----------
     storage : Storage
         The stages, their row buffers placed.
-    passes : sequence of Pass
-        Their passes.
-    config : RowConfig
-        The threads.
-    number : Expr
-        Of the block.
     parts : int
         Blocks for the same rows, which share the last pass.
     early_bytes : int

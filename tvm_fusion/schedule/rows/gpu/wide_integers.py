@@ -25,11 +25,6 @@ WIDE = "int32"
 def with_wide_integers(program: RowProgram) -> RowProgram:
     """Reduce extrema of narrow integers in 32 bits.
 
-    Parameters
-    ----------
-    program : RowProgram
-        Its reductions, results included.
-
     Returns
     -------
     RowProgram

@@ -24,8 +24,6 @@ def row_proposals(
 
     Parameters
     ----------
-    graph : Graph
-        Where to look.
     is_row_reduction : callable
         Whether a Many-to-Many operator reduces rows, rather than contracting two operands.
     shared : bool

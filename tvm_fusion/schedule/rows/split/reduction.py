@@ -77,8 +77,6 @@ class _Split:
 
     Parameters
     ----------
-    program : RowProgram
-        The whole.
     about : dict of RowStage to RowStage or None
         The sums; of those of squared deviations, the sum whose mean they are about.
     outer : list of int

@@ -87,10 +87,6 @@ def split_rows_config(
 
     Parameters
     ----------
-    program : RowProgram
-        The whole.
-    device : Device
-        A GPU.
     share : float
         Of the parts that are chosen by default.
     """
@@ -105,15 +101,7 @@ def split_rows_config(
 
 
 def configs(program: RowProgram, device: Device) -> Iterator[SplitRowsConfig]:
-    """Enumerate configurations, the default first; none where the program has another form.
-
-    Parameters
-    ----------
-    program : RowProgram
-        The whole.
-    device : Device
-        A GPU.
-    """
+    """Enumerate configurations, the default first; none where the program has another form."""
     starts = (split_rows_config(program, device, share) for share in SHARES)
     for start in distinct((x for x in starts if x is not None), lambda one: {"parts": one.parts}):
         threads = (
