@@ -62,8 +62,7 @@ def _measured(
     from .measure import work
     from .times import timed, times
 
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([f"{__package__}.measure"])
+    context = multiprocessing.get_context("spawn")  # a fork has no driver of CUDA
     one = partial(work, places, kept)
     with ThreadPoolExecutor(options.jobs) as pool:
         tasks = {
@@ -85,7 +84,7 @@ def _measured(
             keep(options.record, file, {f"threads_{count}": found})
     for file in chosen if options.gpu_times else []:
         if "sm_90a" in is_right[file.name]:
-            folder = kept / "sm_90a" / places[file.name].stem
+            folder = kept / "sm_90a" / file.name
             found = timed(folder, core_sets(1)[0], "--times")
             print(file.name, "GPU", found, flush=True)
             keep(options.record, file, {"gpu_times": found})

@@ -55,7 +55,7 @@ def work(
     (file,) = (one for one in FILES if one.name == name)
     for cell in cells:
         answers.send((cell, None))
-        answers.send((cell, measure(file, places[name], kept / cell / places[name].stem, cell)))
+        answers.send((cell, measure(file, places[name], kept / cell / name, cell)))
 
 
 def measure(file: File, path: Path, folder: Path, cell: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def times(
 
     def one(file: File, cpus: set[int]) -> dict[str, Any]:
         path = places[file.name]
-        return timed(kept / "cpu" / path.stem, cpus, "--threads", str(threads), "--times",
+        return timed(kept / "cpu" / file.name, cpus, "--threads", str(threads), "--times",
                      str(path), "--constants", json.dumps(dict(file.constants)))  # fmt: skip
 
     yield from side_by_side(one, files, core_sets(threads))

@@ -100,9 +100,9 @@ def render(record: Mapping[str, Any]) -> str:
         }
         for count, settings in record["medians_ms"].items()
     }
-    rough = "; above 1 times are rough: measure again on a quiet machine"
-    rough = rough if record["load"] > 1 else ""
     where = record["environment"]
+    rough = "; above half of the processors times are rough: measure again on a quiet machine"
+    rough = rough if record["load"] > where["cpus"] / 2 else ""
     least = min(
         len(times)
         for settings in record["medians_ms"].values()
@@ -128,7 +128,7 @@ def render(record: Mapping[str, Any]) -> str:
             [setting, *(_cell(medians[n][setting][pool], medians[n]) for n in medians)]
             for setting in SETTINGS
         ]
-        headings = [f"{_TITLES[pool]}, beside", *(f"{n} threads" for n in medians)]
+        headings = [f"{_TITLES[pool]}, beside", *(f"{n} thread{'s' * (n != '1')}" for n in medians)]
         lines += ["", *table(headings, rows)]
     advice = [
         "",
