@@ -37,7 +37,7 @@ def page(record: Mapping[str, Any]) -> str:
         "",
         *table(
             ["file", "package", "dimensions", "error", "compile (s)",
-             *(heading for n in THREADS for heading in (f"{n} thread{'s' * (n > 1)} (ms)", "ONNX Runtime"))],
+             *(x for n in THREADS for x in (f"{n} thread{'s' * (n > 1)} (ms)", "ONNX Runtime"))],
             map(_row, rows),
         ),
         "",
