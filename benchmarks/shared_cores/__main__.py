@@ -117,8 +117,9 @@ def render(record: Mapping[str, Any]) -> str:
         f"{MODEL} on so many threads, tied to as many cores, each call behind one of another"
         " library of as many threads in the same process; or behind a pause. Threads of ONNX"
         " Runtime and OpenMP spin for a while after their call. Ours: one team for the process,"
-        " whose threads take parts of loops as they come. TVM's pool (`TVM_FUSION_THREAD_POOL=tvm`) waits for"
-        " every thread's part. Medians of calls, milliseconds; in brackets the ratio to ours beside"
+        " whose threads take parts of loops as they come. TVM's pool"
+        " (`TVM_FUSION_THREAD_POOL=tvm`) waits for every thread's part. Medians of"
+        " calls, milliseconds; in brackets the ratio to ours beside"
         f" nothing; processes of a setting, in turns, on half of the cores at once: {least}."
         f" {where['cpu']}, {where['cpus']} processors, {where['date'][:10]}. Load average before:"
         f" {record['load']:.1f}{rough}.",
