@@ -4,6 +4,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import tvm
 import tvm_ffi
 from emulator.launch import is_for_gpu, launch
@@ -22,6 +23,8 @@ from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")
+#: A CPU that is named, as TESTS_CPU does, has no known caches: less is fused there.
+needs_caches = pytest.mark.skipif(CPU.device.l2_bytes is None, reason="caches are not known")
 SIZE = 5  # of every symbolic dimension
 
 

@@ -30,6 +30,7 @@ from .lower.argument_checks import DropArgumentChecks
 from .lower.bind_once import BindOnce
 from .lower.booleans import BytesForBooleans
 from .lower.cse import without_cse
+from .lower.empty_loops import DropEmptyLoops
 from .lower.flatten import s_tir_pipeline
 from .lower.hyperbolic import HyperbolicByExponentials
 from .lower.integers import LowerIntegers
@@ -129,7 +130,7 @@ def tir_pipeline():
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
         exact = [ValidNames(), BytesForBooleans(), KeepNaNTests(), HyperbolicByExponentials()]
-        mod = Sequential([*exact, HalfMath(), PtxMath(), BindOnce()])(mod)
+        mod = Sequential([DropEmptyLoops(), *exact, HalfMath(), PtxMath(), BindOnce()])(mod)
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():

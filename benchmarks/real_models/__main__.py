@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+import multiprocessing
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import records
-from benchmarks.markdown import table
 
-from . import clients
-from .files import FILES, fetch
+from .files import FILES, File, fetch
+from .page import page
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "real_models.json"
@@ -26,101 +30,80 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", help="files whose names have it; others stay")
     parser.add_argument("--folder", type=Path, default=CACHE, help="where files lie, or are put")
     parser.add_argument("--fetch", action="store_true", help="download all files, no more")
-    parser.add_argument("--no-gpu", action="store_true", help="leave out code for sm_90a")
-    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2], help="of timed runs")
+    parser.add_argument("--cells", nargs="*", default=["cpu", "sm_90a"], help="compiled for them")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2, 8], help="of timed runs")
+    parser.add_argument("--gpu-times", action="store_true", help="time what runs on the GPU here")
+    parser.add_argument("--jobs", type=int, default=1, help="files compiled side by side")
+    parser.add_argument("--limit", type=float, default=600, help="seconds a cell")
+    parser.add_argument("--artifacts", type=Path, help="they stay here; those of a run before")
+    parser.add_argument("--record", type=Path, default=RECORD, help="file of results")
     options = parser.parse_args()
-    chosen = [f for f in FILES if options.only is None or options.only in f.name]
-    if options.fetch:
-        for file in chosen:
-            print(fetch(file, options.folder))
-        return 0
     if not options.render:
-        from .measure import measure
-
-        for file in chosen:
-            path = fetch(file, options.folder)
-            row = measure(file, path, tuple(options.threads), not options.no_gpu)
-            print(json.dumps(row), flush=True)
-            keep(RECORD, row)  # after each: a run of all takes an hour
-    (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())["files"]))
+        chosen = [f for f in FILES if options.only is None or options.only in f.name]
+        places = {file.name: fetch(file, options.folder) for file in chosen}
+        if options.fetch:
+            print(*places.values(), sep="\n")
+            return 0
+        with ExitStack() as stack:
+            kept = options.artifacts or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            _measured(options, chosen, places, kept)
+    if options.record == RECORD:
+        (HERE / "README.md").write_text(page(json.loads(RECORD.read_text())))
     return 0
 
 
-def keep(record: Path, row: dict[str, Any]) -> None:
-    """Put a row into the record in place of the one that it had of this file."""
+def _measured(
+    options: argparse.Namespace, chosen: list[File], places: Mapping[str, Path], kept: Path
+) -> None:
+    """Compile and compare side by side, then time; the record is written as it goes."""
+    from benchmarks.cores import core_sets
+    from benchmarks.robustness.sweep import rows_of
+
+    from .measure import work
+    from .times import timed, times
+
+    context = multiprocessing.get_context("spawn")  # a fork has no driver of CUDA
+    one = partial(work, places, kept)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        tasks = {
+            pool.submit(rows_of, context, one, file.name, options.cells, options.limit): file
+            for file in (chosen if options.cells else [])
+        }
+        for task in as_completed(tasks):
+            cells = {name: cell for name, cell in task.result().items() if name != "export"}
+            print(tasks[task].name, json.dumps(cells), flush=True)
+            keep(options.record, tasks[task], cells)
+    is_right = {
+        row["name"]: [c for c in ("cpu", "sm_90a") if row.get(c, {}).get("outcome") == "right"]
+        for row in json.loads(options.record.read_text())["files"]
+    }
+    for count in options.threads:
+        right = [file for file in chosen if "cpu" in is_right[file.name]]
+        for file, found in times(right, places, kept, count):
+            print(file.name, count, found, flush=True)
+            keep(options.record, file, {f"threads_{count}": found})
+    for file in chosen if options.gpu_times else []:
+        if "sm_90a" in is_right[file.name]:
+            folder = kept / "sm_90a" / file.name
+            found = timed(folder, core_sets(1)[0], "--times")
+            print(file.name, "GPU", found, flush=True)
+            keep(options.record, file, {"gpu_times": found})
+
+
+def keep(record: Path, file: File, cells: Mapping[str, Any]) -> None:
+    """Put cells into a file's row of the record in place of those that it had."""
     from benchmarks.harness import environment
     from benchmarks.harness.client import ROOT
 
+    from .measure import about
+
     rows = json.loads(record.read_text())["files"] if record.exists() else []
-    rows = [*(r for r in rows if r["name"] != row["name"]), row]
+    found = {row["name"]: row for row in rows}
+    found[file.name] = {**found.get(file.name, {}), **about(file), **cells}
     order = {file.name: i for i, file in enumerate(FILES)}
-    rows.sort(key=lambda r: order.get(r["name"], len(order)))
+    rows = sorted(found.values(), key=lambda row: order.get(row["name"], len(order)))
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(records.text({"environment": environment.describe(ROOT), "files": rows}))
-
-
-def render(rows: Iterable[dict[str, Any]]) -> str:
-    """Write the page of a record."""
-    from .measure import BOUND, WITHIN, is_right
-
-    rows = list(rows)
-    right = [row for row in rows if is_right(row)]
-    lines = [
-        "# Trained files of PyPI packages",
-        "",
-        "Generated by `python -m benchmarks.real_models`; edits are lost.",
-        "",
-        f"{len(right)} of {len(rows)} files are right. Each is compiled once with the ranges of "
-        "sizes that its users need, then run at three sizes in a process without the compiler. "
-        "Error: the largest difference from ONNX Runtime over its largest value, or over 1e-3; "
-        f"{BOUND:.0e} is right, and {WITHIN} times what ONNX Runtime differs from itself without "
-        "its graph optimizations, in brackets where it is more. "
-        "Times: medians of both in turns in one process at the largest of the three sizes.",
-        "",
-    ]
-    headings = ["file", "package", "dimensions", "error", "compile (s)"]
-    headings += ["1 thread (ms)", "ONNX Runtime", "2 threads (ms)", "ONNX Runtime", "sm_90a fp16"]
-    lines += table(headings, map(_row, rows))
-    failed = [f"* {r['name']}: {r['failed']}" for r in rows if "failed" in r]
-    failed += [f"* {r['name']}, {'sm_90a'}: {r['gpu_failed']}" for r in rows if "gpu_failed" in r]
-    lines += ["", "What failed:", "", *failed] if failed else []
-    if clients.RECORD.exists():
-        lines += ["", *_clients(json.loads(clients.RECORD.read_text())["clients"])]
-    return "\n".join(lines) + "\n"
-
-
-def _clients(rows: Iterable[dict[str, Any]]) -> list[str]:
-    lines = [
-        "Clients with this compiler in ONNX Runtime's place (`python -m "
-        "benchmarks.real_models.clients`), and the largest difference of a number in their "
-        f"results, over its size or 1; {clients.RTOL:.0e} is right:",
-        "",
-    ]
-    cells = [[row["client"], f"{row['difference']:.0e}"] for row in rows]
-    return lines + table(["client", "difference"], cells)
-
-
-def _row(row: dict[str, Any]) -> list[str]:
-    bound = [f"{n}={v}" for n, v in {**row["dims"], **row["constants"]}.items()]
-    cells = [row["name"], f"{row['package']} {row['version']}", ", ".join(bound)]
-    cells += [_error(row) if "error" in row else "**failed**"]
-    cells += [f"{row['compile_s']:.0f}" if "compile_s" in row else ""]
-    for threads in (1, 2):
-        times = row.get(f"threads_{threads}")
-        cells += [_ours(times), f"{times['onnxruntime_ms']:.2f}"] if times else ["", ""]
-    return [*cells, f"{row['gpu_kernels']} kernels" if "gpu_kernels" in row else ""]
-
-
-def _error(row: dict[str, Any]) -> str:
-    from .measure import BOUND
-
-    own = row.get("own_error", 0.0)
-    return f"{row['error']:.0e}" + (f" ({own:.0e})" if row["error"] > BOUND else "")
-
-
-def _ours(times: dict[str, float]) -> str:
-    text = f"{times['ours_ms']:.2f}"
-    return f"**{text}**" if times["ours_ms"] > times["onnxruntime_ms"] else text
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Compile one file with its ranges, run it without the compiler, compare and time it."""
+"""Compile one file with its ranges, run it without the compiler, and compare."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,20 @@ import numpy as np
 import tvm_fusion
 from tvm_fusion.config import parse_dims
 from tvm_fusion.deploy.runtime.arguments import evaluate
+from tvm_fusion.device import cuda_devices
 from tvm_fusion.signature import DimRange
 
-from .files import File
+from .files import FILES, File
+from .halved import halved, halved_inputs
 from .runner import with_constants
 
-GPU = "cuda:sm_90a"
-#: Largest difference of a result, over the largest value of ONNX Runtime's.
-BOUND = 1e-3
+#: What a file is compiled for, by the name of its part in a row: target and precision.
+CELLS = {"cpu": ("cpu", "fp32"), "sm_90a": ("cuda:sm_90a", "fp16")}
+#: Largest difference of a result, over the largest value of ONNX Runtime's, by precision.
+BOUND = {"fp32": 1e-3, "fp16": 1e-2}
 #: How much further off a result may be than ONNX Runtime's own without its optimizations: where
-#: numbers are rounded to bytes, an order of sums decides to which.
+#: numbers are rounded to bytes, an order of sums decides to which. In float16: than ONNX Runtime's
+#: with weights and inputs that are rounded to it.
 WITHIN = 4
 #: Outputs below it are compared absolutely: ONNX Runtime's sigmoid is right to 1e-7, not to digits,
 #: and a detector that finds nothing gives no larger value.
@@ -32,9 +35,9 @@ _SMALL = 1e-3
 _LARGE = 256  # the upper extent of the second and third size, or four times the least: seconds
 
 
-def measure(file: File, path: Path, threads: tuple[int, ...], gpu: bool) -> dict[str, Any]:
-    """Return a row of the record: what came out, or the sentence of a refusal."""
-    row: dict[str, Any] = {
+def about(file: File) -> dict[str, Any]:
+    """Return what a row says of a file whatever comes out."""
+    return {
         "name": file.name,
         "package": file.package,
         "version": file.version,
@@ -42,41 +45,73 @@ def measure(file: File, path: Path, threads: tuple[int, ...], gpu: bool) -> dict
         "dims": dict(file.dims),
         "constants": dict(file.constants),
     }
-    options = {
-        "dims": parse_dims(f"{name}={text}" for name, text in file.dims.items()),
-        "constants": {name: np.asarray(value) for name, value in file.constants.items()},
-    }
+
+
+def work(
+    places: Mapping[str, Path], kept: Path, name: str, cells: Sequence[str], answers: Any
+) -> None:
+    """Work through cells of a file in a process of its own, see ``robustness.sweep.rows_of``."""
+    answers.send(("export", {"outcome": "right"}))
+    (file,) = (one for one in FILES if one.name == name)
+    for cell in cells:
+        answers.send((cell, None))
+        answers.send((cell, measure(file, places[name], kept / cell / name, cell)))
+
+
+def measure(file: File, path: Path, folder: Path, cell: str) -> dict[str, Any]:
+    """Return a cell: what came out, or the sentence of a refusal. The folder gets the artifact."""
+    target, precision = CELLS[cell]
+    row: dict[str, Any] = {}
     try:
         start = time.perf_counter()
-        artifact = tvm_fusion.compile(path, target="cpu", **options)
+        artifact = tvm_fusion.compile(
+            path,
+            target=target,
+            precision=precision,
+            dims=parse_dims(f"{name}={text}" for name, text in file.dims.items()),
+            constants={name: np.asarray(value) for name, value in file.constants.items()},
+        )
         row["compile_s"] = time.perf_counter() - start
-        with tempfile.TemporaryDirectory(prefix="real-models-") as folder:
-            artifact.export(Path(folder) / "artifact")
-            row |= _compared(file, path, artifact.manifest, Path(folder))
-            if is_right(row):
-                for count in threads:
-                    row[f"threads_{count}"] = _timed(file, path, Path(folder), count)
-    # guard: the row says what was refused, or failed; the others are measured
-    except Exception as error:
-        return row | {"failed": str(error).strip().splitlines()[0]}
-    if gpu:
-        try:
-            code = tvm_fusion.compile(path, target=GPU, precision="fp16", **options).manifest
-            row["gpu_kernels"] = code["functions"]["main"]["kernels"]
-        except Exception as error:  # guard: the row says so
-            row["gpu_failed"] = str(error).strip().splitlines()[0]
-    return row
+        row["kernels"] = artifact.manifest["functions"]["main"]["kernels"]
+        folder.mkdir(parents=True, exist_ok=True)
+        artifact.export(folder / "artifact")
+        if cell != "cpu" and not cuda_devices():
+            return {"outcome": "compiles", **row}
+        row |= _compared(file, path, artifact.manifest, folder, precision)
+        return {"outcome": "right" if is_near(row, precision) else "wrong", **row}
+    except tvm_fusion.UserError as refusal:
+        return {"outcome": "refused", **row, "reason": _first_line(refusal)}
+    except Exception as error:  # guard: the row says what failed; the others are measured
+        return {"outcome": "failed", **row, "reason": _first_line(error)}
 
 
-def _compared(file: File, path: Path, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
+def is_right(row: Mapping[str, Any]) -> bool:
+    """Whether a row's results on the CPU are right."""
+    return bool(row.get("cpu", {}).get("outcome") == "right")
+
+
+def is_near(cell: Mapping[str, Any], precision: str) -> bool:
+    """Whether all results are as near to ONNX Runtime's as they should be."""
+    return bool(cell["error"] <= max(BOUND[precision], WITHIN * cell["own_error"]))
+
+
+def _compared(
+    file: File, path: Path, manifest: dict[str, Any], folder: Path, precision: str
+) -> dict[str, Any]:
     import onnxruntime
 
-    plain = onnxruntime.SessionOptions()
-    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    provider = ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(path, providers=provider)
-    itself = onnxruntime.InferenceSession(path, plain, providers=provider)
-    names = [info.name for info in session.get_outputs()]
+    def session(model: Any, plain: bool = False) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # files are measured side by side
+        if plain:
+            level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.graph_optimization_level = level
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    is_half = precision == "fp16"
+    theirs = session(path)
+    itself = session(halved(path)) if is_half else session(path, plain=True)
+    names = [info.name for info in theirs.get_outputs()]
     dims = {
         name: DimRange(d["min"], d["max"], d.get("step", 1)) for name, d in manifest["dims"].items()
     }
@@ -84,8 +119,11 @@ def _compared(file: File, path: Path, manifest: dict[str, Any], folder: Path) ->
     for number, extents in enumerate(all_sizes):
         given = draw(manifest["functions"]["main"]["inputs"], extents, number, file.below)
         np.savez(folder / f"in{number}.npz", **given)
-        feeds = with_constants(session, given, dict(file.constants))
-        wanted.append([one.run(None, feeds) for one in (session, itself)])
+        near = halved_inputs(given) if is_half else given
+        pairs = ((theirs, given), (itself, near))
+        wanted.append(
+            [s.run(None, with_constants(s, x, dict(file.constants))) for s, x in pairs]
+        )  # fmt: skip
     _run(folder)
     errors, own = [], []
     for number, (expected, other) in enumerate(wanted):
@@ -93,11 +131,6 @@ def _compared(file: File, path: Path, manifest: dict[str, Any], folder: Path) ->
             errors += [difference(found[n], x) for n, x in zip(names, expected, strict=True)]
         own += [difference(x, y) for x, y in zip(other, expected, strict=True)]
     return {"sizes": all_sizes, "error": max(errors), "own_error": max(own)}
-
-
-def is_right(row: dict[str, Any]) -> bool:
-    """Whether all results of a row are as near to ONNX Runtime's as they should be."""
-    return "error" in row and row["error"] <= max(BOUND, WITHIN * row.get("own_error", 0.0))
 
 
 def sizes(dims: dict[str, DimRange], tied: Any = None) -> list[dict[str, int]]:
@@ -149,16 +182,14 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(own - wide).max() / scale)
 
 
-def _run(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "benchmarks.real_models.runner", str(folder), *options]
+def _run(folder: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.real_models.runner", str(folder)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         last = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
         raise RuntimeError(f"running the artifact failed ({last})")
-    return result.stdout
 
 
-def _timed(file: File, path: Path, folder: Path, threads: int) -> dict[str, float]:
-    constants = json.dumps(dict(file.constants))
-    text = _run(folder, "--times", str(path), "--threads", str(threads), "--constants", constants)
-    return dict(json.loads(text.splitlines()[-1]))
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

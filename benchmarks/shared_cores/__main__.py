@@ -6,10 +6,9 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import onnx
 
 import tvm_fusion
 from benchmarks import zoo
+from benchmarks.cores import core_sets, python, side_by_side
 from benchmarks.harness import environment
 from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
@@ -25,11 +25,10 @@ from benchmarks.markdown import table
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "shared_cores.json"
 MODEL = "mobilenet_v2"
-ROUNDS = 3
+ROUNDS, THREADS = 2, (1, 2, 4, 8, 16)
 #: What is beside us, by the first argument of ``process``, and variables that are set.
 SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "nothing": ("alone", {}),
-    "nothing, one thread here": ("alone", {"TVM_NUM_THREADS": "1"}),
     "ONNX Runtime": ("ort", {}),
     "ONNX Runtime, `session.intra_op.allow_spinning` 0": ("ort-passive", {}),
     "ONNX Runtime of one thread": ("ort-1", {}),
@@ -39,6 +38,7 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "OpenMP (PyTorch), `OMP_WAIT_POLICY=active`": ("omp", {"OMP_WAIT_POLICY": "active"}),
 }
 POOLS = {"team": "", "tvm": "tvm"}  # values of TVM_FUSION_THREAD_POOL
+_TITLES = {"team": "ours (ms)", "tvm": "TVM's pool (ms)"}
 
 
 def main() -> int:
@@ -46,68 +46,91 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_cores", description=__doc__)
     parser.add_argument("--render", action="store_true", help="write the table again, no more")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="processes of each setting")
+    parser.add_argument("--threads", type=int, nargs="*", default=THREADS, help="of both")
+    parser.add_argument("--record", type=Path, default=RECORD, help="file of results")
     options = parser.parse_args()
     if not options.render:
         load = os.getloadavg()[0]
         record = {"environment": environment.describe(ROOT), "load": load}
-        write(RECORD, {**record, "medians_ms": measure(options.rounds)})
-    (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())))
+        for medians in measure(options.rounds, options.threads):
+            write(options.record, {**record, "medians_ms": medians})
+    if options.record == RECORD:
+        (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())))
     return 0
 
 
-def measure(rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Run a process of each setting and pool in turn; a median of each, in milliseconds."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+Medians = dict[str, dict[str, dict[str, list[float]]]]
+
+
+def measure(rounds: int, threads: tuple[int, ...]) -> Iterator[Medians]:
+    """Run a process of each setting and pool in turn; medians so far by threads, milliseconds."""
+    found: Medians = {
+        str(n): {setting: {pool: [] for pool in POOLS} for setting in SETTINGS} for n in threads
+    }
     with tempfile.TemporaryDirectory(prefix="shared_cores-") as place:
         model = Path(place, "model.onnx")
         onnx.save(zoo.load(MODEL), model)
         folder = tvm_fusion.compile(zoo.load(MODEL)).export(Path(place, "artifact"))
-        command = [sys.executable, "-m", f"{__package__}.process", str(folder), str(model), MODEL]
+        command = ["-m", f"{__package__}.process", str(folder), str(model), MODEL]
+        work = [(setting, pool) for setting in SETTINGS for pool in POOLS]
         for _ in range(rounds):
-            for setting, (library, variables) in SETTINGS.items():
-                for pool, value in POOLS.items():
-                    done = subprocess.run(
-                        [*command, library],
-                        env={
-                            **os.environ,
-                            "TVM_NUM_THREADS": "2",
-                            "TVM_FUSION_THREAD_POOL": value,
-                            **variables,
-                        },
-                        capture_output=True,
-                        text=True,
-                        check=True,
-                    )
-                    found[setting][pool].append(statistics.median(json.loads(done.stdout)))
-    return found
+            for count in threads:
+
+                def one(item: tuple[str, str], cpus: set[int], count: int = count) -> float:
+                    library, variables = SETTINGS[item[0]]
+                    given = {
+                        "TVM_NUM_THREADS": str(count),
+                        "TVM_FUSION_THREAD_POOL": POOLS[item[1]],
+                        **variables,
+                    }
+                    printed = python([*command, library, str(count)], given, cpus)
+                    return statistics.median(json.loads(printed))
+
+                for (setting, pool), median in side_by_side(one, work, core_sets(count)):
+                    found[str(count)][setting][pool].append(median)
+                yield found
 
 
-def render(record: dict[str, Any]) -> str:
-    """Write the table of a record."""
+def render(record: Mapping[str, Any]) -> str:
+    """Write the tables of a record."""
     medians = {
-        setting: {pool: statistics.median(times) for pool, times in pools.items()}
-        for setting, pools in record["medians_ms"].items()
+        count: {
+            setting: {pool: statistics.median(times) for pool, times in pools.items() if times}
+            for setting, pools in settings.items()
+        }
+        for count, settings in record["medians_ms"].items()
     }
-    alone = medians["nothing"]["team"]
-    rough = "; above 1 ratios are rough: measure again on a quiet machine"
-    rough = rough if record["load"] > 1 else ""
+    where = record["environment"]
+    rough = "; above half of the processors times are rough: measure again on a quiet machine"
+    rough = rough if record["load"] > where["cpus"] / 2 else ""
+    least = min(
+        len(times)
+        for settings in record["medians_ms"].values()
+        for pools in settings.values()
+        for times in pools.values()
+    )
     lines = [
         "# Cores shared with other libraries' threads",
         "",
         "Generated by `python -m benchmarks.shared_cores`; edits are lost.",
         "",
-        f"{MODEL} on two threads, each call behind one of another library in the same process;"
-        " or behind a pause. Threads of ONNX Runtime and OpenMP spin for a while after their call."
-        " Ours: one team for the process, whose threads take parts of loops as they come. TVM's"
-        " pool (`TVM_FUSION_THREAD_POOL=tvm`) waits for every thread's part. Medians of calls;"
-        f" processes of a setting, in turns: {len(record['medians_ms']['nothing']['team'])}. A"
-        f" ratio is to ours beside nothing. Load average before: {record['load']:.1f}{rough}.",
-        "",
+        f"{MODEL} on so many threads, tied to as many cores, each call behind one of another"
+        " library of as many threads in the same process; or behind a pause. Threads of ONNX"
+        " Runtime and OpenMP spin for a while after their call. Ours: one team for the process,"
+        " whose threads take parts of loops as they come. TVM's pool"
+        " (`TVM_FUSION_THREAD_POOL=tvm`) waits for every thread's part. Medians of"
+        " calls, milliseconds; in brackets the ratio to ours beside"
+        f" nothing; processes of a setting, in turns, on half of the cores at once: {least}."
+        f" {where['cpu']}, {where['cpus']} processors, {where['date'][:10]}. Load average before:"
+        f" {record['load']:.1f}{rough}.",
     ]
-    lines += table(
-        ["beside", "ours (ms)", "ratio", "TVM's pool (ms)", "ratio"],
-        [_row(setting, times, alone) for setting, times in medians.items()],
-    )
+    for pool in POOLS:
+        rows = [
+            [setting, *(_cell(medians[n][setting][pool], medians[n]) for n in medians)]
+            for setting in SETTINGS
+        ]
+        headings = [f"{_TITLES[pool]}, beside", *(f"{n} thread{'s' * (n != '1')}" for n in medians)]
+        lines += ["", *table(headings, rows)]
     advice = [
         "",
         "To share cores: let the other library's threads sleep while they wait, give each library",
@@ -117,9 +140,8 @@ def render(record: dict[str, Any]) -> str:
     return "\n".join([*lines, *advice]) + "\n"
 
 
-def _row(setting: str, times: dict[str, float], alone: float) -> list[str]:
-    cells = [f(times[p]) for p in POOLS for f in ("{:.1f}".format, lambda t: f"{t / alone:.2f}")]
-    return [setting, *cells]
+def _cell(time: float, medians: Mapping[str, Mapping[str, float]]) -> str:
+    return f"{time:.1f} ({time / medians['nothing']['team']:.2f})"
 
 
 if __name__ == "__main__":

@@ -14,24 +14,24 @@ from typing import Any
 import tvm_fusion
 from benchmarks import zoo
 
-SECONDS = 2.0  # of warm calls
+SECONDS = 1.0  # of warm calls
 PAUSE = 0.01  # in place of another library's call
 
 
-def other(name: str, model: str, inputs: dict[str, Any]) -> Callable[[], Any]:
+def other(name: str, model: str, inputs: dict[str, Any], threads: int) -> Callable[[], Any]:
     """Return what is called between ours: ``ort``, ``ort-passive``, ``ort-1``, ``omp``, a pause."""
     if name == "alone":
         return lambda: time.sleep(PAUSE)
     if name == "omp":
         import torch
 
-        torch.set_num_threads(2)
+        torch.set_num_threads(threads)
         square = torch.ones(512, 512)
         return lambda: square @ square + 1
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1 if name == "ort-1" else 2
+    options.intra_op_num_threads = 1 if name == "ort-1" else threads
     if name == "ort-passive":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -39,10 +39,10 @@ def other(name: str, model: str, inputs: dict[str, Any]) -> Callable[[], Any]:
 
 
 def main() -> None:
-    """Measure: folder, ONNX file, the zoo's name, and the other library."""
-    folder, model, name, library = sys.argv[1:]
+    """Measure: folder, ONNX file, the zoo's name, the other library, and its threads."""
+    folder, model, name, library, threads = sys.argv[1:]
     ours, inputs = tvm_fusion.load(folder), zoo.inputs(name)
-    theirs, found = other(library, model, inputs), []
+    theirs, found = other(library, model, inputs, int(threads)), []
     for _ in range(3):
         theirs()
         ours.run(inputs)

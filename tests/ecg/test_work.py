@@ -86,6 +86,8 @@ def test_an_extent_that_the_assumed_dimension_makes_negative_counts_as_one():
     assert at(frames) == 1
     assert at(bytes_of((N, frames, frames), "float32")) == 128 * 4
     assert at(frames, {"n": 0}) == -3  # no assumption
+    assert at(N // 256) == 1
+    assert at(N // 256, {"n": 200}) == 0
     conv = kernel(
         lambda x, w: NN.conv1d(x, w, strides=160), (1, 1, N), (5, 1, 512), dtypes=("float32",) * 2
     )

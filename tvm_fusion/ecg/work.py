@@ -59,8 +59,9 @@ def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUM
     """Evaluate a count that may be symbolic.
 
     ``default`` may be too small for what is computed from it: of 128 samples, a window of 512 has
-    less than no place. A symbolic factor that comes out negative counts as 1, as negative work
-    would make repetition pay, without end.
+    less than no place, and one step of 256 is none. A symbolic factor that comes out at zero or
+    below counts as 1: negative work would make repetition pay, without end, and templates divide
+    by counts of rows.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUM
 
     numeric = structural_map(count, (ir.Var, value), order="post")
     result = int(sym.Analyzer().simplify(numeric))
-    return 1 if result < 0 and is_assumed else result
+    return 1 if result < 1 and is_assumed else result
 
 
 def assumed_flops(func: tirx.PrimFunc) -> int:

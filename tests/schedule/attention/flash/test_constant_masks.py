@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tvm
 from emulator.launch import is_for_gpu, launch
-from group_kernels import CPU, CUDA, arrays, close, extents, group, tensor
+from group_kernels import CPU, CUDA, arrays, close, extents, group, needs_caches, tensor
 from relax_modules import main_module
 from tvm import relax, tirx
 
@@ -238,7 +238,7 @@ def test_the_plan_is_the_same_with_and_without_a_closed_form():
     assert plans[0] == plans[1] == [("attention", 1)]
 
 
-@pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("spec", [pytest.param(CPU, marks=needs_caches), CUDA], ids=["cpu", "cuda"])
 def test_work_follows_the_mask(spec):
     """Loops over tiles of keys, or over their panels, end where the mask does."""
     params = tensors(1, 1, 300, 300, 64, dtype="float32" if spec is CPU else HALF)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from group_kernels import CPU, CUDA, check, group, tensor
+from group_kernels import CPU, CUDA, check, group, needs_caches, tensor
 from relax_modules import main_module
 from tvm import relax, tirx
 
@@ -150,6 +150,7 @@ def layer_reference(x, g):
 BODIES = {"gated": (gated, gated_reference), "layer": (layer, layer_reference)}
 
 
+@needs_caches
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_few_rows_take_one_kernel(name, rows):
