@@ -14,7 +14,7 @@ PROGRAM = """
 import os, sys, time
 import numpy as np
 import tvm_fusion
-from tvm_fusion.deploy import executable
+from tvm_fusion.deploy.runtime import executable
 if "unprotected" in sys.argv:
     executable.has_run_kernels = lambda: None
 doubled = tvm_fusion.load(sys.argv[1])

@@ -252,8 +252,8 @@ KILLED = textwrap.dedent(
     import os, signal, sys
     from pathlib import Path
     import numpy as np
-    from tvm_fusion.deploy import artifact, manifest
-    from tvm_fusion.deploy.artifact import Artifact
+    from tvm_fusion.deploy.build.artifact import Artifact
+    from tvm_fusion.deploy.runtime import manifest
 
     folder, step = sys.argv[1:]
     def die(*_args):

@@ -152,7 +152,7 @@ sys.path.insert(0, sys.argv[1])
 from tiny_models import dense
 import tvm_fusion
 from tvm_fusion import compiler
-from tvm_fusion.deploy.cache import CachedArtifact
+from tvm_fusion.deploy.cache.folder import CachedArtifact
 compile = compiler._compile
 def telling(*arguments):
     print("compiled")
