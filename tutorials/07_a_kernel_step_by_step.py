@@ -33,12 +33,15 @@
 # thousand runs. At the end CUDA source is generated for `sm_90a` (an H100), and compiled where
 # there is an `nvcc`.
 #
-# You should know what blocks, threads and shared memory are. Run it from a checkout, since the
-# emulator is part of the tests: as a notebook, or by
+# You should know what blocks, threads and shared memory are. What the text says about numbers is
+# checked by an `assert` in the cell below it.
+#
+# Run it from a checkout, since the emulator is part of the tests: as a notebook, or as the program
 # `python tutorials/07_a_kernel_step_by_step.py`.
 
 # %%
 import dataclasses
+import difflib
 import re
 import shutil
 import sys
@@ -132,13 +135,13 @@ def plain(
     b: T.Buffer((N, K), "float16"),
     c: T.Buffer((M, N), "float32"),
 ):
-    for block in T.thread_binding(M * N // 256, thread="blockIdx.x"):
+    for number in T.thread_binding(M * N // 256, thread="blockIdx.x"):
         for t in T.thread_binding(256, thread="threadIdx.x"):
             with T.sblock("element"):
                 T.reads(a[0:M, 0:K], b[0:N, 0:K])
                 T.writes(c[0:M, 0:N])
-                i: T.let[T.int64] = T.int64(block * 256 + t) // N
-                j: T.let[T.int64] = T.int64(block * 256 + t) % N
+                i: T.let[T.int64] = T.int64(number * 256 + t) // N
+                j: T.let[T.int64] = T.int64(number * 256 + t) % N
                 c[i, j] = T.float32(0)
                 for k in range(K):
                     c[i, j] = c[i, j] + T.float32(a[i, k]) * T.float32(b[j, k])
@@ -174,7 +177,7 @@ def tiled(
     b: T.Buffer((N, K), "float16"),
     c: T.Buffer((M, N), "float32"),
 ):
-    for block in T.thread_binding(M * N // (TILE * TILE), thread="blockIdx.x"):
+    for number in T.thread_binding(M * N // (TILE * TILE), thread="blockIdx.x"):
         for t in T.thread_binding(TILE * TILE, thread="threadIdx.x"):
             with T.sblock("tile"):
                 T.reads(a[0:M, 0:K], b[0:N, 0:K])
@@ -182,8 +185,8 @@ def tiled(
                 a_tile = T.sblock_alloc_buffer((TILE, TILE), "float16", scope="shared")
                 b_tile = T.sblock_alloc_buffer((TILE, TILE), "float16", scope="shared")
                 total = T.sblock_alloc_buffer((2,), "float32", scope="local")
-                row: T.let[T.int64] = T.int64(block) // (N // TILE) * TILE
-                column: T.let[T.int64] = T.int64(block) % (N // TILE) * TILE
+                row: T.let[T.int64] = T.int64(number) // (N // TILE) * TILE
+                column: T.let[T.int64] = T.int64(number) % (N // TILE) * TILE
                 total[0] = T.float32(0)
                 for k_tile in range(K // TILE):
                     a_tile[t // TILE, t % TILE] = a[row + t // TILE, k_tile * TILE + t % TILE]
@@ -249,7 +252,7 @@ def in_registers(
     b: T.Buffer((N, K), "float16"),
     c: T.Buffer((M, N), "float32"),
 ):
-    for block in T.thread_binding(M * N // (BLOCK * BLOCK), thread="blockIdx.x"):
+    for number in T.thread_binding(M * N // (BLOCK * BLOCK), thread="blockIdx.x"):
         for t in T.thread_binding(256, thread="threadIdx.x"):
             with T.sblock("tile"):
                 T.reads(a[0:M, 0:K], b[0:N, 0:K])
@@ -259,8 +262,8 @@ def in_registers(
                 a_own = T.sblock_alloc_buffer((REGISTERS,), "float32", scope="local")
                 b_own = T.sblock_alloc_buffer((REGISTERS,), "float32", scope="local")
                 total = T.sblock_alloc_buffer((REGISTERS, REGISTERS), "float32", scope="local")
-                row: T.let[T.int64] = T.int64(block) // (N // BLOCK) * BLOCK
-                column: T.let[T.int64] = T.int64(block) % (N // BLOCK) * BLOCK
+                row: T.let[T.int64] = T.int64(number) // (N // BLOCK) * BLOCK
+                column: T.let[T.int64] = T.int64(number) % (N // BLOCK) * BLOCK
                 for i, j in T.grid(REGISTERS, REGISTERS):
                     total[i, j] = T.float32(0)
                 for k_tile in range(K // TERMS):
@@ -670,9 +673,9 @@ assert share_of_tensor_cores(32, 32) < 0.6
 assert share_of_tensor_cores(64, 256) == 1
 
 # %% [markdown]
-# `wgmma` is an instruction of a *warpgroup*, four warps with 64 rows. It reads both operands from
-# shared memory by itself, up to 256 columns of B for all four, and it is asynchronous: `commit` and
-# `wait` are those of `cp.async` once more. In its row B has no layout, since it lies in no register.
+# `wgmma` is an instruction of a *warpgroup*: four warps, 64 rows, up to 256 columns. It reads both
+# operands from shared memory by itself, and it is asynchronous: its groups are committed and waited
+# for like those of `cp.async`. Its row has no layout of B, which never lies in registers.
 
 # %%
 wide = newest("wgmma", "float16", "float16")
@@ -774,12 +777,14 @@ assert 4 * run_bytes % SECTOR == 0
 program, product = read_product(linear(M, N, K, has_epilogue=True))
 config = chosen(wgmma_configs(product, SMALL_DEVICE), **TILE_OF_TWO)
 fused = wgmma_gemm_gpu(program, config)
-outline(fused)
+changes = difflib.unified_diff(lines(hopper.body, 0), lines(fused.body, 0), lineterm="", n=1)
+print(*list(changes)[2:], sep="\n")
 
 # %% [markdown]
-# The main loop is the same. Each consumer loads the vectors of the bias *before* it, so that they
-# have arrived when the sums are there. `transpose_quad` is the exchange among four lanes. Results
-# are rounded twice on their way, to float16 as the graph has it.
+# That is all that differs: the main loop is the same, and `transpose_quad`, the exchange among four
+# lanes, was there before. A consumer loads the first vectors of the bias *before* its main loop, so
+# that they have arrived when the sums are there. Results are rounded twice on their way, to float16
+# as the graph has it: the product, and what the bias makes of it.
 
 # %%
 bias = rng.standard_normal(N).astype("float16")
@@ -838,7 +843,8 @@ if shutil.which("nvcc"):
     for name, kernel in kernels.items():
         report(name, kernel, machines[name])
 elif not nvrtc_lacks():
-    print(f"{len(compile_with_nvrtc(cuda_source(kernels), ['sm_90a'])):,} bytes of machine code")
+    cubin = compile_with_nvrtc(cuda_source(kernels), ["sm_90a"])
+    print(f"{len(cubin):,} bytes of machine code")
 else:
     print("neither nvcc nor the cuda extra is installed")
     assert "wgmma.mma_async" in cuda_source(kernels)
@@ -871,5 +877,5 @@ assert clocks(best["wgmma"], DEVICE) < clocks(best["mma.sync"], DEVICE)
 # * `schedule/contraction/gpu/forms.py` is the table that decides for a group of operators;
 #   `tvm-fusion explain MODEL --op NAME` prints it.
 # * `schedule/instructions` has the rows of other processors, too: AMD's matrix cores, CPUs.
-# * `tutorials/04_write_a_template` makes a template of a kernel, `tutorials/06_tune_and_reuse_records`
-#   measures configurations.
+# * `tutorials/04_write_a_template` makes a template of a kernel,
+#   `tutorials/06_tune_and_reuse_records` measures configurations.
