@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from device_code import EM_CUDA, elf_flags
+from device_code import cuda_archs
 from nvcc import needs_nvcc
 
 from tvm_fusion.deploy.toolchain.nvrtc import nvrtc_lacks
@@ -42,4 +42,4 @@ def test_the_extra_compiles_them_without_nvcc(monkeypatch, capsys):
     page = runpy.run_path(str(SCRIPT))
     assert "machines" not in page
     assert "bytes of machine code" in capsys.readouterr().out
-    assert elf_flags(page["cubin"], EM_CUDA)
+    assert cuda_archs(page["cubin"]) == [90]
