@@ -242,6 +242,8 @@ def share_of_arithmetic(rows, columns):
 for size in (1, 2, 4, 8):
     print(f"{size} x {size} sums of a thread: {share_of_arithmetic(size, size):.0%}")
 assert share_of_arithmetic(1, 1) == 1 / 8
+memory, arithmetic = limits(tile_bytes(TILE, TILE), "float32")
+assert memory < arithmetic / share_of_arithmetic(1, 1)
 assert share_of_arithmetic(REGISTERS, REGISTERS) == 1 / 2
 
 
@@ -641,6 +643,8 @@ def conflicts(vectors, is_swizzled):
 print(f"rows as they are: {conflicts(4, False)} reads of a bank, swizzled: {conflicts(4, True)}")
 assert (conflicts(4, False), conflicts(4, True)) == (4, 1)
 
+assert config.threads == 128
+assert config.accumulators == 8 * row.c.per_lane
 warp_m, warp_n = config.warp_m // row.m, config.warp_n // row.n
 loads = warp_m + warp_n // 2  # ldmatrix, for 16 terms
 products = warp_m * warp_n
@@ -718,13 +722,19 @@ outline(hopper)
 # What a stage takes, and what the registers of a block are:
 
 # %%
-print(f"{config.stage_bytes:,} bytes of a stage: {config.stage_bytes // 16:,} cp.async, or 2 boxes")
+boxes = cuda_source(hopper).count("tvm_fusion_tma_load_2d(") - 1  # where it is defined
+print(f"{config.stage_bytes:,} bytes of a stage: {config.stage_bytes // 16:,} cp.async,", end=" ")
+print(f"or {boxes} boxes")
 print(f"{config.stages} stages: {config.shared_bytes:,} bytes of shared memory")
 gives, takes = config.moved_registers
 consumers, producers = config.consumers * wide.lanes, wide.lanes
 whole = DEVICE.registers_per_block // (consumers + producers) // 8 * 8
 print(f"{whole} registers for each thread, or {gives} of the producer and {takes} of a consumer")
 assert gives * producers + takes * consumers <= DEVICE.registers_per_block
+assert boxes == 2
+assert int(config.blocks) == SMALL_DEVICE.sm_count < int(config.tiles)
+assert config.threads == 12 * DEVICE.warp_size
+assert DEVICE.max_threads_per_sm == 64 * DEVICE.warp_size
 assert config.stages * config.stage_bytes > 10 * needed
 
 # %% [markdown]
