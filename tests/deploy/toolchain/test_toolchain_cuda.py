@@ -50,6 +50,15 @@ extern "C" __global__ void square(float *c, const __nv_bfloat16 *a) {
   store_matrix_sync(c, sum, 16, mem_row_major);
 }
 """
+_TENSOR_MAP = """
+#ifndef __CUDACC_RTC__
+#include <cuda.h>
+#endif
+static_assert(sizeof(CUtensorMap) == 128 && alignof(CUtensorMap) == 128);
+extern "C" __global__ void fetch(const __grid_constant__ CUtensorMap map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
+}
+"""
 
 
 def _model():
@@ -109,6 +118,13 @@ def test_tensor_core_headers_are_found(compiler, monkeypatch):
     monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", compiler)
     _, compile_source = cuda.choose_compiler(["sm_80", "sm_90a"])
     assert cuda_archs(compile_source(_TENSOR_CORE, ["sm_80", "sm_90a"])) == [80, 90]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_tensor_maps_are_known(compiler, monkeypatch):
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", compiler)
+    _, compile_source = cuda.choose_compiler(["sm_90a"])
+    assert cuda_archs(compile_source(_TENSOR_MAP, ["sm_90a"])) == [90]
 
 
 @pytest.mark.skipif(not _HAS_NVCC, reason="nvcc was not found")

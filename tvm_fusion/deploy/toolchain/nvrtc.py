@@ -12,6 +12,10 @@ from ...device.architecture import number
 
 _NVRTC = "lib/libnvrtc.so.13"
 _NVFATBIN = "lib/libnvfatbin.so.13"
+# TVM 0.27's source includes cuda.h, which has the type of tensor maps, for nvcc alone: cuda.h needs
+# headers of the host, which NVRTC does not have.
+_TENSOR_MAP_HEADER = "tensor_map.h"
+_TENSOR_MAP = "struct alignas(128) CUtensorMap { unsigned long long opaque[16]; };\n"
 
 
 def nvrtc_lacks() -> list[str]:
@@ -66,7 +70,8 @@ def _cubin(source: str, arch: str) -> bytes:
             raise RuntimeError(f"{function.__name__}: {status.name}")
         return results[0] if results else None
 
-    program = call(nvrtc.nvrtcCreateProgram, source.encode(), b"kernels.cu", 0, [], [])
+    header, name = [_TENSOR_MAP.encode()], [_TENSOR_MAP_HEADER.encode()]
+    program = call(nvrtc.nvrtcCreateProgram, source.encode(), b"kernels.cu", 1, header, name)
     try:
         headers = find_cuda_file("include/cuda_fp16.h")
         library = find_cuda_file("include/cccl/cuda/std/cstdint")
@@ -77,6 +82,7 @@ def _cubin(source: str, arch: str) -> bytes:
             "--std=c++17",
             "-default-device",
             "--device-int128",
+            f"--pre-include={_TENSOR_MAP_HEADER}",
             f"-I{headers.parent}",
             f"-I{library.parents[2]}",
         ]
