@@ -215,7 +215,7 @@ class PreparedModel(BackendRep):
 
 
 def _around(extent: int) -> int | DimRange:
-    """Give a range that an extent is well inside of; memory is planned for its upper end."""
+    """Return a range around an extent; memory is planned for its upper end."""
     if extent == 0:
         return 0
     return DimRange(1, max(_LEAST_HIGH, 1 << (2 * extent - 1).bit_length()))

@@ -79,7 +79,7 @@ def _share(layer: Layer, found: Mapping[str, float], peak: float) -> float:
 
 
 def _without_calls(found: Mapping[str, float], calls: list[float]) -> float:
-    """Give the ratio without calls; of a layer that is hardly more than one, at least a tenth."""
+    """Return the ratio without the time of an empty call, or a tenth if hardly more is left."""
     ours, theirs = (
         max(found[name] - call, found[name] / 10)
         for name, call in zip(("ours_us", "theirs_us"), calls, strict=True)

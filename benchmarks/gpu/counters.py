@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def counted(folder: Path, name: str) -> list[dict[str, Any]] | str:
-    """Give the counters of a work's kernels, or why there are none."""
+    """Return the counters of a workload's kernels, or why there are none."""
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base"]
     command += ["--metrics", ",".join(METRICS.values())]
     command += [sys.executable, "-m", "benchmarks.gpu.once", str(folder), name]

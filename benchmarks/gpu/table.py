@@ -42,7 +42,7 @@ def keep(record: Mapping[str, Any]) -> None:
 
 
 def _place(about: Mapping[str, Any]) -> Path:
-    """Give the file of a record: of older code, of another device, or the page's own."""
+    """Return the file of a record: of older code, of another device, or the page's own."""
     if "assembled_for" in about:
         return RESULT.with_name(OLDER.replace("*", about["target"].removeprefix("cuda:")))
     if RESULT.exists() and json.loads(RESULT.read_text())["about"]["device"] != about["device"]:
@@ -185,7 +185,7 @@ def _faster(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def peer_times(row: Mapping[str, Any]) -> dict[str, float]:
-    """Give the times of all that compute the same."""
+    """Return the times of all baselines that compute the same."""
     return {name: us for name, us in row["us"].items() if name not in (*OWN, BARE, ADDED)}
 
 
@@ -194,7 +194,7 @@ def _bare(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def same_work(row: Mapping[str, Any]) -> dict[str, float]:
-    """Give cuBLAS's time for the same work: a plain product, or one with a residual."""
+    """Return cuBLAS's time for the same work: a plain GEMM, or one with a residual."""
     name = BARE if PLAIN in row["name"] else ADDED
     return {key: us for key, us in row["us"].items() if key == name}
 

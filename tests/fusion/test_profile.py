@@ -27,7 +27,7 @@ def titles(plan_):
 
 
 class FakeBench:
-    """Gives the same times for every question, or raises."""
+    """Returns the same times for every question, or raises."""
 
     def __init__(self, *us, raises=None):
         self.us, self.raises, self.asked = us, raises, []

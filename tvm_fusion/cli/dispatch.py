@@ -104,7 +104,7 @@ def _explain(error: Exception) -> None:
 
 
 def _unread(error: OSError) -> int:
-    """Give the exit code for results that nobody can read, and say so where it is a mistake."""
+    """Return the exit code where stdout cannot be written; a message unless its reader left."""
     with contextlib.suppress(OSError, ValueError):  # what is left must not be written at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):  # as in `... | head -1`

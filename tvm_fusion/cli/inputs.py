@@ -210,7 +210,7 @@ def _loaded(load: Callable[[], Any], data: Callable[[], bytes]) -> Any:
 
 
 def _typed(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Give an array its dtype back where numpy's files forget it: bfloat16 is read as raw bytes."""
+    """Restore a dtype that numpy's files do not keep: bfloat16 is read as raw bytes."""
     wanted = np.dtype(dtype)
     is_raw = wanted.kind == "V" or wanted.str == UNREADABLE
     if array.dtype.kind == "V" and is_raw and array.itemsize == wanted.itemsize:

@@ -94,7 +94,7 @@ def add_rewrite_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def rewrite_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Give the fields of the config that :func:`add_rewrite_arguments` read."""
+    """Return the fields of the config that :func:`add_rewrite_arguments` read."""
     return {
         "rewrite": options.rewrite,
         "allow": [flag.strip() for flag in options.allow.split(",") if flag.strip()],

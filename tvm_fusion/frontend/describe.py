@@ -56,7 +56,7 @@ def signature_of(
 
 
 def with_storage(signature: Signature, dtypes: Mapping[str, str]) -> Signature:
-    """Give inputs and outputs that are stored in another dtype the one of the model.
+    """Restore the model's dtype of inputs and outputs that are stored in another one.
 
     Parameters
     ----------

@@ -184,7 +184,7 @@ Refused = Mapping[tuple[Block, Block], Refusal]
 def reasons(
     partition: Partition, refused: Refused, views: frozenset[Operator]
 ) -> Iterator[Decision]:
-    """Give every edge its verdict, and so every two operators with only views between them.
+    """Yield a verdict for every edge, and for every two operators with only views between them.
 
     Parameters
     ----------

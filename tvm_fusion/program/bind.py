@@ -76,7 +76,7 @@ def buffer_of(value: Value, name: str = "") -> Buffer:
 
 
 def share_buffer(value: Value, like: Value) -> None:
-    """Give two values that are never in one program the same buffer."""
+    """Share one buffer between two values that are never in one program."""
     _buffers[value] = buffer_of(like)
 
 

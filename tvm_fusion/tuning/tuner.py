@@ -174,7 +174,7 @@ class Tuner:
             self._race(one, min(better, key=lambda trial: trial.ratio))
 
     def _count(self, budget: Budget) -> int:
-        """Give the size of a batch: what is left of the trials, if they are counted."""
+        """Return the size of a batch: what is left of the trials, if they are counted."""
         left = budget.left(self.state.trials)
         return BATCH if budget.trials is None else max(1, min(BATCH, int(left)))
 

@@ -65,7 +65,7 @@ def check_inputs(signatures: Mapping[str, Signature], names: Collection[str]) ->
 
 
 def static_inputs(func: relax.Function) -> list[int]:
-    """Give the positions of a function's inputs that stay in place."""
+    """Return the positions of a function's inputs that stay in place."""
     return [int(i) for i in (func.attrs or {}).get(STATIC_INPUTS, ())]
 
 

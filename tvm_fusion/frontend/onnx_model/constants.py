@@ -100,7 +100,7 @@ def bind_inputs(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> onn
 
 
 def as_input(info: onnx.ValueInfoProto, value: np.ndarray) -> np.ndarray:
-    """Give a value the dtype of an input, and one element its number of axes."""
+    """Cast a value to an input's dtype, and a single element to its rank."""
     if info.type.WhichOneof("value") != "tensor_type":
         raise UserError(f"constants names {info.name!r}, which is no tensor", "inputs of tensors")
     tensor = info.type.tensor_type

@@ -124,7 +124,7 @@ class ReduceOfBroadcast(Law):
 
     @staticmethod
     def _wide(match: Match) -> relax.TensorType:
-        """Give the type of what is reduced."""
+        """Return the type of what is reduced."""
         head, ty = match.head("shape"), match.type("a")
         call = head.call
         shape = ty.shape if call is None else call.args[1]

@@ -61,11 +61,11 @@ class Phases:
         return self.last - self.first + 1
 
     def pads(self, extent: int, count: int) -> tuple[int, int]:
-        """Give the padding before and behind an image for so many outputs of each phase."""
+        """Return the padding before and behind an image for so many outputs of each phase."""
         return self.last, count - 1 + self.window - extent - self.last
 
     def tap(self, phase: int, place: int) -> int | None:
-        """Give the element of w at a place in the window; ``None`` where it is zero."""
+        """Return the element of w at a place in the window; ``None`` where it is zero."""
         number = self.stride * (self.last - place) + phase + self.padding
         return number if 0 <= number < self.taps else None
 
@@ -159,7 +159,7 @@ def _dimensions(conv: relax.Call, dtypes: Sequence[str]) -> list[Phases] | str:
 
 
 def _weight(weight: GenericConst, dimensions: Sequence[Phases], groups: int) -> GenericConst:
-    """Give the weight (group, phase of each dimension, out; in; window) of the convolution."""
+    """Return the weight (group, phase of each dimension, out; in; window) of the convolution."""
     old = weight.value.numpy()
     c, k = old.shape[0] // groups, old.shape[1]
     own = old.reshape(groups, c, *old.shape[1:])

@@ -171,7 +171,7 @@ def _change(func: relax.Function, pattern: Pattern, root: relax.Var, price: Pric
 
 
 def equation(pattern: Pattern) -> tuple[str, str]:
-    """Give both sides of a pattern's equation, which is the first thing of its docstring."""
+    """Return both sides of a pattern's equation, which is the first thing of its docstring."""
     text = " ".join((pattern.__doc__ or "").split("``")[1].split())
     before, _, after = text.rpartition(" = ")
     return before, after

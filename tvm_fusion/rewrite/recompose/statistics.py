@@ -117,7 +117,7 @@ def read_spread(view: View, var: Any) -> Spread | str:
 
 
 def _uninverted(view: View, expr: Any) -> Any:
-    """Give ``v`` for ``1 / v``."""
+    """Return ``v`` for ``1 / v``."""
     call = view.call(expr, "divide")
     return call.args[1] if call is not None and view.number(call.args[0]) == 1 else expr
 

@@ -152,7 +152,7 @@ class Attention(Template):
         return map(self._kernels.plain, self._designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed attention another configuration."""
+        """Reconfigure a claimed attention."""
         chosen = self._kernels.find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)

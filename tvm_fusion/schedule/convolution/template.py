@@ -190,7 +190,7 @@ class CpuConvolution(Template):
         return map(plain, _designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed convolution other tiles or tasks."""
+        """Reconfigure a claimed convolution with other tiles or tasks."""
         chosen = find_config(_designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)

@@ -169,7 +169,7 @@ class FlashDecodeConfig:
         return self.head_dim_v // 8 * 9 + 1 if self.uses_mma else self.head_dim_v
 
     def shared_offset(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
-        """Give the place of an accumulator in shared memory.
+        """Return the place of an accumulator in shared memory.
 
         The threads of a warp with mma accumulators store columns that are eight apart at once, of
         several rows: padding behind every eight, and behind a row, avoids bank conflicts.

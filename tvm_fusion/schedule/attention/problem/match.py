@@ -268,7 +268,7 @@ class ScoreAxes:
         self.row_sum = tirx.Var("sum", str(total.targets[0].ty.dtype))
 
     def key(self) -> Axis | Refusal:
-        """Give the axis of the scores that softmax reduces."""
+        """Return the axis of the scores that softmax reduces."""
         own = self.axes_of(self._maximum)
         along = (own or {}).get(self._maximum.reduce[0].var)
         axis = next((a for a in self._scores.axes if is_same(along, a.var)), None)

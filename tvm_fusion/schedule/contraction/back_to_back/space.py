@@ -144,7 +144,7 @@ def _tile(
     a: TmaOperand | None,
     b: TmaOperand | None,
 ) -> WgmmaConfig:
-    """Give a problem tiles of 64 rows, each of one consumer."""
+    """Configure a problem with tiles of 64 rows, one consumer each."""
     given = {f.name: getattr(problem, f.name) for f in fields(TileGemmConfig)}
     tile = {"block_m": M, "block_n": block_n, "block_k": PANEL, "warps_m": WARPS, "warps_n": 1}
     return WgmmaConfig(

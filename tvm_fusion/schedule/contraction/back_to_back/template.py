@@ -84,7 +84,7 @@ class BackToBackGemm(Template):
         return map(KERNELS.plain, self._designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed pair another configuration."""
+        """Reconfigure a claimed pair of GEMMs."""
         chosen = KERNELS.find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)

@@ -110,7 +110,7 @@ class NormGemm(Template):
         return blockings(_gemms(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give the GEMM another blocking."""
+        """Reconfigure the GEMM with another blocking."""
         gemm = of_blocking(claim, config, _gemms(claim, device))
         if isinstance(gemm, Refusal):
             return gemm

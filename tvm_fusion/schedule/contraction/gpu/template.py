@@ -125,7 +125,7 @@ class GpuContraction(Contraction):
         return map(KERNELS.plain, designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed contraction another configuration."""
+        """Reconfigure a claimed contraction."""
         chosen = KERNELS.find(designs(claim, device), config)
         return not_in_space(claim, config) if chosen is None else configured(claim, chosen)
 

@@ -141,7 +141,7 @@ def _read(
 
 
 def group_width(stage: Stage) -> int | None:
-    """Give the terms of a sum of a width that tiles have; ``None`` of another."""
+    """Return the number of terms of a group sum; ``None`` for widths that no tile has."""
     sizes = [constant(a.extent) for a in stage.reduce if constant(a.extent) != 1]
     return WIDTH if sizes == [WIDTH] else None
 

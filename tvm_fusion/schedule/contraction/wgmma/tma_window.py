@@ -79,7 +79,7 @@ class TmaTaps(TmaOperand):
         return [(0, 0, [chunk * self.block_k, tap, firsts[0], *behind])]
 
     def _tap_of(self, k: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-        """Give the tap and the chunk of channels of a step."""
+        """Return the tap and the chunk of channels of a step."""
         tap, chunk = coordinates(
             simplified(tirx.floordiv(k, index(self.block_k))), [1, self.chunks]
         )
@@ -172,7 +172,7 @@ class TmaWindow(TmaTaps):
         return [(0, 0, places)]
 
     def pixel(self, tile: ir.Expr, place: ir.Expr, clamped: int = 0) -> list[ir.Expr]:
-        """Give where the pixel at a place of a tile lies along each axis.
+        """Return the coordinates of the pixel at a position of a tile.
 
         Clamped to a vector of so many pixels along the last axis, the nearest that exists.
         """

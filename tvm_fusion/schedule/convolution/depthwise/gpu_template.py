@@ -100,7 +100,7 @@ class GpuDepthwise(Template):
         return map(plain, depthwise_gpu_configs(claim.details_as(DepthwiseDetails).view, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed convolution another configuration."""
+        """Reconfigure a claimed convolution."""
         view = claim.details_as(DepthwiseDetails).view
         chosen = find_config(depthwise_gpu_configs(view, device), config)
         if chosen is None:

@@ -134,7 +134,7 @@ def blocks_per_sm(config: RowConfig, registers: int, device: Device) -> int:
 
 
 def longest_loop(program: RowProgram) -> Sequence[Axis]:
-    """Give the axes of the longest loop inside a row."""
+    """Return the axes of the longest loop inside a row."""
     loops = [stage.inner or stage.reduce for stage in program.stages]
     return max(loops, key=lambda axes: static_volume(axes, SYMBOLIC_ROW))
 

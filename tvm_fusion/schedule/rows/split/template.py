@@ -94,7 +94,7 @@ class SplitRows(Template):
         return (config.plain for config in _space(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give claimed norms another configuration."""
+        """Reconfigure claimed norms."""
         for chosen in _space(claim, device):
             if chosen.plain == dict(config):
                 return self._claimed(claim.group, chosen, device)
@@ -170,7 +170,7 @@ def _space(claim: Claim, device: Device) -> Iterator[TwoLaunches]:
 
 
 def _whole(program: Program) -> RowProgram:
-    """Give the stages as they are split.
+    """Return the stages as they are split.
 
     Raises
     ------
