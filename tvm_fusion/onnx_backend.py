@@ -239,7 +239,9 @@ def _array(name: str, value: Any, kind: onnx.TypeProto) -> Any:
     try:
         return np.asarray(value, helper.tensor_dtype_to_np_dtype(number) if number else None)
     except (TypeError, ValueError) as error:
-        raise UserError(f"input {name!r} is no array ({error})", "lists of one length") from error
+        raise UserError(
+            f"input {name!r} is not an array ({error})", "lists of one length"
+        ) from error
 
 
 def _gathered(name: str, found: Mapping[str, np.ndarray]) -> Any:

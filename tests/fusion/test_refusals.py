@@ -254,7 +254,7 @@ CASES = [
         GpuContraction(),
         [*XW, tensor("v", int(XW[0].ty.shape.values[0]), 65)],
         lambda emit, x, w, v: op.multiply(emit(op.matmul(x, w)), deviations(emit, v)),
-        ("at most 64 elements of each row", "sum is no float32 sum of so few"),
+        ("at most 64 elements of each row", "sum is not such a float32 sum"),
         True,
     ),
     Case(
@@ -491,7 +491,7 @@ def test_a_proposal_that_a_better_one_overlaps():
         d for d in planned(mod, Anchored(2, ((a, b), (b, c)))).decisions if d.code != "fused"
     )
     assert edge.code == "mapping_red"
-    assert "A proposal that saves as much or more has some of these operators" in edge.sentence
+    assert "A proposal that saves at least as much has some of these operators" in edge.sentence
 
 
 def test_a_broken_claim_is_not_made_again():
@@ -508,7 +508,7 @@ def test_an_update_that_is_no_reduction():
     (members,) = (Group([o]) for o in graph_of(Horner).operators)
     refusal = Rows().claim(members, CUDA.device)
     assert refusal.code == "no_combiner"
-    assert "horner: the update is no sum, product, extremum or selection" in refusal.sentence
+    assert "horner: the update is not a sum, product, extremum or selection" in refusal.sentence
 
 
 def test_groups_of_fewer_channels_than_a_vector(monkeypatch):

@@ -39,7 +39,7 @@ def signature_of(
     Returns
     -------
     Signature or None
-        None for a function that takes or returns something else than tensors, such as a cache.
+        None for a function that takes or returns something other than tensors, such as a cache.
     """
     outputs, steps = _flatten(func.ret_ty), steps_of(func)
     params = [p for p in func.params if not (steps and isinstance(p.ty, relax.ShapeType))]

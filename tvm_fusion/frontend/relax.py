@@ -107,7 +107,7 @@ def signatures(mod: tvm.IRModule, names: list[str]) -> dict[str, Signature]:
                 "",
                 "refused",
                 "no_signature",
-                f"function {name} takes or returns something else than tensors; it is compiled, "
+                f"function {name} takes or returns something other than tensors; it is compiled, "
                 "but its calls are not checked.",
             )
         )

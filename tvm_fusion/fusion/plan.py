@@ -316,6 +316,6 @@ def accepted_proposals(
 def _overlaps(other: Block) -> Refusal:
     return Refusal(
         "better_proposal",
-        f"A proposal that saves as much or more has some of these operators: "
+        f"A proposal that saves at least as much has some of these operators: "
         f"{titles(other.members)}.",
     )

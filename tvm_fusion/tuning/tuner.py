@@ -110,7 +110,7 @@ class Tuner:
             raise UserError(
                 f"no kernel for {self._spec.text!r} can be measured here ({first.task.title}: "
                 f"{error})",
-                "a target that this machine is",
+                "a target that this machine can run",
             )
 
     def winners(self, budget: Budget) -> list[Winner]:

@@ -38,7 +38,7 @@ def test_cuda_artifact_holds_cubins_of_each_architecture(tmp_path):
 
 
 @pytest.mark.rocm_toolchain
-@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld 19 or newer was found")
 @pytest.mark.parametrize("arch", AMD_MACHINES)
 def test_rocm_artifact_holds_a_code_object(tmp_path, arch):
     folder = export(f"rocm:{arch}", tmp_path)
@@ -48,7 +48,7 @@ def test_rocm_artifact_holds_a_code_object(tmp_path, arch):
 
 
 @pytest.mark.rocm_toolchain
-@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld 19 or newer was found")
 @pytest.mark.parametrize(
     ("name", "arch"), [("t5_small_enc", "gfx1100"), ("bert_base_dyn", "gfx942")]
 )

@@ -39,14 +39,14 @@ class Match:
         """Return the class that a tensor's name stands for."""
         found = self.bound[name]
         if not isinstance(found, int):
-            raise TypeError(f"{name} names no tensor")
+            raise TypeError(f"{name} is not the name of a tensor")
         return found
 
     def head(self, name: str) -> Head:
         """Return the operator that an attributes' name stands for."""
         found = self.bound[name]
         if not isinstance(found, Head):
-            raise TypeError(f"{name} names no operator")
+            raise TypeError(f"{name} is not the name of an operator")
         return found
 
     def type(self, name: str) -> relax.TensorType:
@@ -119,7 +119,7 @@ class Law:
         seen = told and self.may_change(match) & told
         if not seen:
             return None
-        sentence = f"The model makes numbers of {words(seen)} here, which the law may change."
+        sentence = f"The model turns {words(seen)} into numbers here, which the law may change."
         return Refusal("told_apart", sentence)
 
     def exempt(self, match: Match) -> bool:

@@ -139,7 +139,7 @@ def _dimensions(conv: relax.Call, dtypes: Sequence[str]) -> list[Phases] | str:
     x, weight = conv.args
     attrs = conv.attrs
     if not isinstance(weight, GenericConst) or dtype_of(weight) not in dtypes:
-        return f"Its weight is no constant of {' or '.join(dtypes)}."
+        return f"Its weight is not a constant of {' or '.join(dtypes)}."
     image, kernel, _ = OPERATORS[op_name(conv)]
     layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout)
     if layouts != (image, kernel, image) or x.ty.ndim != len(image) or x.ty.shape is None:
@@ -154,7 +154,7 @@ def _dimensions(conv: relax.Call, dtypes: Sequence[str]) -> list[Phases] | str:
     if None in extents or any(
         (n or 0) % s for n, s in zip(extents[len(taps) :], strides, strict=True)
     ):
-        return "Extents of its result are symbolic, or no multiples of its strides."
+        return "Extents of its result are symbolic, or not multiples of its strides."
     return [Phases(s, p, r) for s, p, r in zip(strides, padding, taps, strict=False)]
 
 

@@ -183,7 +183,7 @@ def _spread_by_moments(view: View, squares: Reduction, mean: Reduction) -> tuple
     if mean.axes != squares.axes or "variance" in (mean.kind, squares.kind):
         return "the squares and the mean are over other axes"
     is_of_x = _same_shapes(x, squares.source) and is_same(over(view, squares.source, x), _RAW)
-    return (x, True) if is_of_x else "the squares are of something else than the mean"
+    return (x, True) if is_of_x else "the squares are of something other than the mean"
 
 
 def _means(

@@ -234,7 +234,8 @@ def _too_large(pattern: Pattern) -> Refusal | None:
     if max(size or 0 for size in sizes) > MAX_HEAD_DIM:
         return Refusal(
             "head_too_large",
-            f"The head dimension is {max(size or 0 for size in sizes)}, at most {MAX_HEAD_DIM}.",
+            f"The head dimension is {max(size or 0 for size in sizes)}; the limit is "
+            f"{MAX_HEAD_DIM}.",
         )
     return None
 

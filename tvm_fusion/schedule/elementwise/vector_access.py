@@ -168,7 +168,7 @@ class VectorStores:
         loaded : callable
             Lists the loads of a lane that are in registers already, with these.
         point, place : callable
-            Return the position of a lane for the computation, and in a form in which TVM proves that
+            Return a lane's position for the computation, and in a form in which TVM proves that
             lanes are contiguous.
         """
         stmts: list[tirx.Stmt] = []

@@ -76,7 +76,7 @@ def with_group_sums(
         names = ", ".join(dict.fromkeys(s.title for s in sums))
         return Refusal(
             "no_group_sum",
-            f"What {names} adds up is not each group of {WIDTH} adjacent columns of a result of "
+            f"What {names} sums is not each group of {WIDTH} adjacent columns of a result of "
             f"{contraction.stage.title}.",
         )
     return replace(contraction, group_sums=found)
