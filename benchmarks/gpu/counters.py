@@ -126,7 +126,7 @@ def page(counted: Mapping[str, Any]) -> list[str]:
         "",
         *table(
             [
-                *("work", "us", "memory", "L2", "shared", "tensor cores", "issue", "blocks"),
+                *("workload", "us", "memory", "L2", "shared", "tensor cores", "issue", "blocks"),
                 *("threads", "registers", "warps", "idle", "bound by"),
             ],
             cells,
