@@ -89,7 +89,7 @@ def test_channels_last_images_stay_so(monkeypatch):
     [
         ("cuda:sm_90a", 44, CHANNELS, "132 rows are enough"),
         ("cuda:sm_90a", 2, GROUPS, "are short"),
-        ("rocm:gfx942", 2, CHANNELS, "no NVIDIA GPU"),
+        ("rocm:gfx942", 2, CHANNELS, "not an NVIDIA GPU"),
     ],
 )
 def test_refusals(spec, batch, channels, reason):

@@ -76,8 +76,8 @@ def with_group_sums(
         names = ", ".join(dict.fromkeys(s.title for s in sums))
         return Refusal(
             "no_group_sum",
-            f"What {names} sums is not each group of {WIDTH} adjacent columns of a result of "
-            f"{contraction.stage.title}.",
+            f"The results of {names} are not the sums of groups of {WIDTH} adjacent columns of a "
+            f"result of {contraction.stage.title}.",
         )
     return replace(contraction, group_sums=found)
 
