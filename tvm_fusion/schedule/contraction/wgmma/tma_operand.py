@@ -62,7 +62,7 @@ class TmaOperand:
     period_width: int = 0
 
     def of_rows(self, rows: int) -> TmaOperand | None:
-        """Change the rows of A, or columns of B, of a tile; ``None`` if boxes do not make it up."""
+        """Return it with so many rows (A) or columns (B) in a tile; ``None`` if no boxes fit."""
         each = rows // self.parts
         if rows % self.parts or self.period_width % each:
             return None

@@ -65,7 +65,7 @@ class TmaTaps(TmaOperand):
     chunks: int = 1
 
     def of_rows(self, rows: int) -> TmaTaps | None:
-        """Change the columns of a tile."""
+        """Return the operand with so many columns (N) in a tile of B."""
         (own,) = self.maps
         box = (*own.box[:2], rows, *[1] * len(self.batch))
         return replace(self, maps=(replace(own, box=box),), rows=rows)
