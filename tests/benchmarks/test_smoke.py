@@ -162,7 +162,7 @@ INSTALLED = """
 import sys
 from pathlib import Path
 from benchmarks.amd_emulator import runtime
-from tvm_fusion.deploy import load
+from tvm_fusion.deploy.runtime import load
 
 runtime.Emulator = lambda folder, reverse: None
 runtime.install(Path("."), "cc")

@@ -71,7 +71,7 @@ LAYERS = [
         "indices that are loaded themselves",
     ),
     ("not_mine", layers(MANY, 64, 64, 64, dtype="float32"), "in a half type"),
-    ("not_mine", (SQUARE, both_operands), "No operand of matmul alone"),
+    ("not_mine", (SQUARE, both_operands), "Not exactly one operand of matmul"),
     (
         "epilogue_elsewhere",
         ([*layers(MANY, 64, 128)[0], *layers(MANY, 64, 64)[0][1:]], columns_added),

@@ -81,7 +81,7 @@ def test_results_of_any_height_are_channels_last_first():
     assert last[1] == CHANNELS
     first, second = [d.sentence for d in decisions if d.code == "layout_kernel"]
     assert "it comes from outside the groups" in first
-    assert "from NHWC to the layout of the graph: something else" in second
+    assert "from NHWC to the layout of the graph: something other" in second
 
 
 def pointwise(emit, x, outputs):
