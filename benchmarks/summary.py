@@ -1,7 +1,7 @@
-"""The README's results, of the records in ``benchmarks/*/results``, losses included.
+"""The README's results, from the records in ``benchmarks/*/results``, losses included.
 
 ``python -m benchmarks.summary`` writes them between two markers of ``README.md``. Times are ratios
-of one run, ours over the peer's.
+of one run, ours over the baseline's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,17 @@ from benchmarks.robustness.table import GOOD
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-HEAD = ("works", "beside", "mean", "slower", "slowest", "device, last run", "`python -m`")
+HEAD = (
+    "workload",
+    "baseline",
+    "geometric mean",
+    "slower",
+    "slowest",
+    "device, last run",
+    "`python -m`",
+)
 SLOWER = 1.005  # what rounds to 1.00 is no loss
-#: Layers and operators on a CPU: their record, the two times of a work, the page.
+#: Layers and operators on a CPU: their record, the two times of a workload, the page.
 LAYERS = {
     ("convolutions", "oneDNN"): ("convolutions", "ours_us", "theirs_us", "README"),
     ("operators", "ONNX Runtime"): ("operators", "ours_us", "theirs_us", "README"),
@@ -35,7 +43,7 @@ LAYERS = {
     **{(f"convolutions, {name}", "float32"): ("low_precision", name, "float32", "LOW_PRECISION")
        for name in ("uint8", "bfloat16", "float16")},
 }  # fmt: skip
-#: Compute-bound works of ``benchmarks.gpu`` by beginnings of their names.
+#: Compute-bound workloads of ``benchmarks.gpu`` by the prefixes of their names.
 KINDS = {
     "GEMMs, fp16 and bf16": ("gemm", "drawn_gemm", "swiglu"),
     "GEMMs, int4 and int8 weights": ("int4_linear", "int8_weight"),
@@ -47,23 +55,23 @@ KINDS = {
 
 
 class Row(NamedTuple):
-    """Works beside a peer: our time over the peer's, by the works' names."""
+    """Workloads against a baseline: our time over the baseline's, by the workloads' names."""
 
-    works: str
-    peer: str
+    workloads: str
+    baseline: str
     where: str
     page: str
     ratios: Mapping[str, float]
 
     def cells(self) -> Sequence[str]:
-        """Write the row; what is slower than the peer is bold, the slowest first."""
+        """Write the row; what is slower than the baseline is bold, the slowest first."""
         ordered = sorted(self.ratios.items(), key=lambda item: -item[1])
         slower = [f"{name} **{ratio:.2f}**" for name, ratio in ordered if ratio >= SLOWER]
         named = ", ".join(slower[:3]) or f"{ordered[0][0]} {ordered[0][1]:.2f}"
         mean = f"{statistics.geometric_mean(self.ratios.values()):.2f}"
         command = "benchmarks." + self.page.partition("/")[0].replace("cpu", "harness")
         rest = (named, self.where, f"[{command}](benchmarks/{self.page}.md)")
-        return self.works, self.peer, mean, f"{len(slower)} of {len(ordered)}", *rest
+        return self.workloads, self.baseline, mean, f"{len(slower)} of {len(ordered)}", *rest
 
 
 def rows() -> Iterator[Row]:
@@ -74,9 +82,9 @@ def rows() -> Iterator[Row]:
     for batch in (1, 8):
         found = {name.partition(",")[0]: ratio for name, ratio in best.items()
                  if name.endswith(", batch 8") == (batch == 8)}  # fmt: skip
-        peer, where = "the faster of ONNX Runtime and OpenVINO", _where([*records.values()][-1])
-        yield Row(f"fp32 models, batch {batch}", peer, where, "cpu/README", found)
-    for (works, peer), (name, ours, theirs, page) in LAYERS.items():
+        baseline, where = "the faster of ONNX Runtime and OpenVINO", _where([*records.values()][-1])
+        yield Row(f"fp32 models, batch {batch}", baseline, where, "cpu/README", found)
+    for (workloads, baseline), (name, ours, theirs, page) in LAYERS.items():
         folder = "operators_speed" if name == "operators" else "convolutions"
         path = ROOT / f"benchmarks/{folder}/results/{name}.json"
         record = operators.load(path) if name == "operators" else json.loads(path.read_text())
@@ -85,31 +93,32 @@ def rows() -> Iterator[Row]:
             times = one.get("median_us") or one.get("least_us") or one
             if not key.startswith("1/") and ours in (*times, 1):  # of two threads where it says
                 found[key.removeprefix("2/")] = times[ours] / times[theirs]
-        yield Row(works, peer, _where(record), f"{folder}/{page}", found)
+        yield Row(workloads, baseline, _where(record), f"{folder}/{page}", found)
     record = _read("gpu_models/results/gpu_models.json")
     for batch in (1, 8):
         found = {row["name"].partition("_batch")[0]: row["us"]["ours"] / us
                  for row in record["rows"] if row["name"].endswith(f"_batch_{batch}")
                  and not row["wrong"] and (us := rival_us(row))}  # fmt: skip
-        works, peer = f"fp16 models, batch {batch}", "TorchInductor in a CUDA graph"
-        yield Row(works, peer, _where(record), "gpu_models/README", found)
+        workloads, baseline = f"fp16 models, batch {batch}", "TorchInductor in a CUDA graph"
+        yield Row(workloads, baseline, _where(record), "gpu_models/README", found)
     for file in (gpu.RESULT, *sorted(gpu.RESULT.parent.glob(gpu.CARDS))):
-        yield from _works(json.loads(file.read_text()))
+        yield from _on_gpus(json.loads(file.read_text()))
 
 
-def _works(record: Mapping[str, Any]) -> Iterator[Row]:
-    """Group works by kind, by whether their shapes are drawn, and by what they stand beside."""
+def _on_gpus(record: Mapping[str, Any]) -> Iterator[Row]:
+    """Group workloads by kind, by whether their shapes are random, and by their baseline."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in record["rows"]:
         times = (best := gpu.peer_times(row)) or gpu.same_work(row)
         if times and not row["wrong"]:
-            peer = "the fastest of PyTorch's" if best else "cuBLAS, same work"
+            baseline = "the fastest of PyTorch's" if best else "cuBLAS, same operation"
             kind = next(kind for kind, names in KINDS.items() if row["name"].startswith(names))
             kind = kind if row.get("flops") else "memory-bound kernels"
-            works = found.setdefault((kind + ", drawn" * bool(row.get("seed")), peer), {})
-            works[f"`{row['name']}`"] = row["us"]["ours"] / min(times.values())
-    for (kind, peer), ratios in sorted(found.items()):
-        yield Row(kind, peer, _where(record), "gpu/README", ratios)
+            name = kind + ", random" * bool(row.get("seed"))
+            ratios = found.setdefault((name, baseline), {})
+            ratios[f"`{row['name']}`"] = row["us"]["ours"] / min(times.values())
+    for (kind, baseline), ratios in sorted(found.items()):
+        yield Row(kind, baseline, _where(record), "gpu/README", ratios)
 
 
 def counted() -> Iterator[str]:
@@ -130,7 +139,7 @@ def counted() -> Iterator[str]:
     exported = [graph for graph in graphs if graph["export"]["outcome"] == "right"]
     cells = [Counter(graph[cell]["outcome"] for graph in exported) for cell in ("cpu", "sm_90a")]
     link = "[Graphs of real PyTorch models](benchmarks/graphnet/README.md)"
-    yield f"* {link}, drawn from GraphNet: right on a CPU {cells[0]['right']} of {len(exported)},"
+    yield f"* {link}, sampled from GraphNet: right on a CPU {cells[0]['right']} of {len(exported)},"
     yield f"  {cells[0]['wrong']} wrong, compiled in fp16 for sm_90a {cells[1]['compiles']}."
     files = _read("real_models/results/real_models.json")["files"]
     times = [row["threads_2"] for row in files if "threads_2" in row]
@@ -138,7 +147,7 @@ def counted() -> Iterator[str]:
     link = "[Trained files](benchmarks/real_models/README.md) of PyPI packages"
     mean = f"{statistics.geometric_mean(ratios):.2f}"
     on_gpu = [row["sm_90a"]["outcome"] for row in files if "sm_90a" in row]
-    yield f"* {link}: right with the ranges of their users {sum(map(is_right, files))} of"
+    yield f"* {link}: right with the ranges of their users: {sum(map(is_right, files))} of"
     yield f"  {len(files)}, on two threads {mean} times as long as ONNX Runtime; in fp16 on an H200"
     yield f"  {on_gpu.count('right')} of {len(on_gpu)} right."
     by_dtype = counts(_read("operators_torch/results/operators_torch.json")["operators"])

@@ -6,7 +6,7 @@ import tvm
 
 
 def inner_block(func, spec, pattern):
-    """Give the basic block that a pattern is found in most often, and how often it is."""
+    """Return the basic block with most matches of a pattern, and how many it has."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     built = tvm.tirx.build(mod, spec.tvm_target(), pipeline="tvm_fusion")
     blocks = re.split(r"\n\.L\w+:", built.inspect_source("asm"))

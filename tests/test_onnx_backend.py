@@ -180,7 +180,7 @@ def test_lists_as_inputs():
         (result,) = prepared.run(inputs)
         assert result.dtype == np.float32
         np.testing.assert_array_equal(result, wanted)
-    with pytest.raises(UserError, match="input 'x' is no array"):
+    with pytest.raises(UserError, match="input 'x' is not an array"):
         prepared.run([[[1, 2], [3]], [1, 2]])
     values = onnx.helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)
     joined = onnx.helper.make_tensor_value_info("j", onnx.TensorProto.FLOAT, None)

@@ -214,7 +214,7 @@ def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
 
 
 def _dumped(config: FusionConfig, arch: str, spec: TargetSpec) -> FusionConfig:
-    """Give each of several architectures a folder of its own to dump to."""
+    """Set a dump folder of its own for each of several architectures."""
     if config.dump is None or len(spec.archs) == 1:
         return config
     return replace(config, dump=config.dump / arch)

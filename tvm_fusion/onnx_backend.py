@@ -215,7 +215,7 @@ class PreparedModel(BackendRep):
 
 
 def _around(extent: int) -> int | DimRange:
-    """Give a range that an extent is well inside of; memory is planned for its upper end."""
+    """Return a range around an extent; memory is planned for its upper end."""
     if extent == 0:
         return 0
     return DimRange(1, max(_LEAST_HIGH, 1 << (2 * extent - 1).bit_length()))
@@ -239,7 +239,9 @@ def _array(name: str, value: Any, kind: onnx.TypeProto) -> Any:
     try:
         return np.asarray(value, helper.tensor_dtype_to_np_dtype(number) if number else None)
     except (TypeError, ValueError) as error:
-        raise UserError(f"input {name!r} is no array ({error})", "lists of one length") from error
+        raise UserError(
+            f"input {name!r} is not an array ({error})", "lists of one length"
+        ) from error
 
 
 def _gathered(name: str, found: Mapping[str, np.ndarray]) -> Any:

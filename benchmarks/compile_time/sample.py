@@ -84,7 +84,7 @@ class Sampler:
                     self._sample(thread, frame)
 
     def _sample(self, thread: int, frame: FrameType) -> None:
-        """Give what a thread has used since it was looked at last to what it does now."""
+        """Charge the time that a thread has used since the last sample to what it does now."""
         now = time.clock_gettime(time.pthread_getcpuclockid(thread))
         used = now - self._used.get(thread, 0.0)
         self._used[thread] = now

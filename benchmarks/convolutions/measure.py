@@ -208,7 +208,7 @@ def empty_call(clock: Callable[[], float]) -> list[float]:
 
 
 def blocked_shape(shape, lanes: int) -> tuple[int, ...]:
-    """Give the shape of ``[n, c / lanes, h, w, lanes]``."""
+    """Return the shape of ``[n, c / lanes, h, w, lanes]``."""
     n, c, h, w = shape
     return n, -(-c // lanes), h, w, lanes
 

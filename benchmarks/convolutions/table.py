@@ -17,7 +17,7 @@ def render(record: Mapping[str, Any]) -> str:
     where = record["environment"]
     peak = max((m["peak_gflops"] for m in machine.values()), default=float("nan"))
     lines = [
-        "# Convolution layers beside oneDNN",
+        "# Convolution layers against oneDNN",
         "",
         "Generated from `results/convolutions.json` by `python -m benchmarks.convolutions`; edits "
         "are lost.",
@@ -28,8 +28,8 @@ def render(record: Mapping[str, Any]) -> str:
         "in its own layouts. Both take turns in one process, results are compared with float64 "
         "first, and the quickest call counts; with one thread in CPU time, since other processes "
         "share the machine. A ratio of 2 means twice oneDNN's speed. PyTorch's calls cost more "
-        "than ours, which are of the kernel alone, into memory that is there; small layers show "
-        "it: the second ratio leaves out what a layer of four pixels takes in each. "
+        "than ours, which time the kernel alone, with its output allocated before; this shows in "
+        "small layers, so the second ratio subtracts each side's time for a layer of four pixels. "
         "Fused multiply-adds of registers alone reach "
         f"{peak:.0f} GFLOP/s on one thread.",
         "",
@@ -79,7 +79,7 @@ def _share(layer: Layer, found: Mapping[str, float], peak: float) -> float:
 
 
 def _without_calls(found: Mapping[str, float], calls: list[float]) -> float:
-    """Give the ratio without calls; of a layer that is hardly more than one, at least a tenth."""
+    """Return the ratio without the time of an empty call, or a tenth if hardly more is left."""
     ours, theirs = (
         max(found[name] - call, found[name] / 10)
         for name, call in zip(("ours_us", "theirs_us"), calls, strict=True)

@@ -136,7 +136,7 @@ def compile_case(case: Case, target: str) -> Compiled:
 
 
 def runnable(target: str) -> str:
-    """Give a CPU of its own name where this machine has its instructions, else this machine."""
+    """Return the named CPU where this machine has its instructions, else this machine."""
     here, named = parse("cpu").device, parse(target).device
     has_all = here.kind == named.kind and set(named.features) <= set(here.features)
     return target if has_all and named.features else "cpu"

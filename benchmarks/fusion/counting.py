@@ -31,7 +31,7 @@ def onnx_ours(model: onnx.ModelProto, target: str) -> dict[str, int]:
 
 
 def lowered(model: onnx.ModelProto, target: str) -> tvm.IRModule:
-    """Give what this project makes of a model, with its storage planned."""
+    """Lower a model through this project's pipeline, storage planning included."""
     mod = import_model(model).mod
     with parse(target).tvm_target():
         mod = tvm.ir.transform.Sequential(stages())(mod)

@@ -35,7 +35,7 @@ class Attention(Product):
     flex: Callable[..., Tensor] | None = None
 
     def peers(self) -> dict[str, Callable[..., Tensor]]:
-        """Give PyTorch's compiler, each of its kernels alone, and FlexAttention."""
+        """Return PyTorch's compiler, each of its kernels alone, and FlexAttention."""
         pinned = {name: partial(_pinned, kind, self.function) for name, kind in BACKENDS.items()}
         flex = {} if self.flex is None else {"flex": self.flex}
         return {**super().peers(), **pinned, **flex}
@@ -78,7 +78,7 @@ class Alibi(Attention):
 
 
 def _distance(q: Tensor, k: Tensor) -> Tensor:
-    """Give how far before each query each key is."""
+    """Return how far before each query each key is."""
     rows = torch.arange(q.shape[2], device=q.device)
     return rows[:, None] - torch.arange(k.shape[2], device=q.device)
 
@@ -142,7 +142,7 @@ def heads(
     kv_heads: int | None = None, others: Iterable[tuple[int, ...]] = (), flex: str | None = None,
     dtype: str = "float16",
 ) -> Attention:  # fmt: skip
-    """Give the work of attention; causal ones count half of the products, windows theirs."""
+    """Return an attention workload; masked products (causal, window) are not counted."""
     q, kv = (batch, count, rows, width), (batch, kv_heads or count, rows, width)
     keys = float(rows)
     if how is window_attention:

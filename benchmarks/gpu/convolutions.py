@@ -78,12 +78,12 @@ class Convolution(Work):
     flops: int = 0
 
     def module(self) -> torch.nn.Module:
-        """Give it as PyTorch exports it."""
+        """Export the workload with PyTorch."""
         assert isinstance(self.function, torch.nn.Module)
         return copy.deepcopy(self.function)
 
     def rival(self, is_channels_last: bool = True) -> Callable[..., Tensor]:
-        """Give what it is compared with: PyTorch's compiler around the fastest of cuDNN."""
+        """Return the baseline: PyTorch's compiler around cuDNN's fastest algorithm."""
         torch.backends.cudnn.benchmark = True
         module = self.module().cuda()
         formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -92,7 +92,7 @@ class Convolution(Work):
         return torch.compile(module, dynamic=False)
 
     def peers(self) -> dict[str, Callable[..., Tensor]]:
-        """Give PyTorch's compiler with images in either layout."""
+        """Return PyTorch's compiler with images in either layout."""
         return {"inductor": self.rival(), CONTIGUOUS: self.rival(is_channels_last=False)}
 
     def given(self, side: str, arguments: list[Tensor]) -> list[Tensor]:
@@ -117,7 +117,7 @@ def convolution(
     padding: int | None = None, groups: int = 1, dtype: str = "float16", rank: int = 2,
     is_transposed: bool = False,
 ) -> Convolution:  # fmt: skip
-    """Give the work of a convolution; an epilogue is an activation, maybe behind a residual."""
+    """Return a convolution workload; the epilogue is an activation, maybe after a residual."""
     padding = window // 2 if padding is None else padding
     activation = epilogue.removeprefix("residual").removeprefix("_")
     out = (size + 2 * padding - window) // stride + 1

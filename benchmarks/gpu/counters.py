@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def counted(folder: Path, name: str) -> list[dict[str, Any]] | str:
-    """Give the counters of a work's kernels, or why there are none."""
+    """Return the counters of a workload's kernels, or why there are none."""
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base"]
     command += ["--metrics", ",".join(METRICS.values())]
     command += [sys.executable, "-m", "benchmarks.gpu.once", str(folder), name]
@@ -126,7 +126,7 @@ def page(counted: Mapping[str, Any]) -> list[str]:
         "",
         *table(
             [
-                *("work", "us", "memory", "L2", "shared", "tensor cores", "issue", "blocks"),
+                *("workload", "us", "memory", "L2", "shared", "tensor cores", "issue", "blocks"),
                 *("threads", "registers", "warps", "idle", "bound by"),
             ],
             cells,

@@ -43,7 +43,7 @@ class DecodeStep(Work):
         return tensors
 
     def examples(self) -> list[Tensor]:
-        """Give arguments whose shapes and dtypes matter only; nothing is written to them."""
+        """Return example arguments: only shapes and dtypes matter, nothing is written to them."""
         whole = 1 + len(self.positions)
         numbers = [torch.zeros(shape, dtype=torch.int64) for shape in self.shapes[:whole]]
         rest = [torch.empty(shape, dtype=DTYPES[self.dtype]) for shape in self.shapes[whole:]]
@@ -83,7 +83,7 @@ def decode_step(
     token: Tensor, cos: Tensor, sin: Tensor, words: Tensor, norm: Tensor, head: Tensor,
     *layers: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Give the logits of the next token, and what the caches of each layer get.
+    """Return the logits of the next token, and the new keys and values of each layer.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def static_decode_step(
     token: Tensor, position: Tensor, cos: Tensor, sin: Tensor, words: Tensor, norm: Tensor,
     head: Tensor, *layers: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Give the logits of the next token; its keys and values are written into the caches.
+    """Return the logits of the next token; its keys and values are written into the caches.
 
     Parameters
     ----------

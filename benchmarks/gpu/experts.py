@@ -28,7 +28,7 @@ class ExpertProduct(Product):
         return [x, weight * x.shape[-1] ** -0.5, ends.to(device)]
 
     def peers(self) -> dict[str, Callable[..., Tensor | tuple[Tensor, ...]]]:
-        """Give PyTorch's compiler, and its operator as it is."""
+        """Return PyTorch's compiler, and its operator as it is."""
         return {**super().peers(), "grouped_mm": self.function}
 
     def reference(self, x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
@@ -77,11 +77,11 @@ class ExpertBlock(Product):
         return [x, router, *(weight * weight.shape[-1] ** -0.5 for weight in weights)]
 
     def examples(self) -> list[Tensor]:
-        """Give arguments of which shapes matter only: memory that is never touched."""
+        """Return example arguments: only shapes matter, the memory is never touched."""
         return [torch.empty(shape, dtype=DTYPES[self.dtype]) for shape in self.shapes]
 
     def peers(self) -> dict[str, Callable[..., Tensor | tuple[Tensor, ...]]]:
-        """Give PyTorch's compiler, and its operators as they are."""
+        """Return PyTorch's compiler, and its operators as they are."""
         return {**super().peers(), "eager": self.function}
 
     def reference(self, x: Tensor, router: Tensor, joined: Tensor, down: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class ExpertBlock(Product):
 
 
 def experts_block(top: int) -> Callable[..., Tensor]:
-    """Give a block of so many experts for each token."""
+    """Return a block that sends each token to so many experts."""
 
     def block(x: Tensor, router: Tensor, joined: Tensor, down: Tensor) -> Tensor:
         experts, logits = len(router), functional.linear(x, router)

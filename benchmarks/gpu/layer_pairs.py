@@ -41,7 +41,7 @@ HELD_OUT = (
 
 
 def layers(activation: Activation) -> Callable[..., Tensor]:
-    """Give the function of two layers with biases."""
+    """Return the function of two layers with biases."""
 
     def both(x: Tensor, first: Tensor, b: Tensor, second: Tensor, c: Tensor) -> Tensor:
         return functional.linear(activation(functional.linear(x, first, b)), second, c)

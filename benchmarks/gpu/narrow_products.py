@@ -32,7 +32,7 @@ class NarrowProduct(Product):
     allowed_error: float = 2.0**-10
 
     def rival(self) -> Callable[..., Tensor]:
-        """Give what PyTorch has for it."""
+        """Return PyTorch's own operator."""
         return super().rival() if self.peer is None else self.peer
 
     def reference(self, x: Tensor, weight: Tensor) -> Tensor:

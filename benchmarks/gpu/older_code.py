@@ -100,7 +100,7 @@ def section(record: Mapping[str, Any]) -> list[str]:
         " from what PyTorch's compiler, cuBLAS, cuDNN and FlashAttention do there with all of the"
         f" card's own instructions. It is not the speed of an {arch} device.",
         "",
-        *table(["work", "ours", "PyTorch", "faster", "TFLOP/s", "of copy", "error"], cells),
+        *table(["workload", "ours", "PyTorch", "faster", "TFLOP/s", "of copy", "error"], cells),
         *[f"* {name}: {reason}" for name, reason in about["failed"].items()],
         *[f"* {row['name']}: {row['wrong']}" for row in rows if row["wrong"]],
     ]

@@ -60,7 +60,7 @@ class Packed(Product):
         return [*tensors, torch.cat([torch.zeros(1, dtype=ends.dtype), ends]).to(device)]
 
     def rival(self) -> Callable[..., Tensor]:
-        """Give PyTorch's kernel of variable lengths, on the layout that it wants."""
+        """Return PyTorch's variable-length kernel, in the layout that it expects."""
         longest, is_causal = max(LENGTHS), self.is_causal
 
         def call(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor) -> Tensor:

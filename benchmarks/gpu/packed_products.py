@@ -28,7 +28,7 @@ class PackedProduct(Product):
         return [x, packed, scale * x.shape[-1] ** -0.5 / 4]
 
     def peers(self) -> dict[str, Callable[..., Tensor | tuple[Tensor, ...]]]:
-        """Give PyTorch's compiler, and cuBLAS's product with as many weights of half types."""
+        """Return PyTorch's compiler, and cuBLAS's GEMM with half weights of the same shape."""
         held: list[Tensor] = []
 
         def unpacked(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class Gemm(Product):
     """
 
     def peers(self) -> dict[str, Callable[..., Tensor | tuple[Tensor, ...]]]:
-        """Give PyTorch's compiler, the bare product, and the one that is added to a residual."""
+        """Return PyTorch's compiler, the bare GEMM, and the GEMM that adds to a residual."""
         found = {**super().peers(), "cublas": _bare}
         return {**found, "addmm": _added} if len(self.shapes) > RESIDUAL else found
 
@@ -121,7 +121,7 @@ SHAPES = (
 
 
 def gemm(m: int, k: int, n: int, epilogue: str, dtype: str = "float16") -> Gemm:
-    """Give the work of a product with an epilogue."""
+    """Return the workload of a GEMM with an epilogue."""
     shapes: list[tuple[int, ...]] = [(m, k), (n, k)]
     shapes += [(n,)] if epilogue != PLAIN else []
     shapes += [(m, n)] if "residual" in epilogue else []

@@ -162,7 +162,7 @@ def poisoned(function: Callable[..., Any], arguments: list[torch.Tensor]) -> lis
 
 
 def difference(found: torch.Tensor, exact: torch.Tensor, epsilon: float) -> float:
-    """Give the largest error in units of what is allowed.
+    """Return the largest error in units of what is allowed.
 
     That is two roundings of the result, or one of the largest intermediate that half types hold.
     """

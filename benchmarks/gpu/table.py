@@ -24,10 +24,10 @@ CARDS = "card_*.json"  # of works that ran on another device than the page's own
 OWN = ("ours", "copy", "copy_alike")
 BARE, ADDED = "cublas", "addmm"  # cuBLAS without an epilogue, and with a residual
 PLAIN = "_linear"  # in the name of a product without an epilogue
-MEMORY = ["work", "MB", "ours", "PyTorch", "copy", "alike", "ours of copy", "wanted", "error"]
+MEMORY = ["workload", "MB", "ours", "PyTorch", "copy", "alike", "ours of copy", "wanted", "error"]
 PRODUCTS = [
-    *("work", "GFLOP", "ours", "PyTorch", "TFLOP/s", "faster"),
-    *("same work", "cuBLAS alone", "error"),
+    *("workload", "GFLOP", "ours", "PyTorch", "TFLOP/s", "faster"),
+    *("same operation", "cuBLAS alone", "error"),
 ]
 
 
@@ -42,7 +42,7 @@ def keep(record: Mapping[str, Any]) -> None:
 
 
 def _place(about: Mapping[str, Any]) -> Path:
-    """Give the file of a record: of older code, of another device, or the page's own."""
+    """Return the file of a record: of older code, of another device, or the page's own."""
     if "assembled_for" in about:
         return RESULT.with_name(OLDER.replace("*", about["target"].removeprefix("cuda:")))
     if RESULT.exists() and json.loads(RESULT.read_text())["about"]["device"] != about["device"]:
@@ -91,7 +91,7 @@ def render(
         " compiler. Microseconds a call inside a CUDA graph, but for the decoder's step, which is"
         " called as a user calls it, the host's part included; medians of turns, over buffers"
         " larger than four last caches; a row is of one run, but not all rows of the same. Copy:"
-        " what the work's bytes, each input and output once,"
+        " what the workload's bytes, each input and output once,"
         " take at the bandwidth of a copy of 256 MiB; alike: a copy of just as many bytes, with its"
         " start and end. Error in units of what is allowed: two roundings of the result or one of"
         " the largest.",
@@ -100,11 +100,11 @@ def render(
     lines += _memory(rows)
     lines += [
         "",
-        "## Products",
+        "## GEMMs, convolutions and attention",
         "",
         "Teraflops a second, and how many times as fast as PyTorch: its compiler, which calls"
         " cuBLAS, cuDNN or FlashAttention, or one of its kernels that is faster; of convolutions"
-        " with images in the better layout, contiguous: channels before pixels. Same work:"
+        " with images in the better layout, contiguous: channels before pixels. Same operation:"
         " cuBLAS over ours, of products without an epilogue, and of those with a residual, which"
         " cuBLAS adds, too (beta is 1). cuBLAS alone: the bare product, its epilogue left out, over"
         " ours with it, whose residual is as many bytes again as the result.",
@@ -123,7 +123,7 @@ def render(
 
 
 def _memory(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Show memory-bound works, the named ones first."""
+    """Show memory-bound workloads, the named ones first."""
     lines = []
     for seed, found in _by_seed([row for row in rows if not row.get("flops")]):
         lines += ["", *_of_seed(seed, "Rows"), *_met(found)] if seed is not None else [""]
@@ -157,12 +157,12 @@ def _by_seed(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int | None, list[M
 
 
 def _of_seed(seed: int | None, what: str) -> list[str]:
-    return [f"### {what} drawn from seed {seed}", ""]
+    return [f"### {what}, random, seed {seed}", ""]
 
 
 def _met(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     wanted = [row for row in rows if row["wrong"] or row["floor"] or row["limit_us"]]
-    return [f"{sum(map(meets, wanted))} of {len(wanted)} have what is wanted.", ""]
+    return [f"{sum(map(meets, wanted))} of {len(wanted)} reach what is wanted.", ""]
 
 
 def _faster(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -170,7 +170,7 @@ def _faster(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for name, peers in (
         ("PyTorch", peer_times),
-        ("cuBLAS at the same work", same_work),
+        ("cuBLAS at the same operation", same_work),
         ("cuBLAS alone", _bare),
     ):
         right = [row for row in rows if not row["wrong"] and peers(row)]
@@ -185,7 +185,7 @@ def _faster(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def peer_times(row: Mapping[str, Any]) -> dict[str, float]:
-    """Give the times of all that compute the same."""
+    """Return the times of all baselines that compute the same."""
     return {name: us for name, us in row["us"].items() if name not in (*OWN, BARE, ADDED)}
 
 
@@ -194,7 +194,7 @@ def _bare(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def same_work(row: Mapping[str, Any]) -> dict[str, float]:
-    """Give cuBLAS's time for the same work: a plain product, or one with a residual."""
+    """Return cuBLAS's time for the same work: a plain GEMM, or one with a residual."""
     name = BARE if PLAIN in row["name"] else ADDED
     return {key: us for key, us in row["us"].items() if key == name}
 
@@ -208,7 +208,7 @@ def _attention(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = ["inductor", "flash", "cudnn", "efficient", "flex"]
     if not rows:
         return []
-    lines = ["", "## Attention beside each of PyTorch's kernels", ""]
+    lines = ["", "## Attention against each of PyTorch's kernels", ""]
     lines += [
         "Microseconds; flex: FlexAttention, where the function is more than a mask. Faster: than"
         " the fastest.",
@@ -220,7 +220,7 @@ def _attention(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         fastest = min(peer_times(row).values())
         times = [f"{us:.2f}" if us else "" for us in found]
         cells.append([row["name"], *times, f"{fastest / row['us']['ours']:.2f}"])
-    return [*lines, *table(["work", "ours", *names, "faster"], cells)]
+    return [*lines, *table(["workload", "ours", *names, "faster"], cells)]
 
 
 def meets(row: Mapping[str, Any]) -> bool:

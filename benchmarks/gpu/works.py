@@ -64,11 +64,11 @@ class Work:
     seed: int | None = None
 
     def rival(self) -> Callable[..., Tensor | tuple[Tensor, ...]]:
-        """Give what it is compared with: PyTorch's compiler."""
+        """Return the baseline: PyTorch's compiler."""
         return torch.compile(self.function, dynamic=False)
 
     def peers(self) -> dict[str, Callable[..., Tensor | tuple[Tensor, ...]]]:
-        """Give all that it is compared with, PyTorch's compiler first."""
+        """Return all baselines, PyTorch's compiler first."""
         return {"inductor": self.rival()}
 
     def given(self, side: str, arguments: list[Tensor]) -> list[Tensor]:
@@ -99,14 +99,14 @@ class Work:
         return ()
 
     def examples(self) -> list[Tensor]:
-        """Give arguments whose shapes and dtypes matter only; one row would be taken for static."""
+        """Return arguments for the export; not of one row, which would be taken for static."""
         if self.most_rows is None:
             return self.draw(0, "cpu")
         (_, *columns), *others = self.shapes
         return replace(self, shapes=((self.most_rows, *columns), *others)).draw(0, "cpu")
 
     def exported(self) -> torch.export.ExportedProgram:
-        """Give it as PyTorch exports it."""
+        """Export the workload with PyTorch."""
         examples = tuple(self.examples())
         if self.most_rows is None:
             return torch.export.export(self.module(), examples)
@@ -182,7 +182,7 @@ def rms_norm_residual(x: Tensor, residual: Tensor, scale: Tensor) -> tuple[Tenso
 
 
 def gates(x: Tensor) -> Tensor:
-    """Give tanh(2x + 1) * sigmoid(x)."""
+    """Return tanh(2x + 1) * sigmoid(x)."""
     return torch.tanh(2 * x + 1) * torch.sigmoid(x)
 
 

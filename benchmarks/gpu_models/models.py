@@ -69,7 +69,7 @@ class Model:
         return returned if self.output is None else returned[self.output]
 
     def exported(self) -> tuple[torch.export.ExportedProgram, nn.Module]:
-        """Give the module as PyTorch exports it, and the module."""
+        """Return the module as PyTorch exports it, and the module."""
         module = self.module("cpu")
         return torch.export.export(module, (), self.draw(0, "cpu")), module
 

@@ -91,7 +91,7 @@ def rival_us(row: Mapping[str, Any]) -> float | None:
 
 
 def _means(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Give the geometric mean of the ratios for each batch size."""
+    """Return the geometric mean of the ratios for each batch size."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if (rival := rival_us(row)) is not None:

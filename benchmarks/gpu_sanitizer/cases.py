@@ -57,7 +57,7 @@ class _NormBetween(Work):
     """Two products with a layer norm between, whose statistics the kernel of the first adds up."""
 
     def module(self) -> torch.nn.Module:
-        """Give it with constant weights, as models have them."""
+        """Return the workload with constant weights, as models have them."""
         layers = (torch.nn.Linear(192, 256), torch.nn.LayerNorm(256), torch.nn.Linear(256, 264))
         return torch.nn.Sequential(*layers).half().eval()
 

@@ -48,7 +48,7 @@ def render(record: Mapping[str, Any]) -> str:
         + ".",
         "",
         *table(
-            ["family", "work", "configuration", *tools],
+            ["family", "workload", "configuration", *tools],
             [_cells(name, case, tools) for name, case in cases.items() if not case["failed"]],
         ),
     ]

@@ -100,7 +100,7 @@ def _shape(name: str, target: str, folder: Path, count: int) -> tuple[dict[str, 
 
 
 def orders(configs: Sequence[Config]) -> list[Config]:
-    """Give those that differ from the default in the split of K or the order of tiles alone."""
+    """Return those that differ from the default only in split-K or the order of tiles."""
     default, free = configs[0], ("split_k", "group_m", "stages")
     if "split_k" not in default:
         return []
@@ -116,7 +116,7 @@ def orders(configs: Sequence[Config]) -> list[Config]:
 
 
 def of_each_kernel(found: Sequence[tuple[float, Config]]) -> list[Config]:
-    """Give the configurations of each kernel with the least estimates, of ping-pong its own."""
+    """Return the configurations estimated fastest for each kernel; ping-pong is one."""
     chosen: dict[tuple[Any, ...], list[Config]] = {}
     for _, config in sorted(found, key=lambda one: one[0]):
         kind = tuple(config.get(name) for name in ("kernel", "uses_wgmma", "is_ping_pong"))
@@ -125,7 +125,7 @@ def of_each_kernel(found: Sequence[tuple[float, Config]]) -> list[Config]:
 
 
 def _order(imported: Imported, spec: TargetSpec, config: FusionConfig) -> list[int]:
-    """Give the number of the work's argument that each of the group's is."""
+    """Return, for each argument of the group, its position among the workload's arguments."""
     with spec.tvm_target():
         mod = Sequential(stages(config)[:-1])(imported.mod)
     main = mod[MAIN]
@@ -138,7 +138,7 @@ def _order(imported: Imported, spec: TargetSpec, config: FusionConfig) -> list[i
 def _argument(
     arg: relax.Expr, params: Sequence[relax.Var], bound: Mapping[relax.Var, relax.Expr]
 ) -> int | None:
-    """Give the number of a parameter, also behind reshapes."""
+    """Return the position of a parameter, also behind reshapes."""
     while isinstance(bound.get(arg), relax.Call) and len(bound[arg].args):
         arg = bound[arg].args[0]
     return next((i for i, p in enumerate(params) if p.same_as(arg)), None)

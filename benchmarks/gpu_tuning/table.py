@@ -81,7 +81,7 @@ def render(record: Mapping[str, Any]) -> str:
         " benchmarks.gpu_tuning --help` lists the steps.",
         "",
         f"On one {about['device']}, compiled for {about['target']}, float16. Candidates are those"
-        " that the analytical models rank first, one of each tile (rows: drawn), measured beside"
+        " that the analytical models rank first, one per tile (rows: random), measured against"
         " the default as CUDA graphs whose weights come from memory; one that is at least 2 %"
         " faster is raced again in another process, and the worse figure counts. Whole models:"
         " microseconds a call, host included, medians of calls in turns in one process.",

@@ -13,10 +13,10 @@ GOOD = ("right", "compiles")
 _HEAD = """# Graphs of real PyTorch models
 
 Generated from `results/graphnet.json` by `GRAPHNET=checkout python -m benchmarks.graphnet`; edits
-are lost. The graphs are drawn from [GraphNet](https://github.com/PaddlePaddle/GraphNet) (MIT), of
-which nothing is kept here but names: evenly over its sources, graphs that differ in numbers alone
-counted as one, at most {most} million elements of weights and inputs. Weights and inputs are drawn
-with the means and deviations that the collection records (a fifth or less of the deviations where
+are lost. The graphs are sampled from [GraphNet](https://github.com/PaddlePaddle/GraphNet) (MIT), of
+which only names are kept here: evenly over its sources, graphs that differ in numbers alone counted
+as one, at most {most} million elements of weights and inputs. Weights and inputs are random, with
+the means and deviations that the collection records (a fifth or less of the deviations where
 results overflow, or eager PyTorch's own error exceeds 1e-3); integers without data are zeros.
 
 *right*: exported by `torch.export`, compiled, and run in a new process with TVM's runtime alone,

@@ -76,7 +76,7 @@ def case(name: str, dtype: str) -> Case | None:
 
 
 def recast(model: onnx.ModelProto, dtype: str) -> onnx.ModelProto | None:
-    """Give a model's floating point tensors a type, where the operator's schema lets it.
+    """Convert a model's floating point tensors to a type that the operator's schema allows.
 
     None where its types do not agree then.
     """
@@ -108,7 +108,7 @@ def recast(model: onnx.ModelProto, dtype: str) -> onnx.ModelProto | None:
 
 
 def _widened(model: onnx.ModelProto, narrow: str, wide: str) -> onnx.ModelProto:
-    """Give a model's tensors of a half type another type, their values unchanged."""
+    """Convert a model's tensors of a half type to another type, their values unchanged."""
     new = onnx.ModelProto()
     new.CopyFrom(model)
     for info in (*new.graph.input, *new.graph.output):

@@ -141,10 +141,10 @@ def render(record: Row) -> str:
             "Generated from `results/kernel_resources.json` by `python -m"
             " benchmarks.kernel_resources`; edits are lost.",
             "",
-            f"The {len(rows)} distinct groups of the zoo's models and of the works of"
-            f" `benchmarks/gpu`, planned for `{record['target']}`: what their claims say of"
-            " a thread's registers and a block's shared memory, and what ptxas says (`nvcc"
-            " -Xptxas=-v`). Of a group of several kernels the largest figures count.",
+            f"The {len(rows)} distinct groups of the zoo's models and of the workloads of"
+            f" `benchmarks/gpu`, planned for `{record['target']}`: a thread's"
+            " registers and a block's shared memory by their claims, and by ptxas (`nvcc"
+            " -Xptxas=-v`). For a group of several kernels the largest figures count.",
             "",
             summary(record),
             "",

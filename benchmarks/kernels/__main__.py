@@ -58,9 +58,9 @@ def render(record: dict[str, Any]) -> str:
         "",
         "Generated from `results/kernels.json` by `python -m benchmarks.kernels`; edits are lost.",
         "",
-        "Each result is compared with float64 first. Ours and its peer take turns in one process;"
-        " medians of the rounds. The peak is that of multiply-adds in registers; reading is BLAS's"
-        " dot product, copying numpy's. A constant operand is packed at compile time.",
+        "Each result is compared with float64 first. Ours and the baseline take turns in one"
+        " process; medians of the rounds. The peak is that of multiply-adds in registers; reading"
+        " is BLAS's dot product, copying numpy's. A constant operand is packed at compile time.",
     ]
     for threads, found in record["threads"].items():
         lines += [
@@ -70,10 +70,10 @@ def render(record: dict[str, Any]) -> str:
             f"{found['peak']:.0f} GFLOP/s at most, {found['read']:.1f} GB/s read.",
         ]
         for title, key in (
-            ("Products", "squares"),
-            (f"Products drawn from seed {cases.SEED}", "drawn"),
+            ("GEMMs", "squares"),
+            (f"Random GEMMs, seed {cases.SEED}", "drawn"),
         ):
-            headings = ["rows x columns x terms", "GFLOP/s", "of the peak", "times OpenBLAS"]
+            headings = ["M x N x K", "GFLOP/s", "of the peak", "times OpenBLAS"]
             lines += ["", f"### {title}", ""]
             lines += table(headings, (_product(row, found["peak"]) for row in found[key]))
         lines += ["", "### Memory", ""]

@@ -18,7 +18,7 @@ def render(record: Mapping[str, Any]) -> str:
     cases = record["cases"]
     ratios = {k: v["ours_us"] / v["theirs_us"] for k, v in cases.items() if "ours_us" in v}
     lines = [
-        "# Single operators on a CPU beside ONNX Runtime",
+        "# Single operators on a CPU against ONNX Runtime",
         "",
         "Generated from `results/operators.json` by `python -m benchmarks.operators_speed`; edits "
         "are lost.",

@@ -36,13 +36,13 @@ def render(record: Mapping[str, Any]) -> str:
             "lost.",
             "",
             "Questions are the yellow cells, proposals and recomputations that the planner "
-            "compared, fused beside unfused; templates that make the same group, the planner's "
-            "beside the other; and layouts of convolutions (their number apart), the model's "
-            "choice beside the other, with all that has another layout then and the layout kernels "
-            "at the border. Changed: the measurement decided otherwise than the roofline model; "
-            "confirmed: so it did when both ways were measured again in another process. Whole "
-            "models: minima in turns in one process, processor time of the one thread; "
-            "where the answers change no code, there is nothing to time. Load: of the machine, "
+            "compared: fused against unfused; templates that claim the same group, the planner's "
+            "against the other; and layouts of convolutions (counted separately), the model's "
+            "choice against the other, including all that changes its layout and the layout "
+            "kernels at the border. Changed: the measurement and the roofline model disagree; "
+            "confirmed: they disagreed again when both were measured in another process. Whole "
+            "models: minima of interleaved runs in one process, CPU time of the one thread; "
+            "where the answers change no code, nothing is timed. Load: of the machine, "
             "averaged over 15 minutes.",
             "",
             f"On {record['environment'].get('cpu', 'this CPU')}.",
@@ -111,8 +111,8 @@ def _gpu(found: Mapping[str, Any] | None) -> list[str]:
         f"Compiled for {found['target']}, float16; alternatives in turns, as CUDA graphs whose "
         "weights come from memory (`benchmarks/profile/gpu.py`). Open: questions of a plan that "
         "the answers changed, left to the model. Code: the model's library compiled with the "
-        "answers, beside that without; where it is the same, there is nothing to time. Changed "
-        "answers change no code where a larger group that was accepted contains theirs.",
+        "answers, against that without; where both are the same, nothing is timed. Changed "
+        "answers change no code where a larger accepted group contains theirs.",
         *(["", found["remark"]] if "remark" in found else []),
         "",
         *table((*head, "code", "us", "us profiled"), [list(map(str, row)) for row in rows]),

@@ -52,8 +52,8 @@ def render(record: dict[str, Any]) -> str:
             "## Latency",
             "",
             "Milliseconds on the CPU, the three in turns in one process, medians; results of all"
-            " were compared first, on three random inputs: the largest error beside the model that"
-            " is not rewritten, of the largest value.",
+            " were compared first, on three random inputs: the largest error against the model"
+            " that is not rewritten, relative to the largest value.",
             "",
             *table(["model", *WAYS, "search / none", "error"], _latencies(record["models"])),
         ]

@@ -53,7 +53,7 @@ def _spec(name: str) -> Spec:
 
 
 def _seed_vectors(module: Any) -> None:
-    """Give biases, norms and matrices that start as zeros values of their own."""
+    """Set biases, norms and matrices that start as zeros to seeded values."""
     for name, tensor in module.named_parameters():
         with torch.no_grad():
             if name.endswith("bias") or not tensor.count_nonzero():

@@ -76,7 +76,7 @@ def _model() -> tvm.IRModule:
 
 
 def _timed(count: int, trials: int, held: float) -> float:
-    """Give the seconds of trials by so many servers."""
+    """Time trials on so many servers, in seconds."""
     spec, config = parse("cpu"), FusionConfig()
     (task,) = survey(import_model(_model(), config), spec, config).tasks
     in_turns = rpc_bench._in_turns

@@ -20,7 +20,7 @@ KEY = "test"
 
 
 def free_port() -> int:
-    """Give a port of the loopback interface that nobody uses now."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]

@@ -140,7 +140,7 @@ def operations(claim: Claim) -> float:
 
 
 def inside(problem: ConvProblem) -> float:
-    """Give the share of a convolution's products that are not with padding."""
+    """Return the share of a convolution's multiplications that do not read padding."""
     axes = (*problem.batch, problem.y, problem.x, problem.k, *problem.window)
     extents = {axis.var: constant(axis.extent) or 1 for axis in axes}
     share = 1.0

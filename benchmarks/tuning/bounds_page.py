@@ -39,11 +39,11 @@ class Rates:
         self.gbs = max(1.024 * k["kib"] / k["us"] for k in kernels)
 
     def arithmetic(self, kernel: Kernel) -> float:
-        """Give the microseconds of a kernel's operations."""
+        """Return the time of a kernel's arithmetic at the peak, in microseconds."""
         return float(1e3 * kernel["mflop"] / kernel["peak"] / self.attained)
 
     def bound(self, kernel: Kernel) -> float:
-        """Give the microseconds that a kernel takes at least."""
+        """Return the lower bound of a kernel's time, in microseconds."""
         return max(self.arithmetic(kernel), 1.024 * kernel["kib"] / self.gbs)
 
 

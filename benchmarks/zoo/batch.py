@@ -8,7 +8,7 @@ from onnx import numpy_helper
 
 
 def batched(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
-    """Give a model of one image a batch; the given model is left as it is.
+    """Return a copy of a one-image model with a larger batch.
 
     Exporters write the batch into the shapes of inputs and outputs and into constant targets of
     ``Reshape``, as their first extent. A graph that holds it elsewhere does not pass ONNX Runtime's

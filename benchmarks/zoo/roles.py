@@ -143,7 +143,7 @@ class _Walk:
         return self.moments.get(name, Moments(0.0, 1.0))
 
     def _take(self, names: list[str], recipe: Recipe) -> None:
-        """Give the blank tensors among ``names`` their role."""
+        """Set the role of the blank tensors among ``names``."""
         for name in names:
             if name in self.blank:
                 self.found.setdefault(self.blank[name][0], recipe)

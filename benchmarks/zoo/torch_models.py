@@ -169,7 +169,7 @@ def build(name: str, seed: int = 0) -> TorchModel:
 
 
 def _seed_vectors(module: nn.Module) -> None:
-    """Give everything that is not a weight matrix values other than its neutral ones."""
+    """Set everything that is not a weight matrix to values other than the neutral ones."""
     tensors: dict[str, Any] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name, tensor in tensors.items():
         leaf = name.rsplit(".", 1)[-1]

@@ -8,7 +8,7 @@ from tvm_fusion._tvm import versions as module
 
 
 def pretend(monkeypatch, **versions):
-    """Give TVM's packages other versions; None for a package that is missing."""
+    """Pretend that TVM's packages have other versions; None: the package is missing."""
     real = importlib.metadata.version
 
     def version(name):

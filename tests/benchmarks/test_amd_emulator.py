@@ -31,7 +31,7 @@ def test_another_emulator_is_not_mended():
 
 
 @pytest.mark.rocm_toolchain
-@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld 19 or newer was found")
 @pytest.mark.skipif(
     VARIABLE not in os.environ,
     reason=f"set {VARIABLE} to a checkout of github.com/tinygrad/tinygrad to run AMD kernels",

@@ -112,19 +112,19 @@ def test_products_beside_the_fastest_peer_and_bare_cublas():
     page = table.render({"about": ABOUT, "rows": rows})
     assert "| gemm | 0.02 | 10.00 | 20.00 | 2 | 2.00 |  | 0.80 | 0.50 |" in page
     assert "| attention | 0.02 | 10.00 | 12.00 (cudnn) | 2 | 1.20 |  |  | 0.50 |" in page
-    assert "### Products drawn from seed 7" in page
+    assert "### Products, random, seed 7" in page
     assert "PyTorch: 1.00 (geometric mean of 2), at least 0.50." in page
     assert "cuBLAS alone: 0.50 (geometric mean of 1), at least 0.50." in page
     assert "| 0.90 | 0.90 | 0.50 |" in page  # c_linear
     assert "| 1.60 | 0.60 | 0.50 |" in page  # d
-    assert "same work: 1.20 (geometric mean of 2), at least 0.90." in page
+    assert "same operation: 1.20 (geometric mean of 2), at least 0.90." in page
     assert "| attention | 10.00 | 20.00 | 15.00 | 12.00 |  |  | 1.20 |" in page
 
 
 def test_drawn_rows_have_a_count():
     rows = [{**ROW, "seed": 7}, {**ROW, "seed": 7, "of_copy": 0.1}, ROW]
     page = table.render({"about": ABOUT, "rows": rows})
-    assert "### Rows drawn from seed 7\n\n1 of 2 have what is wanted." in page
+    assert "### Rows, random, seed 7\n\n1 of 2 reach what is wanted." in page
 
 
 NCU = """==PROF== Connected

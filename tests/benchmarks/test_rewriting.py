@@ -113,7 +113,7 @@ def test_what_is_not_measured_again_stays(tmp_path):
 
 
 class Wrong:
-    """Gives what it is told to, whatever it is asked."""
+    """Returns what it was told to, whatever it is asked."""
 
     def __init__(self, value):
         self._value = value

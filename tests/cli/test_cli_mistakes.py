@@ -74,7 +74,7 @@ def unsupported(place, _whole):
         (missing, "m.onnx does not exist; expected an ONNX file; check the path"),
         (a_folder, "m.onnx is a folder; expected an ONNX file"),
         (a_pipe, "m.onnx is a device or a pipe; expected an ONNX file; write the model to a file"),
-        (without_external_data, "m.onnx keeps its weights in m.data, which is not beside it"),
+        (without_external_data, "m.onnx keeps its weights in m.data, which is not next to it"),
         (with_external_data_cut_short, "m.data is cut short: 5 bytes"),
         (unsupported, r"unsupported operators Multinomial \(2x\), StringNormalizer \(1x\)"),
     ],
@@ -169,15 +169,18 @@ def arrays(tmp_path_factory):
         ("--input={}/nine.npy", "--input '.*nine.npy'; expected NAME=FILE.npy"),
         ("--input=data={}/none.npy", "cannot read '.*' .No such file or directory.; expected a nu"),
         ("--input=data={}", "cannot read '.*' .Is a directory.; expected a numpy .npy file"),
-        ("--input=data={}/text.npy", "text.npy' is damaged or holds no plain arrays; expected"),
-        ("--input=data={}/object.npy", "object.npy' is damaged or holds no plain arrays"),
-        ("--input=data={}/cut.npy", "cut.npy' is damaged or holds no plain arrays"),
-        ("--input=data={}/good.npz", "a numpy file of the other kind; expected a numpy .npy file"),
-        ("--inputs={}/nine.npy", "a numpy file of the other kind; expected a numpy .npz file"),
+        (
+            "--input=data={}/text.npy",
+            "text.npy' is damaged, or does not hold plain arrays; expected",
+        ),
+        ("--input=data={}/object.npy", "object.npy' is damaged, or does not hold plain arrays"),
+        ("--input=data={}/cut.npy", "cut.npy' is damaged, or does not hold plain arrays"),
+        ("--input=data={}/good.npz", "the other kind of numpy file; expected a numpy .npy file"),
+        ("--inputs={}/nine.npy", "the other kind of numpy file; expected a numpy .npz file"),
         ("--inputs={}/names.npz", "unknown input 'date'; expected one of 'data'"),
-        ("--inputs={}/object.npz", "object.npz' is damaged or holds no plain arrays"),
-        ("--inputs={}/cut.npz", "cut.npz' is damaged or holds no plain arrays"),
-        ("--inputs={}/flipped.npz", "flipped.npz' is damaged or holds no plain arrays"),
+        ("--inputs={}/object.npz", "object.npz' is damaged, or does not hold plain arrays"),
+        ("--inputs={}/cut.npz", "cut.npz' is damaged, or does not hold plain arrays"),
+        ("--inputs={}/flipped.npz", "flipped.npz' is damaged, or does not hold plain arrays"),
         ("--dim=batch=9", "--dim batch=9; expected 1 to 8; compile it for a wider range"),
         ("--dim=batch=1..2", "--dim batch=1..2 is a range; expected one extent; write batch=1"),
         ("--dim=length=1", r"--dim names 'length'; expected a symbolic dimension of .* \(batch\)"),
@@ -238,7 +241,7 @@ def build_for_cuda(folder, monkeypatch):
         (lose_weights, "weights.bin of artifact '.*' is missing"),
         (lose_manifest, "is not an artifact .it has no manifest.json."),
         (cut_manifest, "manifest.json' is damaged"),
-        (build_for_cuda, "is made for cuda:sm_80; this machine shows no CUDA device: run it wher"),
+        (build_for_cuda, "is made for cuda:sm_80; this machine has no visible CUDA device: run"),
     ],
 )
 def test_an_artifact_that_cannot_be_run(
@@ -252,7 +255,7 @@ def test_an_artifact_that_cannot_be_run(
 
 def test_a_check_against_what_is_no_model(cli, dense_folder, dense_file, arrays, tmp_path):
     assert "there is no file" in cli("check", dense_folder, tmp_path / "none.onnx").sentence
-    assert "is no regular file" in cli("check", dense_folder, "/dev/null").sentence
+    assert "is not a regular file" in cli("check", dense_folder, "/dev/null").sentence
     assert "is a model and not an artifact" in cli("check", dense_file, dense_folder).sentence
     assert "there is no folder" in cli("check", tmp_path / "none", dense_file).sentence
     assert "the reference cannot run" in cli("check", dense_folder, arrays / "text.npy").sentence

@@ -107,7 +107,7 @@ def test_nothing_is_lost_of_a_database_of_something_else(cli, model, tmp_path):
         (["--db", "t.db", "--budget", "trials=0"], "allows no trial"),
         (["--db", "t.db", "--budget", "a while"], "budget 'a while'; expected a time"),
         (["--db", "t.db", "--runner", "cloud"], "runner 'cloud'; expected local"),
-        (["--db", "none/t.db"], "lies in no existing folder"),
+        (["--db", "none/t.db"], "is not in an existing folder"),
         (["--db", "t.db", "--target", "cuda:sm_90a"], "cannot be measured by the runner 'local'"),
     ],
 )

@@ -86,7 +86,7 @@ class Machine:
         return self.counts[:, threads]
 
     def place(self, memory, alignment):
-        """Give shared memory an address, which is aligned as declared and no better."""
+        """Place shared memory at an address aligned as declared and no better."""
         end = max((m.base + m.size * m.item for m in self.shared), default=0)
         memory.base = (end // alignment + 1 | 1) * alignment
         self.shared.append(memory)

@@ -70,7 +70,7 @@ class Mbarriers:
         self.is_fenced[blocks] = self.count[blocks] > 0
 
     def find(self, memory, index):
-        """Give the active threads, and (block, number) of the barrier of each."""
+        """Return the active threads, and (block, number) of the barrier of each."""
         threads, address = self._addresses(memory, index)
         if not np.isin(address, list(self.numbers)).all():
             raise EmulationError("no mbarrier has been initialized there")

@@ -58,7 +58,7 @@ class Statements:
         return method(stmt)
 
     def bind_threads(self, machine, sizes):
-        """Give the numbers of threads and blocks to the variables."""
+        """Bind thread and block indices to their variables."""
         for kind, number in (("threadIdx", machine.inner), ("blockIdx", machine.grid_block)):
             for axis in "xyz":
                 tag = f"{kind}.{axis}"

@@ -53,7 +53,7 @@ class Accumulators(Registers):
                 raise EmulationError(f"{self.name}: accumulators of products not waited for")
 
     def tile(self, begin, n):
-        """Give the values of a tile, and the last groups with products that are pending."""
+        """Return the values of a tile, and the last groups whose products are pending."""
         if begin + n // 2 > self.data.shape[1]:
             raise EmulationError(f"{self.name}: no accumulators of {n} columns")
         before = self.pending.get(begin)
@@ -100,7 +100,7 @@ class Products:
         return np.unique(self.machine.active() // WARP)
 
     def whole(self):
-        """Give the active warpgroups, of which all threads must be."""
+        """Return the active warpgroups; all of their threads must be active."""
         if self.machine.per_block % THREADS:
             raise EmulationError("threads are no warpgroups")
         self.machine.whole(self.machine.numbers // THREADS, "warpgroup")
@@ -189,7 +189,7 @@ class Products:
             raise EmulationError("a block ends while products are pending")
 
     def _uniform(self, value, groups):
-        """Give what all threads of a warpgroup have, for each."""
+        """Return the value that is uniform in each warpgroup."""
         value = np.broadcast_to(value, (self.machine.threads, 1)).reshape(-1, THREADS)[groups]
         if (value != value[:, :1]).any():
             raise EmulationError("threads of a warpgroup differ in an operand of a product")
@@ -238,6 +238,6 @@ class Products:
 
 
 def rows_of_fragments(words):
-    """Give ``[warpgroup, 64, 16]`` of what threads hold of A: row group or that + 8, pairs of k."""
+    """Return A as ``[warpgroup, 64, 16]``; threads hold row group or that + 8, pairs of k."""
     parts = words.astype("float32").reshape(-1, 4, 8, 4, 2, 2, 2)
     return parts.transpose(0, 1, 4, 2, 5, 3, 6).reshape(-1, 64, 16)

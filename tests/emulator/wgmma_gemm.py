@@ -86,7 +86,7 @@ class Gemm:
         return -(-self.k // self.block_k)
 
     def kernel(self):
-        """Give the PrimFunc of A, B and C."""
+        """Return the PrimFunc of A, B and C."""
         shape = (self.n, self.k) if self.is_k_contiguous else (self.k, self.n)
         a, b = declare((self.m, self.k), self.dtype, "a"), declare(shape, self.dtype, "b")
         c = declare((self.m, self.n), self.sums, "c")

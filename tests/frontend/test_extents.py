@@ -28,5 +28,5 @@ def test_numbers_stay_numbers():
 
 
 def test_what_is_no_extent():
-    with pytest.raises(ValueError, match="is no extent"):
+    with pytest.raises(ValueError, match="is not an extent"):
         to_tir("f(a)", {"a": 3})

@@ -151,7 +151,7 @@ def test_names_that_are_no_utf_8(tmp_path, field):
         model = with_names(node_output="xxxx", output="xxxx")
     data = model.SerializeToString()
     (tmp_path / "m.onnx").write_bytes(data.replace(b"xxxx", b"x\xe5st"))
-    with pytest.raises(UserError, match=r"m.onnx has names that are no UTF-8; expected an"):
+    with pytest.raises(UserError, match=r"m.onnx has names that are not UTF-8; expected an"):
         import_model(tmp_path / "m.onnx")
 
 

@@ -15,7 +15,7 @@ class Function(torch.nn.Module):
 
 
 class Functions(torch.nn.Module):
-    """Gives a tuple of what functions of the same arguments give."""
+    """Returns the tuple of several functions' results for the same arguments."""
 
     def __init__(self, *functions):
         super().__init__()

@@ -118,7 +118,7 @@ CONVOLUTIONS = [
         lambda e, x: op.nn.conv2d(e(op.broadcast_to(x, (1, 16, 9, 9))), ones(*W)),
         "broadcast along some axis",
     ),
-    ("padded_image", IMAGE, lambda e, x: conv(e, e(op.flip(x, 2))), "no intervals of rows"),
+    ("padded_image", IMAGE, lambda e, x: conv(e, e(op.flip(x, 2))), "not intervals of rows"),
     (
         "not_a_window",
         [tensor("x", 1, 48, 9, 9)],
@@ -135,7 +135,7 @@ CONVOLUTIONS = [
         "partial_results",
         IMAGE,
         behind(conv, lambda y: op.strided_slice(y, [2], [0], [5])),
-        "a part of the channels or of the pixels only",
+        "only a part of the channels or of the pixels",
     ),
     (
         "strided_channels",
@@ -172,7 +172,12 @@ DEPTHWISE = [
     ),
 ]
 COLUMNS = [
-    ("unsupported_combiner", [tensor("x", 64, 48)], lambda e, x: op.prod(x, [0]), "prod is no sum"),
+    (
+        "unsupported_combiner",
+        [tensor("x", 64, 48)],
+        lambda e, x: op.prod(x, [0]),
+        "prod is not a sum",
+    ),
     ("unsupported_combiner", [tensor("x", 64, 48)], lambda e, x: op.argmax(x, 0), "several"),
     (
         "symbolic_extent",
@@ -184,7 +189,7 @@ COLUMNS = [
         "partial_results",
         [tensor("x", 64, 48)],
         lambda e, x: op.strided_slice(e(op.sum(x, [0])), [0], [0], [16]),
-        "only a part of what sum gives",
+        "reads only a part of the result of sum",
     ),
     # Sums along rows, and of few elements, are what row kernels are for.
     ("not_mine", [tensor("x", 64, 48)], lambda e, x: op.sum(x, [1]), "contiguous columns"),
@@ -218,7 +223,7 @@ KERNEL_CASES = [
         GroupedGemm(),
         squares(4, 20, "int8"),
         products("int32"),
-        ("no floating-point GEMMs",),
+        ("not floating-point GEMMs",),
     ),
     Case("shared_weight", GroupedGemm(), squares(2, 20, "float32"), shared_weight, ("same const",)),
     Case(

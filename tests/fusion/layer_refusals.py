@@ -51,11 +51,15 @@ LAYERS = [
         layers(3136, 96, 384, 96, activation="gelu"),
         "49 tiles of 64 rows, with 196608 bytes of weights",
     ),
-    ("too_much_shared_memory", layers(4096, 512, 256, 128), "do not fit into the shared memory"),
-    ("too_wide", layers(4096, 768, 3072, 768), "has 768 columns, at most 256"),
-    ("unaligned_rows", layers(MANY, 67, 64, 64), "a multiple of 16 bytes, which TMA copies"),
+    (
+        "too_much_shared_memory",
+        layers(4096, 512, 256, 128),
+        "do not fit together into the shared memory",
+    ),
+    ("too_wide", layers(4096, 768, 3072, 768), "has 768 columns; registers hold 256"),
+    ("unaligned_rows", layers(MANY, 67, 64, 64), "a multiple of 16 bytes, as TMA needs"),
     ("symbolic_rows", layers(tirx.Var("rows", "int64"), 64, 64, 64), "number of rows of matmul"),
-    ("hidden_is_read", (SQUARE, hidden_stored), "read by more than matmul"),
+    ("hidden_is_read", (SQUARE, hidden_stored), "has readers other than matmul"),
     (
         "hidden_in_another_order",
         ([*layers(MANY, 64, 128)[0], *layers(2 * MANY, 64, 64)[0][1:]], hidden_reshaped),
@@ -64,10 +68,10 @@ LAYERS = [
     (
         "guarded_loads",
         ([*SQUARE[:3], tensor("i", 64, dtype="int32"), SQUARE[3]], bias_looked_up),
-        "at places that other loads give",
+        "indices that are loaded themselves",
     ),
-    ("not_mine", layers(MANY, 64, 64, 64, dtype="float32"), "is no half type"),
-    ("not_mine", (SQUARE, both_operands), "No operand of matmul alone"),
+    ("not_mine", layers(MANY, 64, 64, 64, dtype="float32"), "in a half type"),
+    ("not_mine", (SQUARE, both_operands), "Not exactly one operand of matmul"),
     (
         "epilogue_elsewhere",
         ([*layers(MANY, 64, 128)[0], *layers(MANY, 64, 64)[0][1:]], columns_added),

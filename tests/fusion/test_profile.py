@@ -27,7 +27,7 @@ def titles(plan_):
 
 
 class FakeBench:
-    """Gives the same times for every question, or raises."""
+    """Returns the same times for every question, or raises."""
 
     def __init__(self, *us, raises=None):
         self.us, self.raises, self.asked = us, raises, []
@@ -263,5 +263,5 @@ def test_questions_are_of_one_device_and_versions(records):
     assert answers.get(question).us == (3.0, 2.0)
     assert answers.get(Question("0123", "[]", versions, "softmax")) is None
     assert answers.get(Question("0123", device, "{}", "softmax")) is None
-    with pytest.raises(ValueError, match="no durations"):
+    with pytest.raises(ValueError, match="not durations"):
         answers.put(Comparison(question, (float("nan"), 1.0)))

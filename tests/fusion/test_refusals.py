@@ -195,7 +195,7 @@ CASES = [
         Elementwise(False),
         [tensor("x", 5, 7)],
         lambda emit, x: op.cumsum(emit(op.exp(x)), 1),
-        ("cumsum is not maps and reductions",),
+        ("cumsum does not consist of maps and reductions",),
     ),
     Case(
         "too_many_parameters",
@@ -238,7 +238,7 @@ CASES = [
         GpuContraction(),
         [*XW, tensor("v", *XW[1].ty.shape.values)],
         lambda emit, x, w, v: op.add(*(emit(op.matmul(x, y)) for y in (w, v))),
-        ("two products only of one A", "matmul and matmul have no tile of wgmma"),
+        ("two products only if they share A", "have no wgmma tile that pays off"),
         True,
     ),
     Case(
@@ -254,7 +254,7 @@ CASES = [
         GpuContraction(),
         [*XW, tensor("v", int(XW[0].ty.shape.values[0]), 65)],
         lambda emit, x, w, v: op.multiply(emit(op.matmul(x, w)), deviations(emit, v)),
-        ("at most 64 elements of each row", "sum is no float32 sum of so few"),
+        ("at most 64 elements of each row", "sum is not such a float32 sum"),
         True,
     ),
     Case(
@@ -270,7 +270,7 @@ CASES = [
         GpuContraction(),
         XW,
         lambda emit, x, w: [y := emit(op.matmul(x, w)), deviations(emit, y)],
-        ("What sum adds up", "64 adjacent columns of a result of matmul"),
+        ("The results of sum", "64 adjacent columns of a result of matmul"),
         True,
     ),
     Case(
@@ -278,7 +278,7 @@ CASES = [
         GpuContraction(),
         [*XW, tensor("v", int(XW[0].ty.shape.values[0]), 8)],
         lambda emit, x, w, v: op.multiply(emit(op.matmul(x, w)), deviations(emit, v)),
-        ("beside those of matmul", "kernels of wgmma only"),
+        ("besides those of matmul", "only by wgmma kernels"),
         True,
     ),
     Case(
@@ -303,7 +303,7 @@ CASES = [
         two_results,
         ("exp does not read what matmul computes",),
     ),
-    Case("norm_not_operand_a", NormGemm(), XW, both_sides, ("just one operand of matmul",)),
+    Case("norm_not_operand_a", NormGemm(), XW, both_sides, ("exactly one operand of matmul",)),
     Case(
         "symbolic_k",
         NormGemm(),
@@ -346,7 +346,7 @@ CASES = [
     Case("scores_elsewhere", Attention(False), QKV, attention(norm=shifted_rows), ("own row",)),
     Case("weights_changed", Attention(False), QKV, attention(weigh=op.square), ("not linear",)),
     Case("symbolic_head", Attention(False), SYMBOLIC, attention(), ("symbolic",)),
-    Case("head_too_large", Attention(False), LARGE, attention(), ("600, at most 512",)),
+    Case("head_too_large", Attention(False), LARGE, attention(), ("600; the limit is 512",)),
     Case(
         "row_too_long",
         Rows(),
@@ -491,7 +491,7 @@ def test_a_proposal_that_a_better_one_overlaps():
         d for d in planned(mod, Anchored(2, ((a, b), (b, c)))).decisions if d.code != "fused"
     )
     assert edge.code == "mapping_red"
-    assert "A proposal that saves as much or more has some of these operators" in edge.sentence
+    assert "A proposal that saves at least as much has some of these operators" in edge.sentence
 
 
 def test_a_broken_claim_is_not_made_again():
@@ -508,7 +508,7 @@ def test_an_update_that_is_no_reduction():
     (members,) = (Group([o]) for o in graph_of(Horner).operators)
     refusal = Rows().claim(members, CUDA.device)
     assert refusal.code == "no_combiner"
-    assert "horner: the update is no sum, product, extremum or selection" in refusal.sentence
+    assert "horner: the update is not a sum, product, extremum or selection" in refusal.sentence
 
 
 def test_groups_of_fewer_channels_than_a_vector(monkeypatch):
@@ -517,7 +517,7 @@ def test_groups_of_fewer_channels_than_a_vector(monkeypatch):
     members = group(IMAGE, lambda e, x: op.nn.conv2d(x, ones(16, 2, 3, 3), groups=8))
     refusal = CpuConvolution().claim(members, CPU.device)
     assert refusal.code == "groups_in_a_vector"
-    assert "A vector of output channels would be of several groups" in refusal.sentence
+    assert "A vector of output channels would span several groups" in refusal.sentence
 
 
 def test_a_map_whose_point_is_not_known_from_an_element():

@@ -69,7 +69,7 @@ def test_images_between_convolutions_are_channels_last():
     assert set(between) == {(1, SIZE, SIZE, CHANNELS)}
     assert last == (1, CHANNELS, SIZE, SIZE)
     (copied,) = [d for d in decisions if d.code == "layout_kernel"]
-    assert "it comes from outside of the groups" in copied.sentence
+    assert "it comes from outside the groups" in copied.sentence
 
 
 def test_results_of_any_height_are_channels_last_first():
@@ -80,8 +80,8 @@ def test_results_of_any_height_are_channels_last_first():
     assert all(shape[-1] == CHANNELS for shape in between)
     assert last[1] == CHANNELS
     first, second = [d.sentence for d in decisions if d.code == "layout_kernel"]
-    assert "it comes from outside of the groups" in first
-    assert "from NHWC to the layout of the graph: something else" in second
+    assert "it comes from outside the groups" in first
+    assert "from NHWC to the layout of the graph: something other" in second
 
 
 def pointwise(emit, x, outputs):

@@ -122,7 +122,7 @@ def test_measurements_overturn_blocked_layouts(records, fused_chain):
     for number, decision in enumerate(told, start=1):
         assert decision.measured_us == 4.0
         assert decision.sentence == (
-            f"{decision.producer}, and what goes with it: 4.0 us in the layout of the graph, "
+            f"{decision.producer}, and what depends on it: 4.0 us in the layout of the graph, "
             f"9.0 us in NCHW{LANES}c (measured, record {number} of p.db)."
         )
 

@@ -34,7 +34,7 @@ DROPPED = ("conv3_4_w_0", "conv4_4_w_0", "conv5_4_w_0")
 
 
 def load(name):
-    """Give every weight the same few numbers: they are not looked at."""
+    """Fill every weight with the same few numbers: nothing reads them."""
     model = zoo.blank("light_vgg19" if name == "vgg16" else name)
     pattern = np.random.default_rng(0).standard_normal(4099).astype("float32")
     for weight in (t for t in model.graph.initializer if zoo.is_blank(t)):

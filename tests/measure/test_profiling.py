@@ -251,7 +251,7 @@ def test_alternatives_that_differ_are_not_timed(quick, monkeypatch):
     ("target", "options", "words"),
     [
         ("cuda:sm_90a", {"profile": "5m"}, "target 'cuda:sm_90a' cannot be measured here"),
-        ("cpu", {"profile": "5m", "db": None}, "what is measured has no file to go to"),
+        ("cpu", {"profile": "5m", "db": None}, "there is no file for the measurements"),
         ("cpu", {"profile": "0s"}, "budget '0s' is shorter than one trial"),
         ("cpu", {"profile": "trials=0"}, "budget 'trials=0' allows no trial"),
     ],

@@ -208,7 +208,7 @@ def test_shifted_iterators_are_counted_from_zero():
     ("func", "reason"),
     [
         (scan, "other elements of what it writes"),
-        (scatter, "writes where data say"),
+        (scatter, "writes at indices that depend on data"),
         (overlapping_write, "does not write each element exactly once"),
         (partial_write, "does not write each element exactly once"),
         (two_writers, "written by several blocks"),

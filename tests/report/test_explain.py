@@ -368,7 +368,7 @@ def test_opaque_operators_are_told():
     assert [(e.producer.variable, e.consumer.variable, e.code) for e in found.refused] == [
         ("a", "b", "opaque")
     ]
-    assert "Opaque, which nothing fuses with" in str(found)
+    assert "Opaque, never fused" in str(found)
 
 
 def test_forms_of_kernels_are_told():

@@ -60,7 +60,7 @@ def unequal_nodes(
 def _complete(
     graph: EGraph, values: dict[int, np.ndarray], given: Mapping[Head, np.ndarray]
 ) -> None:
-    """Give every class a value: that of a node, where it is finite, else that of the next one."""
+    """Set every class's value: the first node's that is finite."""
     while True:
         before = len(values)
         for number, known in graph.classes.items():

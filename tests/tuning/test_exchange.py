@@ -63,10 +63,10 @@ def test_the_better_configuration_stays(tmp_path, theirs, kept):
         (lambda line: line[:-9], "Expecting|Unterminated|delimiter"),
         (lambda line: "[]", "list indices"),
         (lambda line: line.replace('"structure"', '"shape"'), "unexpected keyword"),
-        (lambda line: line.replace("10.0", "-10.0"), "-10.0 us is no duration"),
-        (lambda line: line.replace("10.0", "NaN"), "nan us is no duration"),
-        (lambda line: line.replace('{"mr": 4}', "[4]"), "a configuration is no object"),
-        (lambda line: line.replace('{"mr": 4}', '{"mr": [4]}'), "a configuration is no object"),
+        (lambda line: line.replace("10.0", "-10.0"), "-10.0 us is not a duration"),
+        (lambda line: line.replace("10.0", "NaN"), "nan us is not a duration"),
+        (lambda line: line.replace('{"mr": 4}', "[4]"), "a configuration is not an object"),
+        (lambda line: line.replace('{"mr": 4}', '{"mr": [4]}'), "a configuration is not an object"),
     ],
 )
 def test_a_corrupted_line_imports_nothing(tmp_path, damage, reason):

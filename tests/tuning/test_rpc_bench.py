@@ -60,7 +60,7 @@ def test_what_is_no_tracker():
                 connections[-1].sendall(b"HTTP")
 
         threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(UserError, match="is no tracker of TVM"):
+        with pytest.raises(UserError, match="is not a TVM tracker"):
             Tracker("127.0.0.1", listening.getsockname()[1], "key").servers()
     for connection in connections:
         connection.close()

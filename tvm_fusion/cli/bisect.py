@@ -23,14 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input", action="append", default=[], metavar="NAME=FILE.npy", help="one input's array"
     )
     parser.add_argument("--inputs", metavar="FILE.npz", help="arrays by input name")
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs (default: 0)")
     parser.add_argument(
-        "--slow", action="store_true", help="look for what costs time instead of accuracy"
+        "--slow", action="store_true", help="look for a loss of time instead of accuracy"
     )
     parser.add_argument(
         "--tolerance",
         type=float,
-        help="on max|a-b|/max|b| of each output against the unfused model (default: 1e-4 for "
+        help="limit on max|a-b|/max|b| of each output against the unfused model (default: 1e-4 for "
         "fp32, 1e-2 fp16, 5e-2 bf16); with --slow the share of time that fusing may cost "
         "(default: 0.05)",
     )

@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tolerance",
         type=float,
-        help="on max|a-b|/max|b| of each output (default: 1e-4 for fp32, 1e-2 fp16, 5e-2 bf16)",
+        help="limit on max|a-b|/max|b| of each output (default: 1e-4 for fp32, 1e-2 fp16, "
+        "5e-2 bf16)",
     )
 
 

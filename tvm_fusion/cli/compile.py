@@ -33,15 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="an input that lies at the same address in every call, such as a cache",
+        help="an input with the same address in every call, such as a cache",
     )
     parser.add_argument(
         "--cache",
         nargs="?",
         const=True,
         metavar="DIR",
-        help="take what was compiled before from a folder, and keep there what is compiled now "
-        "(without DIR: what the environment variable TVM_FUSION_CACHE names)",
+        help="reuse artifacts that a folder keeps of earlier compilations, and add this one "
+        "(without DIR: the folder that the environment variable TVM_FUSION_CACHE names)",
     )
     parser.add_argument(
         "--dump", type=Path, metavar="DIR", help="write TVMScript after every stage"
@@ -119,8 +119,9 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(
         f"[bold]{escape(result['artifact'])}[/] for {result['target']}: "
         f"{counted(result['kernels'], 'kernel')}, "
-        f"{result['intermediate_bytes'] / 1e6:.1f} MB between them; {result['seconds']:.1f} s, "
-        f"{result['peak_rss_mb']:.0f} MB of memory at most"
+        f"{result['intermediate_bytes'] / 1e6:.1f} MB of intermediate tensors; "
+        f"{result['seconds']:.1f} s, "
+        f"{result['peak_rss_mb']:.0f} MB of peak memory"
         + (", from the cache" if result["cached"] else "")
     )
     for arch, figures in list(result["architectures"].items())[1:]:

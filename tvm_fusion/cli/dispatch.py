@@ -71,7 +71,8 @@ def dispatch(arguments: Sequence[str] | None = None) -> int:
             raise
         kind = type(error).__name__
         sentence = (
-            f"{options.command} failed by a defect of tvm_fusion ({kind}); --debug shows where."
+            f"{options.command} failed because of a bug in tvm_fusion ({kind}); "
+            "--debug shows where."
         )
         if options.json:
             print(json.dumps({"error": sentence}))
@@ -95,16 +96,16 @@ def _explain(error: Exception) -> None:
     """
     if isinstance(error, MemoryError):
         reason = str(error) or "out of memory"
-        raise UserError(f"there is too little memory ({reason})", None, "free some") from error
+        raise UserError(f"out of memory ({reason})", None, "free some") from error
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # of pathlib
-        raise UserError(str(error).replace("Symlink loop", "there is a circle of links")) from error
+        raise UserError(str(error).replace("Symlink loop", "symbolic links form a loop")) from error
     if isinstance(error, OSError) and error.strerror:
         where = f" {error.filename!r}" if error.filename else ""
         raise UserError(f"cannot use{where or ' a file'} ({error.strerror})") from error
 
 
 def _unread(error: OSError) -> int:
-    """Give the exit code for results that nobody can read, and say so where it is a mistake."""
+    """Return the exit code where stdout cannot be written; a message unless its reader left."""
     with contextlib.suppress(OSError, ValueError):  # what is left must not be written at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):  # as in `... | head -1`

@@ -23,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rewrites",
         action="store_true",
-        help="show instead what the rewriting stage changed, by which rules, and what that saves",
+        help="show what the rewriting stage changed, by which rules, and what that saves",
     )
     parser.add_argument(
-        "--no-stock", action="store_true", help="do not count what stock TVM makes of the model"
+        "--no-stock", action="store_true", help="do not count the kernels of stock TVM"
     )
 
 

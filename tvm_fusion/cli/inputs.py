@@ -37,7 +37,7 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         help="extent of a symbolic dimension for random inputs (default: as in the given inputs, "
         "or its smallest)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs (default: 0)")
 
 
 def chosen_dims(
@@ -173,12 +173,12 @@ def _read(
     wanted = "a numpy .npy file" if name is not None else "a numpy .npz file"
     try:
         if Path(path).is_fifo() or Path(path).is_char_device():  # which may never end
-            raise UserError(f"{path!r} is no plain file", wanted)
+            raise UserError(f"{path!r} is not a regular file", wanted)
         file = Path(path)
         content = _loaded(lambda: np.load(file, allow_pickle=False), file.read_bytes)
         if isinstance(content, np.ndarray) == (name is None):
             other = "--inputs FILE.npz" if name is not None else "--input NAME=FILE.npy"
-            found, advice = f"{path!r} is a numpy file of the other kind", f"pass it as {other}"
+            found, advice = f"{path!r} is the other kind of numpy file", f"pass it as {other}"
             raise UserError(found, wanted, advice)
         arrays = content if name is None else {name: content}
         for found in arrays:
@@ -190,7 +190,9 @@ def _read(
         raise UserError(f"cannot read {path!r} ({error.strerror})", wanted) from error
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         advice = f"write it with numpy.{'save' if name is not None else 'savez'}"
-        raise UserError(f"{path!r} is damaged or holds no plain arrays", wanted, advice) from error
+        raise UserError(
+            f"{path!r} is damaged, or does not hold plain arrays", wanted, advice
+        ) from error
 
 
 def _member(arrays: Any, name: str) -> np.ndarray:
@@ -210,7 +212,7 @@ def _loaded(load: Callable[[], Any], data: Callable[[], bytes]) -> Any:
 
 
 def _typed(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Give an array its dtype back where numpy's files forget it: bfloat16 is read as raw bytes."""
+    """Restore a dtype that numpy's files do not keep: bfloat16 is read as raw bytes."""
     wanted = np.dtype(dtype)
     is_raw = wanted.kind == "V" or wanted.str == UNREADABLE
     if array.dtype.kind == "V" and is_raw and array.itemsize == wanted.itemsize:

@@ -77,6 +77,6 @@ def _figures(function: dict[str, Any]) -> str:
     """Say what one inference of a function takes."""
     return (
         f"{counted(function['kernels'], 'kernel')} in {counted(function['calls'], 'call')}, "
-        f"{function['intermediate_bytes'] / 1e6:.2f} MB between them, "
+        f"{function['intermediate_bytes'] / 1e6:.2f} MB of intermediate tensors, "
         f"{counted(len(function['weights']), 'weight')}"
     )

@@ -29,27 +29,27 @@ def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = Fal
         help="dtype of weights and intermediate tensors (default: %(default)s); sums are in fp32",
     )
     parser.add_argument(
-        "--half-io", action="store_true", help="inputs and outputs have that dtype, too"
+        "--half-io", action="store_true", help="inputs and outputs have that dtype as well"
     )
     parser.add_argument(
         "--dim",
         action="append",
         default=[],
         metavar="NAME=N|LOW..HIGH[:STEP]",
-        help="bind a symbolic dimension to a number, or limit it to a range, of multiples of a "
-        "step where there is one: height=32..1024:32",
+        help="bind a symbolic dimension to a number or a range; STEP: to multiples of it, as in "
+        "height=32..1024:32",
     )
     add_constant_argument(parser)
     parser.add_argument(
         "--db",
         metavar="FILE",
-        help="file of tuning records (default: what the environment variable TVM_FUSION_RECORDS "
-        "names)",
+        help="file of tuning records (default: the one that the environment variable "
+        "TVM_FUSION_RECORDS names)",
     )
     parser.add_argument(
         "--profile",
         metavar="5m|trials=N",
-        help="measure alternatives while planning, for so long or so many: fused or not, where "
+        help="measure alternatives while planning, within this budget: fused or not, where "
         "DNNFusion's table leaves it open, and layouts of convolutions; the records keep them "
         "(default: use what is recorded, estimate the rest)",
     )
@@ -73,17 +73,17 @@ def add_rewrite_arguments(parser: argparse.ArgumentParser) -> None:
         "--rewrite",
         choices=SEARCHES,
         default="search",
-        help="which equivalent graph is chosen: the cheapest by the planner's cost model "
-        "(search, the default), by DNNFusion's greedy rule of fewest operations, or the model's",
+        help="search (default): the equivalent graph that is cheapest by the planner's cost model; "
+        "greedy: DNNFusion's rule, fewest operations; none: the model's own graph",
     )
     parser.add_argument(
         "--allow",
         default="",
         metavar="FLAG,...",
-        help="also use algebraic laws and arithmetic that may change results by more than "
+        help="also use algebraic laws and arithmetic that may change results beyond "
         f"rounding: {', '.join(FLAGS)}",
     )
-    parser.add_argument("--fast-math", action="store_true", help="--allow all of them")
+    parser.add_argument("--fast-math", action="store_true", help="--allow all flags")
     parser.add_argument(
         "--without-rule",
         action="append",
@@ -94,7 +94,7 @@ def add_rewrite_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def rewrite_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Give the fields of the config that :func:`add_rewrite_arguments` read."""
+    """Return the fields of the config that :func:`add_rewrite_arguments` read."""
     return {
         "rewrite": options.rewrite,
         "allow": [flag.strip() for flag in options.allow.split(",") if flag.strip()],

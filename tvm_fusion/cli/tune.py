@@ -41,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how configurations are chosen (default: %(default)s); evolutionary: by "
         "MetaSchedule's search and its XGBoost model",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random choices (default: 0)")
     parser.add_argument(
         "--export-candidates",
         type=Path,
         metavar="DIR",
         help="build candidates for a device that is elsewhere, instead of measuring here: run "
-        "DIR/measure.py there, and --import what it writes; with --profile, what the planner asks "
+        "DIR/measure.py there, and --import the result; with --profile, the planner's questions "
         "first",
     )
     instead = parser.add_mutually_exclusive_group()
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--prune",
         action="store_true",
-        help="instead, remove what other versions have measured, and failed trials, which are "
+        help="instead, remove records of other versions, and failed trials, which are "
         "then tried again",
     )
     instead.add_argument(

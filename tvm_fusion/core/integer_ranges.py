@@ -28,7 +28,7 @@ _WRAPPING: dict[str, type] = {
 
 
 def limits(dtype: str) -> Interval:
-    """Give the least and the largest number of an integer type; bool is 0 or 1."""
+    """Return the least and the largest number of an integer type; bool is 0 or 1."""
     element = dtype.partition("x")[0]
     if element == "bool":
         return 0, 1

@@ -230,7 +230,7 @@ def coordinates(flat: ir.Expr, extents: Sequence[ir.Expr | int]) -> list[ir.Expr
 
 
 def choose(task: ir.Expr, pieces: Sequence[tuple[ir.Expr, Body]]) -> tirx.Stmt:
-    """Give each piece its own range of task numbers, one after the other."""
+    """Dispatch on the task number: each piece has a range of its own, one after the other."""
     (count, body), *rest = pieces
     if not rest:
         return body(task)

@@ -71,7 +71,7 @@ class _Numbers:
         self._by_address: dict[int, int] = {}
 
     def of(self, expr: ir.Expr) -> int:
-        """Give the number of a subexpression of something that stays alive."""
+        """Return the number of a subexpression of something that stays alive."""
         if isinstance(expr, tirx.IntImm | tirx.FloatImm):  # their hashes are no addresses
             return self._number(tvm_ffi.StructuralKey(expr))
         address = hash(expr)

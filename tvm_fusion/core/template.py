@@ -113,7 +113,7 @@ class Claim:
     laid_out: Claim | None = None
 
     def details_as(self, kind: type[Details]) -> Details:
-        """Give the details of a template's own claim.
+        """Return the details of a template's own claim.
 
         Parameters
         ----------
@@ -219,7 +219,7 @@ class Template(ABC):
         return ()
 
     def kind(self, claim: Claim) -> Hashable:
-        """Give the key by which independent groups are batched into one launch."""
+        """Return the key by which independent groups are batched into one launch."""
         return claim.group.key
 
     def remark(self, claim: Claim, device: Device) -> Decision | None:
@@ -245,7 +245,7 @@ class Template(ABC):
         return iter(())
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claim another configuration of its design space; :meth:`emit` consumes it.
+        """Reconfigure a claim within its design space, for :meth:`emit`.
 
         A configuration that is not in the design space, such as one that another version has
         recorded, is refused.

@@ -93,7 +93,7 @@ class WeightNames:
             self._names.setdefault(hash(new), (f"{how}({name})", new))
 
     def pack(self, new: Any, packing: Packing, source: Any) -> None:
-        """Give ``new``, which is ``source`` packed, the same name."""
+        """Record that ``new`` is ``source`` packed, under the same name."""
         if hash(source) in self._names:
             self._names.setdefault(hash(new), (self._names[hash(source)][0], new))
             self._packings[hash(new)] = packing

@@ -111,7 +111,7 @@ def widen(
 
 
 def narrowed(expansion: Expansion, call: relax.Call) -> Expansion | None:
-    """Give a float32 expansion the call's types; None unless it is one PrimFunc over blocks."""
+    """Cast a float32 expansion to the call's types; None unless it is one blocked PrimFunc."""
     value = expansion.bindings[-1].value
     if len(expansion.bindings) != 1 or not is_call_tir(value) or expansion.kernel is None:
         return None

@@ -199,7 +199,7 @@ class _Bounds:
         return self._axis_of is _axis_of_row
 
     def operand(self, load: ir.TensorLoad) -> int | None:
-        """Give the number of the parameter that is read; None for a buffer of its own."""
+        """Return the position of the parameter that is read; None for an internal buffer."""
         numbers = [n for n, p in enumerate(self._func.params) if p.same_as(load.source)]
         return numbers[0] if numbers else None
 
@@ -208,7 +208,7 @@ class _Bounds:
         return self._analyzer.simplify(i)
 
     def attribute(self, name: str) -> Any:
-        """Give an attribute of the operator."""
+        """Return an attribute of the operator."""
         return self._attrs[name]
 
     def _region(self, region: ir.TensorRegion) -> ir.TensorRegion:
@@ -311,7 +311,7 @@ _AXES: dict[str, Callable[[_Bounds, ir.TensorLoad], int | None]] = {
 
 
 def _of(index: ir.Expr, value: ir.Expr | int) -> ir.Expr:
-    """Give an extent in an index's type."""
+    """Cast an extent to an index's type."""
     dtype = str(index.ty.dtype)
     if isinstance(value, (int, tirx.IntImm)):
         return tirx.const(int(value), dtype)

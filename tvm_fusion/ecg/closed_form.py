@@ -47,13 +47,13 @@ def closed_form(constant: ir.GenericConst) -> tirx.IndexMap | None:
 
 
 def element_at(form: tirx.IndexMap, indices: Sequence[ir.Expr]) -> ir.Expr:
-    """Give the element of a closed form at some indices."""
+    """Return the element of a closed form at some indices."""
     known = dict(zip(form.initial_indices, map(int64, indices), strict=True))
     return substitute(form.final_indices[0], known)
 
 
 def _view(constant: ir.GenericConst) -> np.ndarray:
-    """Give the elements without a copy where numpy has their type."""
+    """Return the elements without a copy where numpy has their type."""
     try:
         return np.from_dlpack(constant.value)
     except (BufferError, RuntimeError):  # bfloat16
@@ -131,7 +131,7 @@ def _condition(mask: np.ndarray, axes: Sequence[ir.Var]) -> ir.Expr | None:
 
 
 def _period(mask: np.ndarray) -> int:
-    """Give the rows of which all others are repetitions."""
+    """Return the number of rows after which they repeat."""
     rows = len(mask)
     for period in range(1, rows // 2 + 1):
         is_period = rows % period == 0 and (mask[period] == mask[0]).all()

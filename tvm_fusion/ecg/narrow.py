@@ -19,7 +19,7 @@ WIDE = "float32"
 
 
 def narrow(func: tirx.PrimFunc, dtypes: Sequence[str | None]) -> tirx.PrimFunc:
-    """Give parameters of a float32 PrimFunc a half type; what is between stays float32.
+    """Convert parameters of a float32 PrimFunc to a half type; what is between stays float32.
 
     Intermediate buffers that only move elements of narrowed inputs (padding, transposition) are
     narrowed too, which is exact. A result that is accumulated in place gets a float32 buffer and a

@@ -82,7 +82,7 @@ class Value:
     def operator(self) -> Operator:
         """The producer of a result."""
         if self.producer is None:
-            raise ValueError(f"{self.name} is no operator's result")
+            raise ValueError(f"{self.name} is not the result of an operator")
         return self.producer
 
     def __repr__(self) -> str:

@@ -158,7 +158,7 @@ class DataflowReader:
         self.operators.append(operator)
 
     def _unique(self, name: str) -> str:
-        """Give variables that share a name, as Relax allows, numbers: lv, lv_1, lv_2."""
+        """Make names unique that variables share, as Relax allows: lv, lv_1, lv_2."""
         unique = name
         while unique in self._taken:
             self._taken[name] += 1

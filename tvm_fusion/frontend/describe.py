@@ -39,7 +39,7 @@ def signature_of(
     Returns
     -------
     Signature or None
-        None for a function that takes or returns something else than tensors, such as a cache.
+        None for a function that takes or returns something other than tensors, such as a cache.
     """
     outputs, steps = _flatten(func.ret_ty), steps_of(func)
     params = [p for p in func.params if not (steps and isinstance(p.ty, relax.ShapeType))]
@@ -56,7 +56,7 @@ def signature_of(
 
 
 def with_storage(signature: Signature, dtypes: Mapping[str, str]) -> Signature:
-    """Give inputs and outputs that are stored in another dtype the one of the model.
+    """Restore the model's dtype of inputs and outputs that are stored in another one.
 
     Parameters
     ----------

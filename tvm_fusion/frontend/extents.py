@@ -52,7 +52,7 @@ def to_tir(extent: int | str, values: Mapping[str, Any]) -> Any:
             return values[node.id]
         if isinstance(node, ast.Constant):
             return node.value
-        raise ValueError(f"{extent!r} is no extent")
+        raise ValueError(f"{extent!r} is not an extent")
 
     return extent if isinstance(extent, int) else build(ast.parse(extent, mode="eval").body)
 

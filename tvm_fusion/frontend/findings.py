@@ -53,7 +53,7 @@ class Findings:
             if dtype == "string":
                 advice.append("work with strings before the model, on the host")
                 continue
-            advice.append(f"replace {dtype} by a type of 8 bits or more that is no 8-bit float")
+            advice.append(f"replace {dtype} by a type of at least 8 bits other than 8-bit floats")
         if self.values:
             found.append(", ".join(self.values))
             advice.append("give inputs and outputs as tensors of known rank")

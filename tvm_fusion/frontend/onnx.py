@@ -50,7 +50,7 @@ def _decoded(model: onnx.ModelProto, config: FusionConfig, source: str) -> Impor
     except Exception as error:  # guard: raised again, unless the model explains it
         if has_undecodable_text(model):
             raise UserError(
-                f"{source} has names that are no UTF-8",
+                f"{source} has names that are not UTF-8",
                 "an undamaged ONNX model",
                 "export it again",
             ) from error
@@ -94,7 +94,7 @@ def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Import
         mod = finish(mod, config, inner)
     signature = signature_of(mod["main"], [info.name for info in inputs], importer.output_names)
     if signature is None:
-        raise UserError(f"{source} returns something else than tensors", "tensors")
+        raise UserError(f"{source} returns something other than tensors", "tensors")
     names_known = {variable.name for variable in known}
     equal = tuple(
         e for e in importer.required if names_in(e.one) | names_in(e.other) <= names_known

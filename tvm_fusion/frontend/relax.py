@@ -59,7 +59,7 @@ def bind(
     chosen: Mapping[str, int | DimRange],
     fixed: Mapping[str, int] = MappingProxyType({}),
 ) -> tvm.IRModule:
-    """Give the symbolic variables of our functions their extents, or their names from the table.
+    """Bind the symbolic variables of our functions to their extents, or to the table's names.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def signatures(mod: tvm.IRModule, names: list[str]) -> dict[str, Signature]:
                 "",
                 "refused",
                 "no_signature",
-                f"function {name} takes or returns something else than tensors; it is compiled, "
+                f"function {name} takes or returns something other than tensors; it is compiled, "
                 "but its calls are not checked.",
             )
         )
@@ -173,7 +173,7 @@ def refuse_python_functions(mod: tvm.IRModule) -> None:
 
 # Flatten tuple parameters to one input for each tensor.
 def without_tuples(mod: tvm.IRModule) -> tvm.IRModule:
-    """Give public functions a parameter for each field of a parameter that is a tuple.
+    """Replace tuple parameters of public functions by a parameter for each field.
 
     They are called ``t_0``, ``t_1``, and the fields of a tuple inside ``t_1_0``, ``t_1_1``. An
     artifact's inputs are tensors; private functions, which others call, keep their parameters, and

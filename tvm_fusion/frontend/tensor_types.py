@@ -54,7 +54,7 @@ def mismatch(value: Any, dtype: str, shape: Sequence[int | None] | None) -> str 
     """
     ty = getattr(value, "ty", None)
     if not isinstance(ty, relax.TensorType):
-        return "something else than a tensor"
+        return "something other than a tensor"
     own: list[int | None] | None = None
     if ty.shape is not None:
         own = [static(extent) for extent in ty.shape]

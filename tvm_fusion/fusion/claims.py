@@ -259,7 +259,7 @@ def remembering() -> Iterator[dict[str, ClaimBook]]:
 
 
 def claim_book(target: Target, banned: frozenset[Ban] = frozenset()) -> ClaimBook:
-    """Give the claims made for a target inside of :func:`remembering`, or a new book."""
+    """Return the claims made for a target inside of :func:`remembering`, or a new book."""
     books = _books.get()
     if books is None or banned:
         books = {}

@@ -92,7 +92,7 @@ class Comparisons:
     def put(self, answer: Comparison) -> Comparison:
         """Keep an answer, instead of an earlier one; returns it with its number."""
         if any(not (math.isfinite(us) and us > 0) for us in answer.us):
-            raise ValueError(f"{answer.us} us are no durations")
+            raise ValueError(f"{answer.us} us are not durations")
         asked = answer.question
         values = (asked.structure, asked.device, asked.versions, asked.title)
         self.records.execute(

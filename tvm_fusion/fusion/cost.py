@@ -285,7 +285,7 @@ def fits() -> Mapping[tuple[str, str, str], Fit]:
 
 
 def fit_of(device: Device) -> Fit | None:
-    """Give the coefficients of a device; ``None`` where it was not measured.
+    """Return the coefficients of a device; ``None`` where it was not measured.
 
     Of GPUs those of any board of the architecture will do: provenance names the board.
     """

@@ -76,7 +76,7 @@ class Merger:
         if len(members) > MAX_MEMBERS:
             return Refusal(
                 "too_many_members",
-                f"The group would have {len(members)} operators, at most {MAX_MEMBERS} are fused.",
+                f"The group would have {len(members)} operators; at most {MAX_MEMBERS} are fused.",
             )
         between = self._partition.between(blocks)
         if between is not None:

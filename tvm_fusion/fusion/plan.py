@@ -184,7 +184,7 @@ Refused = Mapping[tuple[Block, Block], Refusal]
 def reasons(
     partition: Partition, refused: Refused, views: frozenset[Operator]
 ) -> Iterator[Decision]:
-    """Give every edge its verdict, and so every two operators with only views between them.
+    """Yield a verdict for every edge, and for every two operators with only views between them.
 
     Parameters
     ----------
@@ -316,6 +316,6 @@ def accepted_proposals(
 def _overlaps(other: Block) -> Refusal:
     return Refusal(
         "better_proposal",
-        f"A proposal that saves as much or more has some of these operators: "
+        f"A proposal that saves at least as much has some of these operators: "
         f"{titles(other.members)}.",
     )

@@ -175,5 +175,5 @@ def profiling(profile: Profile | None) -> Iterator[None]:
 
 
 def current_profile() -> Profile | None:
-    """Give what the planner asks now."""
+    """Return the profile that the planner asks now."""
     return _profile.get()

@@ -50,7 +50,7 @@ class Records:
         """
         path = Path(path)
         if path.is_dir() or not path.parent.is_dir():
-            found = "is a folder" if path.is_dir() else "lies in no existing folder"
+            found = "is a folder" if path.is_dir() else "is not in an existing folder"
             raise UserError(f"the records {str(path)!r} {found}", "a file", "name another")
         if must_exist and not path.exists():
             raise UserError(

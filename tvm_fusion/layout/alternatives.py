@@ -84,7 +84,7 @@ class _Names:
         self._aliases: dict[Any, Value] = {}
 
     def of(self, expr: relax.Expr, layout: Layout | None) -> Value:
-        """Give the value of a variable or constant of the caller in a layout."""
+        """Return the value of a variable or constant of the caller in a layout."""
         key = expr, layout
         if key in self._aliases:
             return self._aliases[key]

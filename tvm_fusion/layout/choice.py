@@ -30,7 +30,7 @@ class Choice:
     twice: frozenset[Tensor]
 
     def layouts(self, call: GroupCall) -> dict[Value, Layout]:
-        """Give the inputs and outputs of a call that are in a layout, and which."""
+        """Return the inputs and outputs of a call that are in a layout, and which."""
         found = {v: self.reads.get((call, v)) for v in call.reads}
         for value, tensor in call.writes.items():
             state = self.states.get(tensor, (None,))
@@ -43,5 +43,5 @@ class Choice:
 
 
 def layout_of(state: State) -> Layout | None:
-    """Give the layout of a state that is not that of the graph."""
+    """Return the layout of a state that is not that of the graph."""
     return next((layout for layout in state if layout is not None), None)

@@ -51,7 +51,7 @@ class GroupCosts:
         return len(self._known) + len(self._forbidden)
 
     def held(self, assignment: Assignment) -> GroupCosts:
-        """Give the costs of one call of the group, which allows no other assignment."""
+        """Return the costs of one call of the group, which allows no other assignment."""
         costs = copy(self)  # what becomes known of one is known of the other
         costs._held = assignment
         return costs

@@ -35,7 +35,7 @@ def comparison(
     ways = list(zip(names, estimates, strict=True))
     (name, chosen), (other, refused) = ways[::-1] if is_less else ways
     sentence = (
-        f"{_last(call)}, and what goes with it: {chosen.us:.1f} us in {name}, {refused.us:.1f} us "
+        f"{_last(call)}, and what depends on it: {chosen.us:.1f} us in {name}, {refused.us:.1f} us "
         f"in {other} ({chosen.origin})."
     )
     us = chosen.us if chosen.source == "measured" else None
@@ -57,9 +57,9 @@ def _kernel(choice: Choice, tensor: Tensor, state: tuple[Layout | None, ...]) ->
         if t is tensor and choice.reads.get((call, v)) == state[1]
     ]
     if tensor.producer is None:
-        why = "it comes from outside of the groups in the layout of the graph"
+        why = "it comes from outside the groups, in the layout of the graph"
     elif tensor.is_fixed:
-        why = "something else than a group needs it in the layout of the graph"
+        why = "something other than a group needs it in the layout of the graph"
     else:
         why = f"its producer writes {from_} faster than both or {to} alone"
     readers = f" for {', '.join(dict.fromkeys(other))}" if other else ""

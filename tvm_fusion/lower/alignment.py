@@ -45,5 +45,5 @@ class NaturalAlignment:
 
 
 def element_alignment(dtype: str) -> int:
-    """Give the alignment of an element in bytes; types of less than a byte have one of a byte."""
+    """Return the alignment of an element in bytes; types of less than a byte have one of a byte."""
     return max(1, tvm.DataType(dtype).bits // 8)

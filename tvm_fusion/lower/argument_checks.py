@@ -52,7 +52,7 @@ class DropArgumentChecks:
 
 
 def _argument(check: tirx.AssertStmt) -> str | None:
-    """Give the number of the argument that an assertion of MakePackedAPI is about, as text."""
+    """Return the index, as text, of the argument that an assertion of MakePackedAPI is about."""
     parts = [part.value for part in check.message_parts]
     for before, number in itertools.pairwise(parts):
         if before.endswith(_NUMBER):

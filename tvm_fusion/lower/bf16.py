@@ -232,7 +232,7 @@ def _wide(value: ir.Expr) -> ir.Expr:
 
 
 def _type(dtype: str, like: ir.Expr) -> str:
-    """Give a type the lanes of an expression."""
+    """Return a type with the lanes of an expression."""
     lanes = like.ty.dtype.lanes
     return dtype if lanes == 1 else f"{dtype}x{lanes}"
 

@@ -1,4 +1,4 @@
-"""Give every ``Let`` a variable of its own (static single assignment)."""
+"""Bind every ``Let`` to a variable of its own (static single assignment)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.loops import substitute
 
 @tirx.transform.prim_func_pass(opt_level=0, name="BindOnce")
 class BindOnce:
-    """Give variables of their own to the copies of an expression that binds some.
+    """Rename the variables that copies of an expression bind, so that each is bound once.
 
     A loop and its remainder compute the same expression at other indices. TVM 0.27's simplifier
     keeps what a variable is bound to where that reads no buffer, and stops at a second value

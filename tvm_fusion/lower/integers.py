@@ -221,7 +221,7 @@ def _divided(name: str, a: ir.Expr, b: ir.Expr) -> ir.Expr:
 
 
 def _constant(expr: Any) -> int | None:
-    """Give the value of an integer constant, of a vector of one too."""
+    """Return the value of an integer constant, of a vector of one too."""
     value = expr.value if isinstance(expr, tirx.Broadcast) else expr
     return int(value) if isinstance(value, tirx.IntImm) else None
 
@@ -258,6 +258,6 @@ def _const(value: float, dtype: str) -> ir.Expr:
 
 
 def _with(like: str, element: str) -> str:
-    """Give a type the lanes of another."""
+    """Return a type with the lanes of another."""
     lanes = like.partition("x")[2]
     return f"{element}x{lanes}" if lanes else element

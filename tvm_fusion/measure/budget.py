@@ -53,7 +53,7 @@ class Budget:
         return cls(seconds, None)
 
     def without(self, seconds: float) -> Budget:
-        """Give the same budget, so many seconds shorter; one of trials stays as it is."""
+        """Return the budget less so many seconds; a budget of trials stays as it is."""
         return self if self.seconds is None else replace(self, seconds=self.seconds - seconds)
 
     def is_spent(self, trials: int) -> bool:

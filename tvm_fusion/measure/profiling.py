@@ -48,7 +48,7 @@ def profiled(config: FusionConfig, spec: TargetSpec) -> Iterator[Profile | None]
         records = default_records() if config.db is None else Records.open(config.db)
         if records is None:
             raise UserError(
-                "what is measured has no file to go to",
+                "there is no file for the measurements",
                 "records, by --db or the option db",
                 f"name a file, or set {VARIABLE}",
             )
@@ -123,6 +123,6 @@ def check_measurable(spec: TargetSpec) -> None:
     if spec.kind != "llvm" or spec.triple is not None:
         raise UserError(
             f"target {spec.text!r} cannot be measured here (profile)",
-            "cpu, the machine that this is",
+            "cpu, this machine",
             "measure on a machine that is the target, and import its records",
         )

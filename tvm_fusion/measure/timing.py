@@ -99,7 +99,7 @@ def in_turns(
 
 
 def bound(machine: relax.VirtualMachine, function: str, args: Sequence[Any]) -> Callable[[], Any]:
-    """Give the call of a virtual machine's function over arguments that stay where they are."""
+    """Return a call of a virtual machine's function with its arguments bound in place."""
     machine.set_input(function, *args)
 
     def call() -> Any:

@@ -226,7 +226,7 @@ class RowSpread:
         extent: ir.Expr,
         links: _Links,
     ) -> bool:
-        """Give one stage that no load relates to the others a row: through an input, or by place.
+        """Assign rows to one stage that no load relates to others: by an input or by position.
 
         Any choice is right, as nothing depends on it; reading the same part of an input is best.
         """

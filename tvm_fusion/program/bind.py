@@ -76,7 +76,7 @@ def buffer_of(value: Value, name: str = "") -> Buffer:
 
 
 def share_buffer(value: Value, like: Value) -> None:
-    """Give two values that are never in one program the same buffer."""
+    """Share one buffer between two values that are never in one program."""
     _buffers[value] = buffer_of(like)
 
 
@@ -100,7 +100,9 @@ def parts_of(operator: Operator) -> tuple[InlineCandidate, ...]:
         try:
             stages = _stages_of(operator)
         except Unstructured as reason:
-            raise Unstructured(f"{operator.title} is not maps and reductions: {reason}") from None
+            raise Unstructured(
+                f"{operator.title} does not consist of maps and reductions: {reason}"
+            ) from None
         parts = tuple(map(InlineCandidate, stages))
         operator.known[_PARTS] = operator.operands, parts
     return parts
@@ -112,15 +114,15 @@ def _stages_of(operator: Operator) -> list[Stage]:
     parsed = parse(operator.func)
     bound = (*operator.operands, *operator.results)
     if len(bound) != len(parsed.params):
-        raise Unstructured("A member is called with another number of arguments than it has.")
+        raise Unstructured("A member is called with the wrong number of arguments.")
     values: dict[ir.Var, ir.Expr] = {}
     for param, shape, given in zip(parsed.params, parsed.shapes, bound, strict=True):
         if shape is not None:
             if not isinstance(given, Value):
-                raise Unstructured(f"Parameter {param.name} of a member is no tensor.")
+                raise Unstructured(f"Parameter {param.name} of a member is not a tensor.")
             values[param] = buffer_of(given, param.name)
         elif isinstance(given, Value):
-            raise Unstructured(f"Parameter {param.name} of a member is no scalar.")
+            raise Unstructured(f"Parameter {param.name} of a member is not a scalar.")
         else:
             values[param] = _as_type(given, param)
     symbols = _unify(parsed, bound, values)
@@ -178,7 +180,7 @@ def _bind(
     )
     unknown = next((v for v in mentioned if v not in values), None)
     if unknown is not None:
-        raise Unstructured(f"Nothing tells the size {unknown.name} of a member.")
+        raise Unstructured(f"The size {unknown.name} of a member is unknown.")
     if not is_symbolic:
         return bound
     # Known extents may be 1, and known sizes make indices simpler.

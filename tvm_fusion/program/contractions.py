@@ -36,7 +36,7 @@ def operands_of(stage: Stage) -> tuple[ir.Expr, ir.Expr] | None:
 
 
 def term_of(stage: Stage) -> ir.Expr | None:
-    """Give the summand of ``T[..] + term``; ``None`` of another update."""
+    """Return the summand of ``T[..] + term``; ``None`` of another update."""
     update = stage.values[0]
     if len(stage.targets) != 1 or not isinstance(update, tirx.Add):
         return None

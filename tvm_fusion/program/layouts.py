@@ -49,7 +49,7 @@ class Layout:
         return f"NC{spatial}{self.block}c" if self.block else f"N{spatial}C"
 
     def shape(self, shape: Sequence[ir.Expr]) -> list[ir.Expr]:
-        """Give the extents in memory of a tensor of a shape."""
+        """Return the extents in memory of a tensor of a shape."""
         n, c, *spatial = shape
         if not self.block:
             return [n, *spatial, c]
@@ -61,7 +61,7 @@ class Layout:
         return bool(self.block) and int(shape[_CHANNEL]) % self.block != 0
 
     def place(self, indices: Sequence[ir.Expr]) -> list[ir.Expr]:
-        """Give the place in memory of an element."""
+        """Return the place in memory of an element."""
         n, c, *spatial = indices
         if not self.block:
             return [n, *spatial, c]
@@ -69,7 +69,7 @@ class Layout:
         return [n, tirx.floordiv(c, size), *spatial, tirx.floormod(c, size)]
 
     def element(self, place: Sequence[ir.Expr]) -> list[ir.Expr]:
-        """Give the element at a place in memory."""
+        """Return the element at a place in memory."""
         if not self.block:
             n, *spatial, c = place
             return [n, c, *spatial]

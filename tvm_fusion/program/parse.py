@@ -197,7 +197,7 @@ def _check_updates(stage: Stage) -> None:
     if any(variables(i) & reduced for write in stage.indices for i in write):
         raise Unstructured(f"Block {stage.name} writes along an axis that it reduces.")
     if any(loads(value) for value in stage.init or ()):
-        raise Unstructured(f"Block {stage.name} starts from values that are no constants.")
+        raise Unstructured(f"Block {stage.name} starts from values that are not constants.")
 
 
 def _by_target(stage: Stage) -> Stage:
@@ -284,7 +284,9 @@ def stores_of(name: str, body: tirx.Stmt, start: Mapping[ir.Var, ir.Expr]) -> li
             reads_written = {s.target for s in stores} & direct
             indices = tuple(int64(_expression(name, i, values)) for i in stmt.indices)
             if any(has_load(i) for i in indices):
-                raise Unstructured(f"Block {name} writes where data say (a scatter).")
+                raise Unstructured(
+                    f"Block {name} writes at indices that depend on data (a scatter)."
+                )
             stores.append(Store(stmt.buffer, indices, value))
         if reads_written:
             raise Unstructured(f"Block {name} reads what it has just written.")

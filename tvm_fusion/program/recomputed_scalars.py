@@ -75,7 +75,7 @@ def _count(axes: Sequence[Axis]) -> float:
 
 
 def _of_row(stage: Stage, extents: Sequence[ir.Expr], of_row: dict[ir.Var, ir.Var]) -> Stage:
-    """Give a scalar the axes of rows; those of its own had one point."""
+    """Replace a scalar's axes, of extent 1, by those of rows."""
     rows = tuple(Axis(ir.Var("row", _INT64), extent) for extent in extents)
     point = {axis.var: tirx.IntImm("int64", 0) for axis in stage.axes}
     values = tuple(substitute(value, point) for value in stage.values)

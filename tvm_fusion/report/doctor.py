@@ -128,7 +128,7 @@ def _cudart() -> Finding:
 def _compile_rocm() -> Finding:
     lld = rocm.find_lld()
     if lld is None:
-        found = "no lld from version 19 on"
+        found = "no lld 19 or newer"
         return Finding("compile for rocm", False, found, rocm.INSTALL_LLD)
     return Finding("compile for rocm", True, f"{' '.join(lld)}: {', '.join(known_archs('rocm'))}")
 

@@ -96,7 +96,7 @@ class PlannedModel:
             return Sequential([LowerToVM()])(mod)
 
     def context(self) -> PassContext:
-        """Give the options under which passes run."""
+        """Return the options under which passes run."""
         return PassContext(config={"relax.backend.use_cuda_graph": self.config.cuda_graph})
 
 

@@ -41,7 +41,7 @@ def onnx_reference(
     path = os.fspath(path)
     if not os.path.isfile(path):
         is_there = os.path.exists(path)
-        found = f"{path!r} is no regular file" if is_there else f"there is no file {path!r}"
+        found = f"{path!r} is not a regular file" if is_there else f"there is no file {path!r}"
         raise UserError(found, "the ONNX model that was compiled", "name the .onnx file")
     try:
         inputs = _as_the_model_takes_them(path, inputs, constants or {})

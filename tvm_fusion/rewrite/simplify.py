@@ -150,7 +150,7 @@ def _all_differ(func: relax.Function) -> bool:
 
 
 def _outline(value: ir.Expr) -> Hashable:
-    """Give equal values equal outlines; different ones may have equal outlines, too."""
+    """Return a hash key of a value: equal for equal values, perhaps for different ones, too."""
     if isinstance(value, relax.Call):
         attrs = None if value.attrs is None else tvm_ffi.structural_hash(value.attrs)
         return _operand(value.op), attrs, *map(_operand, value.args)

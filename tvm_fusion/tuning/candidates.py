@@ -188,7 +188,7 @@ def _empty(folder: Path) -> Path:
 
 
 def _shares(tasks: Sequence[Task], spec: TargetSpec) -> list[tuple[float, Task]]:
-    """Give each task with its share of the time that all calls are estimated to take."""
+    """Return each task with its share of the time that all calls are estimated to take."""
     cost = CostModel(spec.device)
     times = [task.calls * cost.cost(task.claim).us for task in tasks]
     total = sum(times) or 1.0

@@ -136,7 +136,7 @@ class _Space:
             sch.annotate(block, f"tvm_fusion.{name}", index)
 
     def design(self, sch: Any) -> list[Any]:
-        """Give the design space of a schedule, as MetaSchedule's generators do."""
+        """Return the design space of a schedule, as MetaSchedule's generators do."""
         self.schedule(sch, [None] * len(self._names))
         return [sch]
 

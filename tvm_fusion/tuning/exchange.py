@@ -86,7 +86,7 @@ def import_lines(db: str | os.PathLike[str], path: str | os.PathLike[str]) -> in
     """
     try:
         if Path(path).is_fifo() or Path(path).is_char_device():  # which may never end
-            raise UserError(f"{os.fspath(path)!r} is no plain file", "lines that tune wrote")
+            raise UserError(f"{os.fspath(path)!r} is not a regular file", "lines that tune wrote")
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{os.fspath(path)!r} cannot be read as lines of text ({error})") from error
@@ -133,7 +133,7 @@ def _read(line: str, number: int, path: str | os.PathLike[str]) -> _Line | Compa
         return _Line(key, str(data["title"]), trials, tuned)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError) as error:
         raise UserError(
-            f"line {number} of {os.fspath(path)!r} is no record ({error})",
+            f"line {number} of {os.fspath(path)!r} is not a record ({error})",
             "lines that tune --export has written",
             "remove the line; nothing was imported",
         ) from error
@@ -142,7 +142,7 @@ def _read(line: str, number: int, path: str | os.PathLike[str]) -> _Line | Compa
 def _comparison(question: Any, us: Any, runs: Any, error: Any) -> Comparison:
     asked = Question(**question)
     if not all(isinstance(text, str) for text in (*asdict(asked).values(), error)):
-        raise TypeError("its question is no texts")
+        raise TypeError("its question is not an object of strings")
     return Comparison(asked, tuple(map(_time, us)), int(runs), error)
 
 
@@ -154,11 +154,11 @@ def _trial(config: Any, us: Any, default_us: Any, error: Any) -> Trial:
 
 def _config(value: Any) -> Config:
     if not isinstance(value, Mapping) or not all(isinstance(v, int | str) for v in value.values()):
-        raise TypeError("a configuration is no object of numbers and words")
+        raise TypeError("a configuration is not an object of numbers and strings")
     return value
 
 
 def _time(value: Any) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{value!r} us is no duration")
+        raise ValueError(f"{value!r} us is not a duration")
     return float(value)

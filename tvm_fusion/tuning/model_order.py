@@ -62,7 +62,7 @@ def choose(found: Sequence[Estimated], default: Config, count: int) -> list[Conf
 
 
 def estimated(claim: Claim, device: Device) -> list[Estimated]:
-    """Give the configurations of a claimed GEMM or attention, and their clocks by the model.
+    """Return the configurations of a claimed GEMM or attention, and their clocks by the model.
 
     Nothing of other kernels, for which there is no model of configurations.
     """

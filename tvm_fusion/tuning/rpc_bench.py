@@ -89,7 +89,7 @@ class Tracker:
         # guard: what answers there may be anything; the sentence has its reason
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"the {place} is no tracker of TVM ({reason})") from error
+            raise UserError(f"the {place} is not a TVM tracker ({reason})") from error
         names = [str(one["key"]).removeprefix("server:") for one in summary["server_info"]]
         count = names.count(self.key)
         if not count:

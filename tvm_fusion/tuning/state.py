@@ -76,7 +76,7 @@ class State:
         return sum(task.trials for task in self.tasks)
 
     def weights(self) -> list[float]:
-        """Give what trials of each task are worth: what may be gained, less as they find nothing.
+        """Return the weight of each task: what may be gained, less the longer nothing is found.
 
         A roofline says what may be gained. Its two rates are the highest that any task's kernel has
         here, so that no figure of the device is needed: kernels that multiply as fast as the best

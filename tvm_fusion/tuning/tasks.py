@@ -206,7 +206,7 @@ def _constant_bytes(call: relax.Call) -> int:
 
 
 def bytes_of(constant: ir.GenericConst) -> int:
-    """Give the bytes of a constant tensor."""
+    """Return the bytes of a constant tensor."""
     size: int = math.prod(constant.value.shape) * tvm.DataType(constant.ty.dtype).itemsize
     return size
 

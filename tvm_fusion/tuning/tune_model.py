@@ -229,7 +229,7 @@ def _tracker(spec: TargetSpec, runner: str) -> Tracker | None:
     if spec.kind != "llvm" or spec.triple is not None:
         raise UserError(
             f"target {spec.text!r} cannot be measured by the runner 'local'",
-            "cpu, the machine that this is",
+            "cpu, this machine",
             "tune on a machine that is the target, by --runner rpc://host:port/key or "
             "--export-candidates",
         )

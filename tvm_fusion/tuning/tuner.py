@@ -110,7 +110,7 @@ class Tuner:
             raise UserError(
                 f"no kernel for {self._spec.text!r} can be measured here ({first.task.title}: "
                 f"{error})",
-                "a target that this machine is",
+                "a target that this machine can run",
             )
 
     def winners(self, budget: Budget) -> list[Winner]:
@@ -174,7 +174,7 @@ class Tuner:
             self._race(one, min(better, key=lambda trial: trial.ratio))
 
     def _count(self, budget: Budget) -> int:
-        """Give the size of a batch: what is left of the trials, if they are counted."""
+        """Return the size of a batch: what is left of the trials, if they are counted."""
         left = budget.left(self.state.trials)
         return BATCH if budget.trials is None else max(1, min(BATCH, int(left)))
 

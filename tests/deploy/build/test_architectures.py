@@ -219,7 +219,7 @@ def test_a_cuda_library_holds_machine_code_of_each_kernel_once(tmp_path):
 
 
 @pytest.mark.rocm_toolchain
-@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld 19 or newer was found")
 def test_a_rocm_library_holds_a_code_object_of_each_architecture(tmp_path):
     folder = tvm_fusion.compile(model(), "rocm:gfx90a,gfx942").export(tmp_path / "a")
     flags = elf_flags((folder / "model.so").read_bytes(), EM_AMDGPU)

@@ -48,7 +48,7 @@ def calls(count, numbers=(1,), is_activation=False):
 
 
 def statements(mod, target="cuda:sm_90a"):
-    """Give what is asked for, and the first statement of the kernel where it waits."""
+    """Return the prefetches, and the first statement of the kernel."""
     with parse(target).tvm_target():
         func = LaunchEarly()(mod)["kernel"]
     called = find(func.body, Call)

@@ -151,7 +151,7 @@ def for_cuda(*archs):
 def test_a_machine_without_cuda(dense_copy, monkeypatch):
     monkeypatch.setattr(load, "cuda_devices", lambda: ())
     rewrite(dense_copy, for_cuda("sm_80", "sm_90a"))
-    refuses(dense_copy, "is made for cuda:sm_80,sm_90a; this machine shows no CUDA device")
+    refuses(dense_copy, "is made for cuda:sm_80,sm_90a; this machine has no visible CUDA device")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tvm_fusion.errors import UserError
 
 needs_lld = [
     pytest.mark.rocm_toolchain,
-    pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found"),
+    pytest.mark.skipif(rocm.find_lld() is None, reason="no lld 19 or newer was found"),
 ]
 needs_ocml = [
     *needs_lld,

@@ -93,7 +93,7 @@ def sources(case, arch):
 
 
 @pytest.mark.rocm_toolchain
-@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld 19 or newer was found")
 @pytest.mark.parametrize("arch", LANES)
 @pytest.mark.parametrize("case", CASES)
 def test_templates_on_amd(case, arch):

@@ -17,7 +17,7 @@ F32 = "float32"
 
 
 def normalized(call):
-    """Give a call its type."""
+    """Infer a call's type."""
     return returning(call)["main"].body.blocks[0].bindings[0].value
 
 

@@ -131,7 +131,7 @@ def test_what_saves_more_time_than_it_costs_is_told(reader, tmp_path):
     }
     stored, (copy,) = built(text, constants, tmp_path / "model")
     assert stored == 4 * 49 * 49 * 4 == -copy["bytes_saved"]
-    assert "stored even where what they are made of is smaller" in copy["sentence"]
+    assert "stored even where their sources are smaller" in copy["sentence"]
 
 
 def test_weights_of_a_convolution_are_constants(tmp_path):

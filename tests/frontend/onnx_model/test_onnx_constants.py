@@ -72,10 +72,13 @@ def test_shape_operands_are_inputs_of_onnx():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"n": 1}, "constants names 'n', which is no input of the model; expected one of 'x', "),
+        (
+            {"n": 1},
+            "constants names 'n', which is not an input of the model; expected one of 'x', ",
+        ),
         ({"axes": [1.5]}, r"constants\['axes'\] has values that int64 cannot hold"),
         ({"axes": [1, 2]}, r"constants\['axes'\] has shape \[2\]; expected \[1\]"),
-        ({"axes": ["a"]}, "is no tensor of numbers"),
+        ({"axes": ["a"]}, "is not a tensor of numbers"),
     ],
 )
 def test_values_that_do_not_fit(sums, values, words):

@@ -79,7 +79,7 @@ def test_external_data_missing(stored_outside):
     (stored_outside.parent / "weights.bin").unlink()
     with pytest.raises(UserError) as error:
         import_model(stored_outside)
-    assert "keeps its weights in weights.bin, which is not beside it" in one_sentence(error)
+    assert "keeps its weights in weights.bin, which is not next to it" in one_sentence(error)
 
 
 def test_external_data_cut_short(stored_outside):

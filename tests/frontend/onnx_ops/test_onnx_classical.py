@@ -373,7 +373,7 @@ def test_strings_are_refused_by_name(op, attributes, found):
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({"nodes_truenodeids": [5, 0, 0]}, "a child that is no node"),
+        ({"nodes_truenodeids": [5, 0, 0]}, "a child that is not a node"),
         ({"nodes_featureids": [7, 0, 0]}, "compares feature 7 of 4"),
         ({"nodes_modes": ["BRANCH_ODD", "LEAF", "LEAF"]}, "the mode BRANCH_ODD"),
         ({"nodes_truenodeids": [0, 0, 0]}, "a node below itself"),

@@ -42,7 +42,7 @@ def compiled(name: str, target: str) -> Compiled:
 
 
 def lines(example: Example) -> list[str]:
-    """Give the cells of an example's line, counted now."""
+    """Count the cells of an example's line."""
     cells = [f"`{example.name}`", _figures(example.kernels, example.bytes)]
     for target in TARGETS:
         spec = parse(target)

@@ -65,7 +65,7 @@ def directed(case: Case, laws: dict[str, Law] = BY_NAME) -> Law:
 
 
 def codes(law: Law, graph: EGraph, root: int) -> set[str]:
-    """Give what becomes of a law's matches; empty where it holds."""
+    """Return what goes wrong with a law's matches; empty where it holds."""
     is_seen = set(law.roots) & {node.head.name for node in graph[root].nodes}
     found = list(law.find(graph, root)) if is_seen else []
     outcome = set() if found else {"no_match"}

@@ -185,7 +185,7 @@ def test_gate_by_another_tensor_stays():
 
 def test_a_near_miss_is_recorded():
     (decision,) = check_stays(NEAR_MISSES["erf_of_x"], X)
-    assert decision.sentence == "This is no gelu: the argument of erf is not a GELU's."
+    assert decision.sentence == "It does not match gelu: the argument of erf is not a GELU's."
 
 
 def test_half_precision_tells_the_cube_apart():

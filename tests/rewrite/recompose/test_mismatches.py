@@ -99,12 +99,12 @@ CASES = {
     "rms_norm: rows are not divided by their own deviation": (spread_of_columns, tensor(7, 7)),
     "layer_norm: rows are not divided by the root of their variance": (norms.epsilon_outside, X),
     "rms_norm: rows are not divided by the root of their variance": (norms.cube_root, X),
-    "layer_norm: rows are not multiplied with one scale": (two_scales, X, *[tensor(24)] * 2),
+    "layer_norm: rows are not multiplied by one scale": (two_scales, X, *[tensor(24)] * 2),
     "layer_norm: scale or shift are of several tensors": (two_shifts, X, *[tensor(24)] * 2),
     "layer_norm: the value subtracted is not the mean": (norms.not_centred, X),
     "rms_norm: a mean is subtracted": (centred_and_not, X),
     "layer_norm: scale or shift vary along other axes": (scale_by_row, X, ROWS),
-    "rms_norm: a shift is added, which an RMS norm has not": (rms_with_shift, X, tensor(24)),
+    "rms_norm: a shift is added, which an RMS norm does not have": (rms_with_shift, X, tensor(24)),
     "rms_norm: the scale varies along other axes": (rms_scale_by_row, X, ROWS),
     "group_norm: the normalized rows are not groups of channels": (groups((2, 5, 18), [2]), IMAGE),
     "group_norm: scale or shift vary within a channel": (
@@ -136,4 +136,4 @@ def test_the_reason_is_recorded(text):
     _, log = recomposed(mod)
     told = [d for d in log if d.consumer == name and d.verdict == "refused"]
     assert {d.code for d in told} == {"no_such_operator"}, [d.sentence for d in log]
-    assert f"This is no {name}: {reason}." in {d.sentence for d in told}
+    assert f"It does not match {name}: {reason}." in {d.sentence for d in told}

@@ -56,8 +56,8 @@ def test_without_a_template_that_claims_it_the_written_out_form_stays(monkeypatc
     assert_structural_equal(after, mod)
     assert (decision.verdict, decision.code) == ("refused", "no_template")
     assert decision.sentence.startswith(
-        "The operators stay, though they are one rms_norm:"
-        " no template of the target makes kernels of it. elementwise: rms_norm is a reduction."
+        "The operators stay, although they form one rms_norm:"
+        " no template of the target has kernels for it. elementwise: rms_norm is a reduction."
     )
 
 

@@ -637,7 +637,7 @@ def test_registers_leave_room_for_all_threads_of_a_multiprocessor():
 
 
 @pytest.mark.rocm_toolchain
-@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld from version 19 on was found")
+@pytest.mark.skipif(rocm.find_lld() is None, reason="no lld 19 or newer was found")
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])
 def test_rocm_compiles(arch):
     """Shared memory is written before barriers, not while they are waited at."""

@@ -9,7 +9,7 @@ EPSILON = 1e-5
 
 
 def group_norm(groups):
-    """Give the body of a module: a norm of groups of channels, then SiLU."""
+    """Return the body of a module: a norm of groups of channels, then SiLU."""
 
     def body(emit, x, scale, shift):
         y = emit(op.nn.group_norm(x, scale, shift, groups, 1, [2, 3], epsilon=EPSILON))

@@ -100,7 +100,7 @@ def _may_pass_tuple(mod: tvm.IRModule, functions: list[str]) -> tvm.IRModule:
 def _name_weights(
     lifted: Mapping[str, list[GenericConst]], model_names: Mapping[GenericConst, str]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
-    """Give each lifted constant its name in the model; duplicates of a name get a number.
+    """Name each lifted constant as in the model; duplicates of a name get a number.
 
     Namesakes of equal data in different functions are one weight, stored once.
     """
@@ -122,7 +122,7 @@ def _name_weights(
 
 
 def _view(tensor: tvm.runtime.Tensor) -> np.ndarray:
-    """Give a constant's elements as an array, without a copy where numpy has their type."""
+    """Return a constant's elements as an array, without a copy where numpy has their type."""
     try:
         return np.from_dlpack(tensor)
     except (BufferError, RuntimeError):  # bfloat16

@@ -165,8 +165,8 @@ class _Capture:
 
 def _too_large(function: str, size: int, count: int) -> Decision:
     sentence = (
-        f"{count} launches of {function} are no CUDA graph, for {size / 1e6:.0f} MB of inputs and "
-        "results would be copied in each call; name inputs that stay in place static."
+        f"{count} launches of {function} are not one CUDA graph: each call would copy "
+        f"{size / 1e6:.0f} MB of inputs and results; declare inputs that stay in place as static."
     )
     return Decision(function, "", "refused", "not_captured", sentence)
 

@@ -74,7 +74,7 @@ def _vector(
 
 
 def in_blocks(pieces: Sequence[tuple[ir.Expr | int, Body]]) -> tirx.Stmt:
-    """Give each piece blocks of its own, and each of its vectors a thread.
+    """Assign each piece blocks of its own, and each of its vectors a thread.
 
     Parameters
     ----------

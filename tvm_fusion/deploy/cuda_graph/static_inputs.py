@@ -19,6 +19,7 @@ from ...errors import UserError
 from ...signature import Signature
 
 STATIC_INPUTS = "tvm_fusion.static_inputs"  # attribute of a function: their positions, ascending
+DATA_WORD, BYTE_OFFSET_WORD = 0, 5  # of a DLTensor, in words of 8 bytes
 _RUN = "vm.builtin.cuda_graph.run_or_capture"
 _WITH_CONTEXT = ir.Op.get("relax.call_builtin_with_ctx")
 
@@ -65,7 +66,7 @@ def check_inputs(signatures: Mapping[str, Signature], names: Collection[str]) ->
 
 
 def static_inputs(func: relax.Function) -> list[int]:
-    """Give the positions of a function's inputs that stay in place."""
+    """Return the positions of a function's inputs that stay in place."""
     return [int(i) for i in (func.attrs or {}).get(STATIC_INPUTS, ())]
 
 
@@ -148,7 +149,7 @@ def _address() -> tirx.PrimFunc:
     def address(tensor: T.handle) -> T.int64:
         T.func_attr({"tirx.is_host_func": True, "tirx.is_scheduled": True})
         start: T.let[T.handle("int64")] = T.tvm_struct_get(tensor, 0, 0, T.handle("int64").ty)
-        fields = T.decl_buffer(6, "int64", data=start)
-        return fields[0] + fields[5]
+        words = T.decl_buffer(6, "int64", data=start)
+        return words[DATA_WORD] + words[BYTE_OFFSET_WORD]
 
     return address

@@ -71,7 +71,7 @@ class ShareStorage:
 
 
 def _shared(func: relax.Function) -> relax.Function:
-    """Give a function fewer bytes of storage; the same function where they are as many."""
+    """Share a function's storage; the same function where that saves nothing."""
     bindings = [b for block in func.body.blocks for b in block.bindings]
     old = _storages(bindings)
     tensors = _tensors(bindings, func.body.body, old)

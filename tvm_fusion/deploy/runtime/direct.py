@@ -147,7 +147,7 @@ class DirectResults:
         extents: Mapping[str, int],
         given: Sequence[tvm_ffi.Tensor],
     ) -> list[tuple[Any, tvm_ffi.Tensor]] | None:
-        """Give each result the caller's array or a new one, with the tensor over its memory.
+        """Return an array for each result, the caller's or new, with a tensor over its memory.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ def _writable(array: Any, shape: tuple[int, ...], dtype: np.dtype) -> tvm_ffi.Te
 
 
 def _range(tensor: tvm_ffi.Tensor) -> tuple[int, int]:
-    """Give the first address of a contiguous tensor and the one behind its last."""
+    """Return the begin and end addresses of a contiguous tensor."""
     start = tensor.data_ptr()
     return start, start + tensor.numel() * tensor.dtype.itemsize
 

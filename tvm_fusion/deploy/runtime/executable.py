@@ -39,7 +39,7 @@ class Library:
 
 
 def release_pools() -> None:
-    """Give memory back that TVM keeps of freed tensors, for others of the very same size.
+    """Free the memory of deleted tensors that TVM keeps for others of exactly the same size.
 
     Its pools are the process's and not a model's: with every size that any model ever used they
     grow.
@@ -221,6 +221,6 @@ class Machines:
 
 
 def _alignment(found: Mapping[str, Any], device: tvm_ffi.Device) -> int | None:
-    """Give the bytes that inputs have to be aligned to; ``None`` for those of an element."""
+    """Return the alignment that inputs need, in bytes; ``None``: that of an element."""
     is_any = device.type == "cpu" and found.get("alignment") == "element"
     return None if is_any else ALIGNMENT

@@ -56,19 +56,21 @@ class Function:
         self._dims, self._device, self._weights = dims, device, list(weights)
         self._callee, self._destinations, self._alignment = callee, destinations, alignment
         self._weights_as_tuple = weights_as_tuple
-        self._passed = [tvm_ffi.convert(self._weights)] if weights_as_tuple else self._weights
+        self._weight_arguments = (
+            [tvm_ffi.convert(self._weights)] if weights_as_tuple else self._weights
+        )
         fixed = fixed or {}
         self._specs = [s for s in signature.inputs if s.name not in fixed]
         self._labels = [f"input {spec.name!r}" for spec in self._specs]
         self._names = [spec.name for spec in signature.outputs]
         specs = [s for s in signature.inputs if s.name in fixed]
         labels = [f"input {spec.name!r}" for spec in specs]
-        tensors, self._extents = self._taken(specs, labels, fixed, {})
-        self._arrays = self._written(fixed)
+        tensors, self._extents = self._to_device(specs, labels, fixed, {})
+        self._arrays = self._in_place_arrays(fixed)
         self._fixed = dict(zip((spec.name for spec in specs), tensors, strict=True))
-        self._copies = self._copied(self._arrays, specs, tensors)
+        self._copies = self._to_copy_back(self._arrays, specs, tensors)
         self._slots = [self._fixed.get(spec.name) for spec in signature.inputs]
-        self._held = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
+        self._fixed_addresses = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
         self._prepare_direct(tensors)
 
     def _prepare_direct(self, fixed: Sequence[tvm_ffi.Tensor]) -> None:
@@ -123,32 +125,34 @@ class Function:
         if out is None and self._on_device is not None:
             tensors = self._on_device.take(inputs)
             if tensors is not None:
-                result = self._callee(self.name)(*self._all(tensors), *self._passed)
+                result = self._callee(self.name)(
+                    *self._in_call_order(tensors), *self._weight_arguments
+                )
                 return self._named(result, tensors)
         arguments.check_out(self.signature, out)
         direct = self._inputs.take(inputs) if self._is_direct else None
         if direct is not None and not out and self._readers is not None:
-            arrays = self._all(direct[0])
-            return self._read(self._callee(self.name)(*arrays, *self._passed))
+            arrays = self._in_call_order(direct[0])
+            return self._read(self._callee(self.name)(*arrays, *self._weight_arguments))
         if direct is None:
-            given, extents = self._taken(self._specs, self._labels, inputs, self._extents)
+            given, extents = self._to_device(self._specs, self._labels, inputs, self._extents)
         else:
             given, extents = [tvm_ffi.from_dlpack(array) for array in direct[0]], direct[1]
         if out and self._results is not None:
             outputs = self._run_into(out, given, extents)
             if outputs is not None:
                 return outputs
-        written = self._written(inputs)
-        result = self._callee(self.name)(*self._all(given), *self._passed)
+        in_place = self._in_place_arrays(inputs)
+        result = self._callee(self.name)(*self._in_call_order(given), *self._weight_arguments)
         outputs = self._named(result, given)
-        copied = {**self._copies, **self._copied(written, self._specs, given)}
-        for name, array in copied.items():
+        to_copy_back = {**self._copies, **self._to_copy_back(in_place, self._specs, given)}
+        for name, array in to_copy_back.items():
             write_into(array, outputs[self.in_place[name]], f"input {name!r}")
-        for name, array in {**self._arrays, **written}.items():
+        for name, array in {**self._arrays, **in_place}.items():
             outputs[self.in_place[name]] = array
         return outputs if out is None else {**outputs, **write_out(out, outputs)}
 
-    def _all(self, given: Sequence[Any]) -> Sequence[Any]:
+    def _in_call_order(self, given: Sequence[Any]) -> Sequence[Any]:
         """List all inputs in call order, with the fixed ones."""
         if not self._fixed:
             return given
@@ -157,10 +161,10 @@ class Function:
 
     def _named(self, result: Any, given: Sequence[tvm_ffi.Tensor]) -> dict[str, Any]:
         """Name results, each in memory of its own."""
-        places = self._held.union(tensor.data_ptr() for tensor in given)
+        addresses = self._fixed_addresses.union(tensor.data_ptr() for tensor in given)
         in_place = set(self.in_place.values())
         tensors = leaves(result)
-        owned = own(tensors, self.signature.outputs, self._device, places, in_place)
+        owned = own(tensors, self.signature.outputs, self._device, addresses, in_place)
         return dict(zip(self._names, owned, strict=True))
 
     def _read(self, result: Any) -> dict[str, Any]:
@@ -174,34 +178,35 @@ class Function:
     ) -> dict[str, Any] | None:
         """Let kernels write into the caller's arrays; ``None`` where results must be copied."""
         assert self._results is not None
-        taken = self._results.take(out, extents, given)
-        if taken is None:
+        destinations = self._results.take(out, extents, given)
+        if destinations is None:
             return None
-        tensors = [tensor for _, tensor in taken]
-        result = self._callee(self.name + INTO)(*self._all(given), *self._passed, *tensors)
-        passed = {s.name: a for s, (a, _) in zip(self._results.specs, taken, strict=True)}
-        if len(passed) == len(self._names):
-            return passed
-        return {**self._named(result, given), **passed}
+        tensors = [tensor for _, tensor in destinations]
+        result = self._callee(self.name + INTO)(
+            *self._in_call_order(given), *self._weight_arguments, *tensors
+        )
+        pairs = zip(self._results.specs, destinations, strict=True)
+        written = {spec.name: array for spec, (array, _) in pairs}
+        if len(written) == len(self._names):
+            return written
+        return {**self._named(result, given), **written}
 
-    def _written(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """List the arrays of some inputs that are written to, and check that they can be."""
+    def _in_place_arrays(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """List the arrays of inputs that a call writes to, and check that they are writable."""
         found = {name: inputs[name] for name in self.in_place if name in inputs}
         for name, array in found.items():
             check_writable(array, f"input {name!r}, which is written to,")
         return found
 
     @staticmethod
-    def _copied(
-        written: Mapping[str, Any], specs: Sequence[Any], tensors: Sequence[tvm_ffi.Tensor]
+    def _to_copy_back(
+        arrays: Mapping[str, Any], specs: Sequence[Any], tensors: Sequence[tvm_ffi.Tensor]
     ) -> dict[str, Any]:
-        """List those that the device cannot write to itself: their tensors are copies."""
+        """List the arrays that are copied back after a call: their device tensors are copies."""
         pairs = zip((spec.name for spec in specs), tensors, strict=True)
-        return {
-            n: written[n] for n, t in pairs if n in written and not shares_memory(written[n], t)
-        }
+        return {n: arrays[n] for n, t in pairs if n in arrays and not shares_memory(arrays[n], t)}
 
-    def _taken(
+    def _to_device(
         self,
         specs: Sequence[Any],
         labels: Sequence[str],

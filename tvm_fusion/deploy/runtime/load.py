@@ -167,12 +167,12 @@ def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Devic
         devices = cuda_devices()
         if not devices:
             raise UserError(
-                made_for, None, "this machine shows no CUDA device: run it where one is"
+                made_for, None, "this machine has no visible CUDA device: run it on one that has"
             )
         host = machine_of(folder / manifest.LIBRARY)
         if host is not None and host != machine():
             advice = f"this CPU is {machine()}: compile it on such a machine"
-            raise UserError(f"{made_for} beside a CPU that is {host}", None, advice)
+            raise UserError(f"{made_for} on a host whose CPU is {host}", None, advice)
         arch = choose_arch(target["archs"], devices[0].arch)
         if arch is None:
             raise UserError(

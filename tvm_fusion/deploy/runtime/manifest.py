@@ -154,7 +154,7 @@ def _parse(data: bytes) -> dict[str, Any]:
 
 
 def _size(path: Path) -> int | None:
-    """Give a file's size; ``None`` for what is no plain file."""
+    """Return a file's size; ``None`` if it is not a regular file."""
     return path.stat().st_size if path.is_file() else None
 
 

@@ -28,7 +28,7 @@ def own(
     held: Collection[int],
     in_place: Collection[str],
 ) -> list[Any]:
-    """Give each result memory of its own, which the caller may write to.
+    """Copy results to memory of their own, which the caller may write to.
 
     A model may return an input, a weight, or the same tensor twice. What is written in place stays
     in its place.

@@ -103,7 +103,7 @@ def to_tensor(
 
 
 def to_numpy(tensor: tvm_ffi.Tensor) -> np.ndarray:
-    """Give a contiguous tensor's data as numpy array: a view if it lies in host memory."""
+    """Return a contiguous tensor's data as a numpy array: a view if it lies in host memory."""
     dtype = np.dtype(str(tensor.dtype))
     if tensor.device.type != "cpu":
         array = aligned_empty(tuple(tensor.shape), dtype)

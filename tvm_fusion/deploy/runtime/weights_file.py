@@ -148,7 +148,7 @@ def _of_folder(found: Mapping[str, Any], folder: Path, arch: str) -> dict[str, n
 
 
 def _form(entry: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Give the shape of a packed weight and its type, which kernels do not check."""
+    """Return the shape of a packed weight and its type, which kernels do not check."""
     return entry.get("packed", {}).get("shape"), entry.get("dtype")
 
 

@@ -83,7 +83,7 @@ def rocm_toolchain(archs: Sequence[str]) -> Iterator[str]:
     lld = find_lld()
     if lld is None:
         raise UserError(
-            f"no lld from version {_LLD_VERSION} on was found, which links AMD code objects",
+            f"no lld {_LLD_VERSION} or newer was found, which links AMD code objects",
             advice=f"run `{INSTALL_LLD}` or `pip install ziglang`",
         )
     with device_math(archs) as bitcode, building("rocm") as built_for:

@@ -56,7 +56,7 @@ _ONE = tirx.IntImm("int64", 1)
 
 
 def _number(arg: ir.Expr) -> ir.Expr | None:
-    """Give a constant without axes as an immediate; ``None`` for what is none, or not finite."""
+    """Return a scalar constant as an immediate; ``None`` if it is not a constant, or not finite."""
     if not isinstance(arg, ir.GenericConst) or len(arg.ty.shape.values):
         return None
     dtype = str(arg.ty.dtype)

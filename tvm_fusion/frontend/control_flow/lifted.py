@@ -128,7 +128,7 @@ def branch(bb: Any, build: Callable[[], Any]) -> relax.SeqExpr:
 
 
 def shaped(bb: Any, value: Any, name: str) -> Any:
-    """Give a tensor extents: new symbols where they are known only at run time."""
+    """Set a tensor's extents: new symbols where they are known only at run time."""
     ty = value.ty
     if not isinstance(ty, relax.TensorType) or ty.shape is not None:
         return value

@@ -144,7 +144,7 @@ class _Run:
         return function
 
     def matched(self, output: Slices, ty: Any, value: Any) -> Any:
-        """Give an output its extents: as many slices as trips where no condition ends the loop."""
+        """Set an output's extents: as many slices as trips where no condition ends the loop."""
         extents = [self._outside(extent) for extent in extents_of(ty)]
         extents = extents or [None] * ty.ndim
         axis = output.axis % ty.ndim

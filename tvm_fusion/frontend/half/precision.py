@@ -162,7 +162,7 @@ class _Rewriter(PyExprMutator):
         return self.casts.cast(value, dtype_of(var)) if self._floating(var) else value.expr
 
     def _tuple(self, var: Any, value: Value) -> Any:
-        """Give a tuple back with the types of the model, or as it is if those are right."""
+        """Cast a tuple's fields to the types of the model, where they differ."""
         if hash(var) in self.results or structural_equal(var.ty, value.expr.ty):
             return value.expr
         fields = []

@@ -29,7 +29,7 @@ def ClampTake(value: Any, _scope: Scope) -> Any:
 
 
 def _known_index(table: relax.Expr, indices: relax.Expr, axis: int | None) -> int | None:
-    """Give the only index, if it is a constant in a static range."""
+    """Return the only index, if it is a constant in a static range."""
     if axis is None or not isinstance(indices, ir.GenericConst) or indices.ty.ndim != 0:
         return None
     found, extent = int(indices.value.numpy()), table.ty.shape.values[axis]

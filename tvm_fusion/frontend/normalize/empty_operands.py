@@ -86,7 +86,7 @@ def _number(call: relax.Call, name: str) -> float | int | bool | None:
         return _identity(dtype, name == "max")
     if name in _MOMENTS:
         if dtype.kind not in "fV":
-            raise _refusal(call, f"of {dtype} is no number")
+            raise _refusal(call, f"of {dtype} is not a number")
         return math.nan
     if name == "nn.pad":
         if str(call.attrs.pad_mode) != "constant":

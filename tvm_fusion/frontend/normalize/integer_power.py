@@ -58,7 +58,7 @@ def IntegerPower(value: Any, scope: Scope) -> Any:
 
 
 def _largest(exponent: Any) -> int | None:
-    """Give the largest of constant exponents; None if one is negative, very large or not known."""
+    """Return the largest constant exponent; None if one is negative, very large or unknown."""
     if not isinstance(exponent, GenericConst):
         return None
     numbers = exponent.value.numpy()

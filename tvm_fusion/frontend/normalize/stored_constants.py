@@ -68,8 +68,8 @@ def _tell(copies: Sequence[Node], verdict: Verdict, instead: str) -> None:
     if copies:
         titles = ", ".join(sorted({node.operator for node in copies}))
         sentence = (
-            f"{counted(len(copies), 'result')} of constants ({titles}), {size} bytes, stored even "
-            f"where what they are made of is smaller: {instead} in every run takes longer."
+            f"{counted(len(copies), 'result')} of constants ({titles}), {size} bytes, are stored "
+            f"even where their sources are smaller: {instead} in every run takes longer."
         )
         record(Decision("constants", "", verdict, "copy_saves_time", sentence, bytes_saved=-size))
 

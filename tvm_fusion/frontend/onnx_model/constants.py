@@ -87,7 +87,7 @@ def bind_inputs(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> onn
     for name in values:
         if name not in infos:
             raise UserError(
-                f"constants names {name!r}, which is no input of the model",
+                f"constants names {name!r}, which is not an input of the model",
                 f"one of {', '.join(map(repr, infos))}" if infos else "a model with inputs",
             )
     result = onnx.ModelProto()
@@ -100,14 +100,18 @@ def bind_inputs(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> onn
 
 
 def as_input(info: onnx.ValueInfoProto, value: np.ndarray) -> np.ndarray:
-    """Give a value the dtype of an input, and one element its number of axes."""
+    """Cast a value to an input's dtype, and a single element to its rank."""
     if info.type.WhichOneof("value") != "tensor_type":
-        raise UserError(f"constants names {info.name!r}, which is no tensor", "inputs of tensors")
+        raise UserError(
+            f"constants names {info.name!r}, which is not a tensor", "inputs of tensors"
+        )
     tensor = info.type.tensor_type
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     given = np.asarray(value)
     if given.dtype.kind in "OUS" or dtype.kind in "OUS":
-        raise UserError(f"constants[{info.name!r}] is no tensor of numbers", f"values of {dtype}")
+        raise UserError(
+            f"constants[{info.name!r}] is not a tensor of numbers", f"values of {dtype}"
+        )
     with np.errstate(all="ignore"):
         array = given.astype(dtype)
         is_kept = dtype.kind not in "iub" or np.array_equal(array.astype(given.dtype), given)

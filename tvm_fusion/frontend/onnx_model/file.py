@@ -122,7 +122,7 @@ def _load_external(model: onnx.ModelProto, path: Path) -> None:
     missing = [name for name, file in files.items() if not file.is_file()]
     if missing:
         raise UserError(
-            f"{path} keeps its weights in {', '.join(missing)}, which is not beside it",
+            f"{path} keeps its weights in {', '.join(missing)}, which is not next to it",
             f"{'that file' if len(missing) == 1 else 'those files'} in {path.parent}",
             "copy the weights next to the model",
         )

@@ -14,7 +14,7 @@ def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def with_standard_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give a model a version of ONNX's own domain where no node is of it, and it names none."""
+    """Add a version of ONNX's default domain to a model that neither names nor uses it."""
     if opsets_of(model)[""] or any(node.domain in ("", "ai.onnx") for node in nodes(model.graph)):
         return model
     result = onnx.ModelProto()

@@ -31,7 +31,7 @@ def upgraded(model: onnx.ModelProto, opset: int, extents: Extents) -> onnx.Model
 
 
 def _with_slopes_of_channels(model: onnx.ModelProto, extents: Extents) -> onnx.ModelProto:
-    """Give slopes of PRelu, one for each channel until opset 6, the axes behind the channels.
+    """Add the axes behind the channels to PRelu's slopes, per channel until opset 6.
 
     From opset 7 on they broadcast as usual, from the last axis; onnx's converter leaves that out.
     """

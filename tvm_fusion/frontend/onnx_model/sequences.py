@@ -82,7 +82,7 @@ def known_lengths(model: onnx.ModelProto, dims: Mapping[str, Any]) -> dict[str, 
 def with_elements(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[Sequence[int] | None]]
 ) -> onnx.ModelProto:
-    """Give a model an input for each element of sequence inputs.
+    """Replace sequence inputs by one input for each element.
 
     Parameters
     ----------

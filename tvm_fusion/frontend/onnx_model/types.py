@@ -89,7 +89,7 @@ def infer_types(
 
 
 def set_shape(info: onnx.ValueInfoProto, extents: Sequence[int | None]) -> None:
-    """Give an input a shape; each unknown extent gets a name of its own."""
+    """Set an input's shape; each unknown extent gets a name of its own."""
     shape = info.type.tensor_type.shape
     del shape.dim[:]
     for axis, extent in enumerate(extents):

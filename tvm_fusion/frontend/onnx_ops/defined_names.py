@@ -43,7 +43,7 @@ def check_names(model: onnx.ModelProto, source: str) -> None:
         raise UserError(f"{source} has graphs nested too deeply", "fewer levels") from error
     if fault is not None:
         raise UserError(
-            f"{source} is no valid model ({fault})",
+            f"{source} is not a valid model ({fault})",
             "names that are defined once, and before they are read, and all inputs of operators",
             "export it again",
         )

@@ -30,7 +30,7 @@ BROADCAST = {
 
 
 class Matcher:
-    """Give the inputs of operators extents that TVM sees to be equal.
+    """Match the extents of operators' inputs, so that TVM can prove them equal.
 
     Parameters
     ----------

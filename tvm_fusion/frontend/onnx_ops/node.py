@@ -1,4 +1,4 @@
-"""Give converters access to an ONNX node: Relax inputs, attributes, shapes, constants."""
+"""An ONNX node as converters see it: Relax inputs, attributes, shapes, constants."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class NodeImporter(ONNXGraphImporter):
     def _convert_by_tvm(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> list[Any]:
         name = node.op_type
         if node.domain not in STANDARD and not is_reviewed(node, self.opset):
-            raise _refused(node, "is left to TVM, which has no converter of it", None)
+            raise _refused(node, "is left to TVM, which has no converter for it", None)
         values = ReadInputs(
             value
             if (isinstance(value, relax.ShapeExpr) and name in TAKE_SHAPES and i)

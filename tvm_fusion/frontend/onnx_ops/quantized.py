@@ -144,7 +144,7 @@ def _f32(node: Node, place: int) -> Any:
 
 
 def _column(node: Node, x: Any, matrix: int) -> Any:
-    """Give what each row of a matrix has its own of an axis for the columns."""
+    """Add an axis for the columns to a value that each row of a matrix has."""
     if x is None or len(x.ty.shape) != 1 or len(node.shape(matrix)) < 2:
         return x
     extent = next(iter(x.ty.shape))

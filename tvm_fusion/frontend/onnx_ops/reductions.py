@@ -134,7 +134,7 @@ def _first_of_sorted(node: Node, count: Any) -> Any:
     places = node.emit(op.argsort(x, axis, descending, "int64"))
     if not node.facts.equal(count, shape[axis]):
         if not node.facts.proves(as_expr(count) <= as_expr(shape[axis])):
-            raise Unsupported("whose K may be more than there are elements", "give other ranges")
+            raise Unsupported("whose K may exceed the number of elements", "give other ranges")
         places = node.emit(op.strided_slice(places, [axis], [0], [count], assume_inbound=True))
     return [op.gather_elements(x, places, axis), places]
 

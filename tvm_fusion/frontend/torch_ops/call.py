@@ -1,4 +1,4 @@
-"""Give converters access to one operator call: arguments by name, result types, casts."""
+"""An operator call as converters see it: arguments by name, result types, casts."""
 
 from __future__ import annotations
 

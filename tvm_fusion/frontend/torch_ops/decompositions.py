@@ -55,7 +55,7 @@ def _signbit(x: Any) -> Any:
 
 @register("copysign.Tensor", "copysign.Scalar")
 def copysign(call: Call) -> Any:
-    """Give values the signs of others."""
+    """Copy the signs of other values."""
     x, y = operands(call, call.dtype)
     size = call.emit(op.abs(x))
     return op.where(_signbit(y), op.negative(size), size)

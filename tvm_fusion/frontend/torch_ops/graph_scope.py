@@ -42,7 +42,7 @@ class Scope:
 
 
 def scope_of(importer: Any, node: fx.Node, given: Sequence[Any]) -> tuple[Scope, list[str]]:
-    """Give what a node's graphs read names of its own; returns these, too."""
+    """Rename what a node's graphs read to names of its own; return these, too."""
     values = [importer._retrieve_args(argument) for argument in given]
     names = [f"{node.name}_reads_{i}" for i in range(len(values))]
     return Scope(importer, dict(zip(names, values, strict=True))), names

@@ -33,7 +33,7 @@ def _not_whole(node: fx.Node) -> Unsupported | None:
     ratios = [_ratio(a, b) for a, b in zip(after, before, strict=True)]
     if None not in ratios and (scales is None or list(scales) == ratios):
         return None
-    return Unsupported("by ratios that are no whole numbers")
+    return Unsupported("by ratios that are not integers")
 
 
 @register("upsample_nearest2d.vec", refuses=_not_whole)

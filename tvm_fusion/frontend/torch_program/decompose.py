@@ -109,7 +109,7 @@ def _core(program: torch.export.ExportedProgram, source: str) -> torch.export.Ex
 
 
 def _table() -> Any:
-    """Give torch's decompositions into core operators, without those of recurrent layers."""
+    """Return torch's decompositions into core operators, without those of recurrent layers."""
     table = torch.export.default_decompositions()
     table.update(DECOMPOSITIONS)
     for name in _KEPT:

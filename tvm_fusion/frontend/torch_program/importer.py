@@ -89,7 +89,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
         mod = finish(mod, config, steps.inner(ranges))
     signature = signature_of(mod["main"], None, [*returned, *state])
     if signature is None:
-        raise UserError(f"{SOURCE} returns something else than tensors", "tensors")
+        raise UserError(f"{SOURCE} returns something other than tensors", "tensors")
     signature = in_names(steps.in_dims(signature), derived, table)
     return Imported(mod, {"main": signature}, ranges, names.of(mod), SOURCE)
 
@@ -185,7 +185,7 @@ def drop_none(program: torch.export.ExportedProgram, source: str) -> list[str]:
     values: tuple[Any, ...] = tuple(node.args[0])
     for name, value in zip(names, values, strict=False):
         if value is None:
-            sentence = f"The result {name} is None: it is no output."
+            sentence = f"The result {name} is None: it is not an output."
             record(Decision(source, name, "accepted", "none_dropped", sentence))
         elif not isinstance(value, torch.fx.Node | bool | int | float):
             what = f"{source} returns {name} of type {type(value).__name__}"

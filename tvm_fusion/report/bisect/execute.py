@@ -86,7 +86,7 @@ def build(planned: PlannedModel, plans: Plans) -> relax.VirtualMachine:
 
 
 def device_of(planned: PlannedModel) -> Any:
-    """Give the device that variants run on."""
+    """Return the device that variants run on."""
     return tvm.device(_DEVICES[planned.spec.kind], 0)
 
 

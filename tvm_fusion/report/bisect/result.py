@@ -143,5 +143,5 @@ class Bisection:
         return not (self.reference_crash or self.culprits or self.slow)
 
     def to_json(self) -> dict[str, Any]:
-        """Give everything as plain values: the attributes by name, and ``passed``."""
+        """Return everything as plain values: the attributes by name, and ``passed``."""
         return {"passed": self.passed, **asdict(self)}

@@ -141,7 +141,7 @@ class Counts:
 
 
 def edge_to_json(edge: Edge) -> dict[str, Any]:
-    """Give an edge as plain values."""
+    """Return an edge as plain values."""
     ends = (edge.producer, edge.consumer)
     return {
         "function": edge.function,

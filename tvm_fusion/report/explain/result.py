@@ -140,7 +140,7 @@ class Explanation:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Give everything as plain values.
+        """Return everything as plain values.
 
         Returns
         -------

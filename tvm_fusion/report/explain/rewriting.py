@@ -30,7 +30,7 @@ class Rewriting:
     unused: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Give everything as plain values.
+        """Return everything as plain values.
 
         Returns
         -------

@@ -97,8 +97,9 @@ def _uses(rewriting: Rewriting) -> Table:
             escape("\n".join(refused)),
         )
     table.caption = (
-        "Tried: where its left side was found; fired: it said something new; chosen: changes that"
-        " need it, which share their gain. Regions like one before are only chosen for."
+        "Tried: matches of its left side; fired: matches that added something new; chosen: changes"
+        " that need it, which share their gain. A region equal to an earlier"
+        " one is not searched again; it counts under chosen only."
     )
     return table
 

@@ -213,7 +213,7 @@ def _group(function: str, claim: Claim, cost: CostModel, forms: tuple[Form, ...]
 
 
 def _refused(function: str, plan: Plan) -> list[Edge]:
-    """Give every refused edge its operators back, which a decision only names."""
+    """Look up the operators of refused edges, which a decision only names."""
     edges: dict[tuple, list[ViewPath]] = {}
     direct = (ViewPath(e.producer, (), e.consumer, e.value) for e in plan.graph.edges())
     for path in (*direct, *view_paths(plan.graph, plan.views)):

@@ -44,7 +44,7 @@ def show(explanation: Explanation, console: Console) -> None:
     if explanation.refused:
         console.print(_refused(explanation.refused), soft_wrap=False)
     _list("Views, which need no kernel", explanation.views, console)
-    _list("Opaque, which nothing fuses with", explanation.opaque, console)
+    _list("Opaque, never fused", explanation.opaque, console)
     if explanation.layouts:
         _layouts(explanation.layouts, console)
     for decision in explanation.tuned:
@@ -73,7 +73,7 @@ def _headline(explanation: Explanation) -> str:
     origin = f"; stock TVM after {explanation.stock_from}" if stock is not None else ""
     return (
         f"[bold]{escape(explanation.source)}[/] for {escape(explanation.target)}: "
-        f"{kernels}, {memory} between them{origin}"
+        f"{kernels}, {memory} of intermediate tensors{origin}"
     )
 
 
@@ -135,7 +135,7 @@ def _forms(equal: list[Group]) -> Table:
         clocks = "" if form.clocks is None else f"{form.clocks / 1e3:.1f}"
         mark = "*" if form.is_chosen else ""
         table.add_row(mark, form.name, escape(form.kernel), clocks, escape(form.sentence))
-    table.caption = "*: chosen; clocks of a multiprocessor are estimates, with copies of operands"
+    table.caption = "*: chosen; estimated clocks of a multiprocessor, copies of operands included"
     return table
 
 
@@ -158,10 +158,10 @@ def _refused(edges: tuple[Edge, ...]) -> Table:
             f"{sum(e.bytes for e in equal) / 1e6:.2f}",
             f"[bold]{escape(one.code)}[/] ({' -> '.join(one.classes)}): {escape(one.sentence)}",
         )
-    table.caption = "In parentheses: the mapping types of the two groups, as wholes"
+    table.caption = "In parentheses: the mapping types of the two groups"
     if any("(roofline" in edge.sentence for edge in edges):
         table.caption += (
-            "\nroofline: a model that orders alternatives; its times are no predictions"
+            "\nroofline: a model that ranks alternatives; its times are not predictions"
         )
     return table
 

@@ -178,7 +178,7 @@ def _padded(data: ir.Expr, padding: list[int], value: int) -> Any:
 
 
 def _flipped(data: ir.Expr, zero: int | ir.Expr, scope: Scope) -> tuple[ir.Expr, int | ir.Expr]:
-    """Give bytes and their zero point in the type of the other sign, moved by 128."""
+    """Convert bytes and their zero point between int8 and uint8, shifted by 128."""
     dtype = dtype_of(data)
     by, other = (SIGN, "uint8") if dtype == "int8" else (-SIGN, "int8")
     sign = relax.const(np.array(SIGN, "uint8").view(dtype))
@@ -192,7 +192,7 @@ def _flipped(data: ir.Expr, zero: int | ir.Expr, scope: Scope) -> tuple[ir.Expr,
 
 
 def _number(zero: ir.Expr, scope: Scope) -> int | ir.Expr:
-    """Give the value of a zero point that is known, or else an int32 scalar."""
+    """Return the value of a zero point that is known, or else an int32 scalar."""
     if isinstance(zero, GenericConst):
         return int(zero.value.numpy().reshape(()))
     return scalar(zero, "int32", scope)

@@ -68,7 +68,7 @@ def inside(match: Match, head: Head, data: str, rank: int, law: str) -> int | No
 
 
 def outside(match: Match, head: Head, factor: str, rank: int, law: str) -> int | None:
-    """Give a factor the shape in which it meets the reduced tensor."""
+    """Reshape a factor so that it broadcasts against the reduced tensor."""
     if keeps_axes(head):
         return match.number(factor)
     axes = reduced_axes(head, rank)

@@ -19,7 +19,7 @@ class Bounds(NamedTuple):
     high: float = math.inf
 
     def hull(self, other: Bounds) -> Bounds:
-        """Give the bounds of both together."""
+        """Return the union of two bounds."""
         return Bounds(min(self.low, other.low), max(self.high, other.high))
 
 

@@ -30,7 +30,7 @@ class Gain:
 
     @classmethod
     def between(cls, before: RegionCost, after: RegionCost) -> Gain:
-        """Give what the second of two costs saves."""
+        """Return what the second of two costs saves."""
         return cls(
             before.us - after.us,
             before.kernels - after.kernels,

@@ -65,11 +65,11 @@ class Analysis:
         self._builder = relax.BlockBuilder()
 
     def intern(self, ty: relax.TensorType) -> relax.TensorType:
-        """Give the one object of all types that are equal to this one."""
+        """Return the one object that stands for all types equal to this one."""
         return self._types.setdefault(type_key(ty), ty)
 
     def variable(self, ty: relax.TensorType) -> relax.Var:
-        """Give the variable that stands for classes of a type."""
+        """Return the variable that stands for classes of a type."""
         if id(ty) not in self._variables:
             self._variables[id(ty)] = relax.Var("x", ty)
         return self._variables[id(ty)]

@@ -51,7 +51,7 @@ class EGraph:
     # Classes -------------------------------------------------------------------------------------
 
     def find(self, number: int) -> int:
-        """Give the canonical number of a class."""
+        """Return the canonical number of a class."""
         parent = self._parent
         while parent[number] != number:
             parent[number] = parent[parent[number]]
@@ -62,7 +62,7 @@ class EGraph:
         return self.classes[self.find(number)]
 
     def uniform(self, number: int) -> float | None:
-        """Give the number that all elements are; None where they differ, or are not known."""
+        """Return the value that all elements have; None where they differ, or are not known."""
         known = self[number]
         low, high = known.bounds
         # ``x * 0`` has the bounds of 0, and is NaN for an infinite x.
@@ -79,7 +79,7 @@ class EGraph:
         self._given = set(self.classes)
 
     def told(self, number: int) -> NonFinite:
-        """Give the non-finite values of a class that are told from numbers, here or outside."""
+        """Return which non-finite values of a class some operator tells from numbers."""
         if not self._results:
             return NONE
         if self._told is None:
@@ -207,7 +207,7 @@ class EGraph:
                 self._repair(self.find(number))
 
     def variable(self, number: int) -> relax.Var:
-        """Give a variable of a class's type."""
+        """Return a variable of a class's type."""
         return self._analysis.variable(self[number].type)
 
     # Inside --------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def write(pattern: Pattern, graph: EGraph, bound: Bindings, dtype: str, law: str
     if isinstance(pattern, Number):
         return graph.constant(pattern.value, dtype)
     if not isinstance(pattern, Apply):
-        raise TypeError(f"{pattern!r} is no pattern")
+        raise TypeError(f"{pattern!r} is not a pattern")
     operands = []
     for part in pattern.operands:
         operand = write(part, graph, bound, dtype, law)

@@ -102,5 +102,5 @@ def without_axes(
 
 
 def magnitudes(value: np.ndarray | None) -> np.ndarray | None:
-    """Give the absolute values of a small constant's elements, in float64."""
+    """Return the absolute values of a small constant's elements, in float64."""
     return None if value is None else np.abs(value.astype(np.float64))

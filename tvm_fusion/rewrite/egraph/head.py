@@ -37,7 +37,7 @@ class Head:
     def apply(self, operands: Sequence[ir.Expr]) -> relax.Call:
         """Write the call of the operator on other tensors, not normalised."""
         if self.call is None:
-            raise ValueError("a leaf is no operator")
+            raise ValueError("a leaf is not an operator")
         given = iter(operands)
 
         def place(arg: Any) -> Any:

@@ -36,29 +36,29 @@ class Match:
     bound: Bindings
 
     def number(self, name: str) -> int:
-        """Give the class that a tensor's name stands for."""
+        """Return the class that a tensor's name stands for."""
         found = self.bound[name]
         if not isinstance(found, int):
-            raise TypeError(f"{name} names no tensor")
+            raise TypeError(f"{name} is not the name of a tensor")
         return found
 
     def head(self, name: str) -> Head:
-        """Give the operator that an attributes' name stands for."""
+        """Return the operator that an attributes' name stands for."""
         found = self.bound[name]
         if not isinstance(found, Head):
-            raise TypeError(f"{name} names no operator")
+            raise TypeError(f"{name} is not the name of an operator")
         return found
 
     def type(self, name: str) -> relax.TensorType:
-        """Give the type of a tensor."""
+        """Return the type of a tensor."""
         return self.graph[self.number(name)].type
 
     def value(self, name: str) -> np.ndarray | None:
-        """Give a small constant's elements."""
+        """Return a small constant's elements."""
         return self.graph[self.number(name)].value
 
     def uniform(self, name: str) -> float | None:
-        """Give the number that all elements of a small constant are."""
+        """Return the value that all elements of a small constant have."""
         return self.graph.uniform(self.number(name))
 
 
@@ -119,7 +119,7 @@ class Law:
         seen = told and self.may_change(match) & told
         if not seen:
             return None
-        sentence = f"The model makes numbers of {words(seen)} here, which the law may change."
+        sentence = f"The model turns {words(seen)} into numbers here, which the law may change."
         return Refusal("told_apart", sentence)
 
     def exempt(self, match: Match) -> bool:
@@ -149,11 +149,11 @@ class Law:
         return self.before.names
 
     def backwards(self) -> Law | None:
-        """Give the law from right to left, if it is one."""
+        """Return the law from right to left, if it is one."""
         return _Backwards(self) if self.both else None
 
     def without_flag(self) -> Law | None:
-        """Give what is left of the law where its flag is off; None if nothing is."""
+        """Return what is left of the law where its flag is off; None if nothing is."""
         if not self.needs:
             return self
         has_exempt = self.is_modular or type(self).exempt is not Law.exempt
@@ -237,6 +237,6 @@ class WithoutFlag(Law):
         return self._law.check(match)
 
     def backwards(self) -> Law | None:
-        """Give the law from right to left, without the flag too."""
+        """Return the law from right to left, without the flag too."""
         found = self._law.backwards()
         return None if found is None else WithoutFlag(found)

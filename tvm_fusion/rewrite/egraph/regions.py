@@ -74,7 +74,7 @@ class Region:
     leaves: tuple[ir.Expr, ...]
 
     def heads(self, heads: Heads) -> list[Head]:
-        """Give the heads of the leaves."""
+        """Return the heads of the leaves."""
         return [_leaf(leaf, i, heads) for i, leaf in enumerate(self.leaves)]
 
     def terms(self, heads: Heads) -> tuple[Term, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from .egraph import EGraph
 from .law import Law, Match
 
-_BOTH = "The model has both sides, of which the right one may be finite where the left one is not."
+_BOTH = "The model has both sides, and the right one may be finite where the left one is not."
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class Numbering:
         self._known: dict[Term, int] = {}
 
     def __call__(self, term: Term) -> int:
-        """Give a term's number."""
+        """Return a term's number."""
         if term not in self._known:
             for part in subterms([term]):
                 if part not in self._known:
@@ -77,7 +77,7 @@ class Numbering:
         return self._known[term]
 
     def of(self, terms: Iterable[Term]) -> tuple[int, ...]:
-        """Give the numbers of several terms."""
+        """Return the numbers of several terms."""
         return tuple(map(self, terms))
 
 

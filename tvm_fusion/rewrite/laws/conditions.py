@@ -113,5 +113,5 @@ def sum_overflows(match: Match) -> NonFinite:
 
 
 def all_of(*refusals: Refusal | None) -> Refusal | None:
-    """Give the first refusal."""
+    """Return the first refusal."""
     return next((refusal for refusal in refusals if refusal is not None), None)

@@ -53,7 +53,7 @@ class _ScaledChannels(_Linear):
         return graph.add(match.head("conv"), [match.number("a"), weights], self.name)
 
     def _shape(self, match: Match) -> list[Extent] | Refusal:
-        """Give the shape in which the factor meets the weights."""
+        """Return the shape in which the factor meets the weights."""
         raise NotImplementedError
 
 
@@ -121,7 +121,7 @@ class AddFilters(_Linear):
 
 
 def layouts(head: Head) -> tuple[str, str, str]:
-    """Give the layouts of a convolution's input, weights and result."""
+    """Return the layouts of a convolution's input, weights and result."""
     if head.call is None:
         return "", "", ""
     attrs = head.call.attrs
@@ -141,7 +141,7 @@ def _is_grouped_transpose(head: Head) -> bool:
 
 
 def _along(match: Match, layout: str, axis: int, is_split: bool) -> list[Extent] | Refusal:
-    """Give a factor per channel of a tensor the shape that has it along an axis of the weights."""
+    """Return the shape that puts a per-channel factor along an axis of the weights."""
     names = layout, layouts(match.head("conv"))[1]
     # Blocked layouts such as OIHW4o have the channels along two axes.
     if axis < 0 or not all(name.isalpha() and name.isupper() for name in names):

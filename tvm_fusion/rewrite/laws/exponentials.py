@@ -54,7 +54,7 @@ class DivideExponentials(OnFloats):
 
 
 def _largest(match: Match) -> float:
-    """Give a number up to which exponentials of ``a`` are finite, sums of two nearly so."""
+    """Return a number up to which exponentials of ``a`` are finite, and sums of two nearly so."""
     dtype = str(match.type("a").dtype)
     return math.log(float(ml_dtypes.finfo(numpy_dtype(dtype)).max)) - 1
 

@@ -124,7 +124,7 @@ def _transposed_product(match: Match) -> Refusal | None:
         return Refusal("batches", "The operands have different ranks.")
     if permutation(head, rank) == [*range(rank - 2), rank - 1, rank - 2]:
         return None
-    return Refusal("not_transposed", "Other axes than rows and columns change places.")
+    return Refusal("not_transposed", "Axes other than rows and columns are permuted.")
 
 
 class SumOfProduct(Linear):
@@ -141,7 +141,7 @@ class SumOfProduct(Linear):
         rank = max(match.type("a").ndim, match.type("b").ndim)
         if reduced_axes(match.head("axes"), rank) == [rank + self.axis]:
             return self.mixed(match, "a", "b")
-        return Refusal("other_axes", "Other axes than rows or columns of the product are reduced.")
+        return Refusal("other_axes", "Axes other than rows or columns of the product are reduced.")
 
     def rewrite(self, match: Match) -> int | None:
         graph, head = match.graph, match.head("axes")

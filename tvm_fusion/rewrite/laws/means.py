@@ -61,7 +61,9 @@ class SumToMean(Law):
             return INTEGER
         if self._is_mean(match):
             return None
-        return Refusal("not_mean", "The constant is not the reduced extent, or that is symbolic.")
+        return Refusal(
+            "not_mean", "The constant is not the reduced extent, or the extent is symbolic."
+        )
 
     def rewrite(self, match: Match) -> int | None:
         return renamed(match, match.head("axes"), "relax.mean", match.number("a"), self.name)

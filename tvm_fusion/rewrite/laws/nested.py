@@ -44,9 +44,9 @@ class NestedReductions(Law):
     def check(self, match: Match) -> Refusal | None:
         first, second = match.head("inner").name, match.head("outer").name
         if first != second:
-            return Refusal("different_operators", "Two different reductions are not one.")
+            return Refusal("different_operators", "The two reductions are different.")
         if first == "relax.mean" and is_integer(match.type("a")):
-            return Refusal("integers", "Integers are divided with a remainder.")
+            return Refusal("integers", "Integer division drops a remainder.")
         return None
 
     def rewrite(self, match: Match) -> int | None:
@@ -124,7 +124,7 @@ class ReduceOfBroadcast(Law):
 
     @staticmethod
     def _wide(match: Match) -> relax.TensorType:
-        """Give the type of what is reduced."""
+        """Return the type of what is reduced."""
         head, ty = match.head("shape"), match.type("a")
         call = head.call
         shape = ty.shape if call is None else call.args[1]

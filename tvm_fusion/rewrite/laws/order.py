@@ -35,7 +35,7 @@ class ClipAsMaximum(Law):
         """Refuse ends that are no numbers, or in the wrong order."""
         ends = _ends(match)
         if ends is None or ends[0] > ends[1]:
-            return Refusal("unordered_bounds", "The bounds are not constants, lower one first.")
+            return Refusal("unordered_bounds", "The bounds are not constants in ascending order.")
         dtype = numpy_dtype(str(match.type("a").dtype))
         if dtype.kind in "iu" and any(not _holds(dtype, end) for end in ends):
             return Refusal("other_type", "The type of the tensor has no such bound.")
@@ -61,7 +61,7 @@ class ClipOfConstants(Law):
         """Refuse ends that are no numbers, or in the wrong order."""
         lowest, highest = match.uniform("low"), match.uniform("high")
         if lowest is None or highest is None or lowest > highest:
-            return Refusal("unordered_bounds", "The bounds are not constants, lower one first.")
+            return Refusal("unordered_bounds", "The bounds are not constants in ascending order.")
         return None
 
     def rewrite(self, match: Match) -> int | None:

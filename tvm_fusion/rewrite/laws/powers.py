@@ -29,7 +29,7 @@ class PowerAsProducts(Law):
         """Refuse exponents that need more than two products."""
         exponent = match.uniform("k")
         if exponent not in _POWERS:
-            return Refusal("exponent", "The exponent is no small number.")
+            return Refusal("exponent", "The exponent is not a small number.")
         if exponent == -0.5:  # of minus infinity it is 0
             return all_of(floating(match), nonnegative(match, "a"))
         return floating(match)

@@ -18,7 +18,7 @@ total = function("relax.sum", "axes")
 mean = function("relax.mean", "axes")
 left_shift = function("relax.left_shift")
 
-INTEGER = Refusal("integers", "Integers are divided with a remainder.")
+INTEGER = Refusal("integers", "Integer division drops a remainder.")
 
 
 def differ(match: Match) -> Refusal | None:

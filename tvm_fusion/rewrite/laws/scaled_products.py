@@ -16,7 +16,7 @@ diagonal = function("relax.reshape", "diagonal")
 
 
 def _sizes(match: Match, name: str) -> tuple:
-    """Give the extents of the last two axes, as broadcasting reads them."""
+    """Return the extents of the last two axes, as broadcasting reads them."""
     ty = match.type(name)
     return tuple(aligned(ty, max(2, ty.ndim))[-2:])
 

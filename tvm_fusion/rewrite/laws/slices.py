@@ -63,7 +63,7 @@ def ranges(head: Head, shape: relax.ShapeExpr) -> dict[int, Range] | None:
 
 
 def extent_of(shape: relax.ShapeExpr, axis: int) -> int | None:
-    """Give an extent; None if it is symbolic."""
+    """Return an extent; None if it is symbolic."""
     extent = shape[axis]
     return int(extent) if isinstance(extent, tirx.IntImm) else None
 
@@ -170,7 +170,7 @@ class SliceOfBinary(Law):
 
 
 def _shape(match: Match) -> relax.ShapeExpr:
-    """Give the shape of what ``f`` computes."""
+    """Return the shape of what ``f`` computes."""
     graph = match.graph
     number = graph.add(match.head("f"), [match.number("a"), match.number("b")])
     if number is None:

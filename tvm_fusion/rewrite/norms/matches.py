@@ -93,8 +93,8 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
         if norm is None:
             reason = (
                 f"It is not over rows of a multiple of {WIDTH} elements of a half type, at most "
-                f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or a "
-                f"product behind it has no multiple of {VECTOR} columns."
+                f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or the "
+                f"columns of a product behind it are not a multiple of {VECTOR}."
             )
         elif not _is_behind(b.value.args[0], values, columns, is_product):
             reason = "What it reads is not the sum of a product and a residual."
@@ -103,14 +103,14 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
         elif not isinstance(b.var, relax.DataflowVar) or not all(
             is_product(x) or _is_residual(x, values, columns) for x in readers
         ):
-            reason = "Something but a product or a sum behind one reads it, as a kernel of its own."
+            reason = "It has readers other than products, and sums behind products."
         else:
             gain = gain_us(norm.rows, norm.columns, widths, multiprocessors)
             if gain > 0:
                 found[hash(b.var)] = norm
                 continue
             reason = (
-                f"It saves less than what statistics of its {norm.rows} rows take in the products "
+                f"It saves less than the statistics of its {norm.rows} rows cost in the products "
                 f"behind it: {-gain:.1f} us by the model."
             )
         record(Decision(b.var.name, "", "refused", "no_norm_statistics", reason))

@@ -81,7 +81,7 @@ def row_values(rows: int, columns: int, epsilon: float) -> Callable[..., Any]:
 def normed_product(
     product: te.Tensor, mean: te.Tensor, rstd: te.Tensor, sums: te.Tensor, *shift: te.Tensor
 ) -> Any:
-    """Take off a product of raw rows what their mean adds to it, scale its rows, and shift it.
+    """Apply the norm after the product: (C - mean * column_sums) * rstd + shift.
 
     ``product`` is ``[M, N]``, ``mean`` and ``rstd`` are ``[M, 1]``, ``sums`` of the columns of the
     other matrix ``[N]``, as is the shift, if there is one; float32, vectors of any type.

@@ -161,7 +161,7 @@ class _Rewriter(PyExprMutator):
         return op.reshape(value, call.ty.shape)
 
     def _row_values(self, done: _Rewritten) -> tuple[relax.Var | None, relax.Var]:
-        """Give the mean of rows, if the norm takes it off, and rstd."""
+        """Return the mean of rows, if the norm subtracts it, and rstd."""
         found = self._call(done.norm.row_values, *done.statistics)
         if not done.norm.is_centred:
             return None, found

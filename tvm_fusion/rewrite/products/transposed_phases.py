@@ -61,11 +61,11 @@ class Phases:
         return self.last - self.first + 1
 
     def pads(self, extent: int, count: int) -> tuple[int, int]:
-        """Give the padding before and behind an image for so many outputs of each phase."""
+        """Return the padding before and behind an image for so many outputs of each phase."""
         return self.last, count - 1 + self.window - extent - self.last
 
     def tap(self, phase: int, place: int) -> int | None:
-        """Give the element of w at a place in the window; ``None`` where it is zero."""
+        """Return the element of w at a place in the window; ``None`` where it is zero."""
         number = self.stride * (self.last - place) + phase + self.padding
         return number if 0 <= number < self.taps else None
 
@@ -139,7 +139,7 @@ def _dimensions(conv: relax.Call, dtypes: Sequence[str]) -> list[Phases] | str:
     x, weight = conv.args
     attrs = conv.attrs
     if not isinstance(weight, GenericConst) or dtype_of(weight) not in dtypes:
-        return f"Its weight is no constant of {' or '.join(dtypes)}."
+        return f"Its weight is not a constant of {' or '.join(dtypes)}."
     image, kernel, _ = OPERATORS[op_name(conv)]
     layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout)
     if layouts != (image, kernel, image) or x.ty.ndim != len(image) or x.ty.shape is None:
@@ -154,12 +154,12 @@ def _dimensions(conv: relax.Call, dtypes: Sequence[str]) -> list[Phases] | str:
     if None in extents or any(
         (n or 0) % s for n, s in zip(extents[len(taps) :], strides, strict=True)
     ):
-        return "Extents of its result are symbolic, or no multiples of its strides."
+        return "Extents of its result are symbolic, or not multiples of its strides."
     return [Phases(s, p, r) for s, p, r in zip(strides, padding, taps, strict=False)]
 
 
 def _weight(weight: GenericConst, dimensions: Sequence[Phases], groups: int) -> GenericConst:
-    """Give the weight (group, phase of each dimension, out; in; window) of the convolution."""
+    """Return the weight (group, phase of each dimension, out; in; window) of the convolution."""
     old = weight.value.numpy()
     c, k = old.shape[0] // groups, old.shape[1]
     own = old.reshape(groups, c, *old.shape[1:])

@@ -59,7 +59,7 @@ class Attention(Pattern):
 
 # Match attention from its two products by the einsum index of every axis.
 class AttentionReader:
-    """Gives every axis its indices."""
+    """Tracks the indices along every axis."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class AttentionReader:
         return axes
 
     def _multiply(self, left: Sequence[Axis], right: Sequence[Axis]) -> list[Axis] | None:
-        """Give the result of a product its indices."""
+        """Compute the indices of a product's result."""
         if min(len(left), len(right)) < 2 or not self._indices.join(left[-1], right[-2]):
             return None
         batch: list[Axis] = []

@@ -58,7 +58,7 @@ class Coefficient(float):
 
 
 def error_of(value: float) -> float:
-    """Give the error of a number, whatever its class."""
+    """Return the error of a number, whatever its class."""
     return value.error if isinstance(value, Coefficient) else 0.0
 
 
@@ -76,7 +76,7 @@ def power(value: float, exponent: float) -> Coefficient:
 
 
 def rounded(value: float, dtype: str) -> float:
-    """Give a constant of a type: in a half type, any number that rounds to it is meant."""
+    """Return a constant; one of a half type stands for any number that rounds to it."""
     if dtype not in _HALF or not math.isfinite(value) or not value:
         return value
     digits, smallest = _HALF[dtype]
@@ -91,5 +91,5 @@ def is_close(value: float, expected: float) -> bool:
 
 
 def plain(value: Any) -> float:
-    """Give a number without its error, for an operator's attributes."""
+    """Return a number without its error, for an operator's attributes."""
     return float(value)

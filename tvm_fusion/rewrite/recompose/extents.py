@@ -18,7 +18,7 @@ def known_shape(expr: Any) -> list[Any] | None:
 
 
 def extent(value: Any) -> int | None:
-    """Give an extent; None if it is symbolic."""
+    """Return an extent; None if it is symbolic."""
     if isinstance(value, int):
         return value
     return int(value.value) if isinstance(value, tirx.IntImm) else None

@@ -35,7 +35,7 @@ class Indices:
         return (len(self._extents) - 1,)
 
     def resolve(self, axis: Axis) -> Axis:
-        """Give the indices that run along an axis now."""
+        """Return the indices that run along an axis now."""
         found: list[int] = []
         for index in axis:
             parts = self._parts[index]
@@ -43,7 +43,7 @@ class Indices:
         return tuple(found)
 
     def size(self, axis: Axis) -> Any:
-        """Give the extent of an axis."""
+        """Return the extent of an axis."""
         product = self._product(axis)
         return tirx.IntImm("int64", product) if isinstance(product, int) else product
 

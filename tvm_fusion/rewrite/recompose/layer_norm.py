@@ -58,7 +58,7 @@ class RMSNorm(Pattern):
             return found
         axes = found.axes
         if found.shift is not None:
-            return Mismatch(found.spread.var, "a shift is added, which an RMS norm has not")
+            return Mismatch(found.spread.var, "a shift is added, which an RMS norm does not have")
         if found.scale is not None and not found.scale.lies_in(axes):
             return Mismatch(found.spread.var, "the scale varies along other axes")
 

@@ -114,7 +114,7 @@ class Mask:
 
 
 def read_mask(view: View, step: Step, axes: Sequence[Axis], indices: Indices) -> Mask | None:
-    """Give a mask's axes the indices of the scores that it is combined with."""
+    """Relate a mask's axes to the indices of the scores that it is combined with."""
     reading = read(view, step.other, indices)
     if reading is None or len(reading.axes) > len(axes):
         return None

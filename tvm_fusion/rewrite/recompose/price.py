@@ -126,7 +126,7 @@ class Pricer:
         return self._known[key]
 
     def _key(self, func: relax.Function, region: Region) -> Hashable:
-        """Give the key that a region which computes what a function does would have."""
+        """Return the key that a region which computes what a function does would have."""
         heads = iter([h for h in region.heads(self._heads) if h not in self._heads.values])
         known = {hash(p): Term(head, (), p.ty) for p, head in zip(func.params, heads, strict=True)}
 

@@ -128,7 +128,7 @@ def recompose(
         record(_accepted(pattern, root, price, found))
     for at, mismatch in mismatches.items():
         if at not in dead:
-            sentence = f"This is no {pattern.name}: {mismatch.reason}."
+            sentence = f"It does not match {pattern.name}: {mismatch.reason}."
             use.refused[sentence] += 1
             record(
                 Decision(mismatch.at.name, pattern.name, "refused", "no_such_operator", sentence)
@@ -146,12 +146,14 @@ def _not_equal(
     """Say where the operator is finite and what was written out is not, or the other way round."""
     seen = found.changes & told
     if found.needs and found.needs not in allow:
-        why = f"what overflows there does not in the operator; --allow {found.needs} takes it"
+        why = (
+            f"its parts may overflow where the operator does not; --allow {found.needs} permits it"
+        )
     elif seen:
-        why = f"the model makes numbers of {words(seen)} here, which the operator may not have"
+        why = f"the model turns {words(seen)} into numbers here, which the operator may not have"
     else:
         return None
-    sentence = f"The operators stay, though they are one {pattern.name}: {why}."
+    sentence = f"The operators stay, although they form one {pattern.name}: {why}."
     return Decision(root.name, pattern.name, "refused", "told_apart", sentence)
 
 
@@ -171,7 +173,7 @@ def _change(func: relax.Function, pattern: Pattern, root: relax.Var, price: Pric
 
 
 def equation(pattern: Pattern) -> tuple[str, str]:
-    """Give both sides of a pattern's equation, which is the first thing of its docstring."""
+    """Return both sides of a pattern's equation, which is the first thing of its docstring."""
     text = " ".join((pattern.__doc__ or "").split("``")[1].split())
     before, _, after = text.rpartition(" = ")
     return before, after
@@ -186,7 +188,7 @@ def _accepted(pattern: Pattern, root: relax.Var, price: Price, found: Match) -> 
         pattern.name,
         "accepted",
         code,
-        f"{before.operators} operators are one {pattern.name}{what}:"
+        f"{before.operators} operators form one {pattern.name}{what}:"
         f" {before.us:.1f} to {after.us:.1f} us.",
         bytes_saved=before.bytes - after.bytes,
     )
@@ -197,7 +199,7 @@ def _refused(pattern: Pattern, root: relax.Var, price: Price | None) -> Decision
         code, sentence = "not_planned", "a shape that is computed is read in between"
     elif not price.is_claimed:
         why = f". {price.refusal.removesuffix('.')}" if price.refusal else ""
-        code, sentence = "no_template", f"no template of the target makes kernels of it{why}"
+        code, sentence = "no_template", f"no template of the target has kernels for it{why}"
     else:
         before, after = price.before, price.after
         code = "more_expensive"
@@ -205,7 +207,7 @@ def _refused(pattern: Pattern, root: relax.Var, price: Price | None) -> Decision
             f"{after.us:.1f} us in {after.kernels} kernels instead of"
             f" {before.us:.1f} us in {before.kernels}"
         )
-    sentence = f"The operators stay, though they are one {pattern.name}: {sentence}."
+    sentence = f"The operators stay, although they form one {pattern.name}: {sentence}."
     return Decision(root.name, pattern.name, "refused", code, sentence)
 
 

@@ -107,7 +107,7 @@ def _affine(
         else:
             return "rows are not divided by the root of their variance"
     if len(by_part[X]) != 1:
-        return "rows are not multiplied with one scale"
+        return "rows are not multiplied by one scale"
     ((gain, factor),) = by_part[X].items()
     means = {gain: -factor} if spread.is_centred else {}
     if by_part[M].keys() != means.keys() or not all(

@@ -117,7 +117,7 @@ def read_spread(view: View, var: Any) -> Spread | str:
 
 
 def _uninverted(view: View, expr: Any) -> Any:
-    """Give ``v`` for ``1 / v``."""
+    """Return ``v`` for ``1 / v``."""
     call = view.call(expr, "divide")
     return call.args[1] if call is not None and view.number(call.args[0]) == 1 else expr
 
@@ -183,7 +183,7 @@ def _spread_by_moments(view: View, squares: Reduction, mean: Reduction) -> tuple
     if mean.axes != squares.axes or "variance" in (mean.kind, squares.kind):
         return "the squares and the mean are over other axes"
     is_of_x = _same_shapes(x, squares.source) and is_same(over(view, squares.source, x), _RAW)
-    return (x, True) if is_of_x else "the squares are of something else than the mean"
+    return (x, True) if is_of_x else "the squares are of something other than the mean"
 
 
 def _means(

@@ -93,7 +93,7 @@ class View:
             self._readers[hash(var)].append(0)
 
     def value(self, expr: Any) -> Any:
-        """Give what a variable is bound to, aliases followed; anything else as it is."""
+        """Return what a variable is bound to, aliases followed; anything else as it is."""
         while isinstance(expr, relax.Var) and hash(expr) in self._values:
             expr = self._values[hash(expr)]
         return expr
@@ -103,7 +103,7 @@ class View:
         return self._readers[hash(var)]
 
     def call(self, expr: Any, *names: str) -> relax.Call | None:
-        """Give the call behind an expression if it is one of some operators; of any by default.
+        """Return the call behind an expression if its operator is one of some (default: any).
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class View:
         return value if name and (not names or name in names) else None
 
     def number(self, expr: Any) -> float | None:
-        """Give the number that all elements of a constant are, however it is written.
+        """Return the value that all elements of a constant have, however it is written.
 
         One of a half type stands for every number that is rounded to it.
         """
@@ -205,7 +205,7 @@ class View:
 
 
 def op_name(expr: Any) -> str:
-    """Give the name of a call's operator without ``relax.``; empty for anything else."""
+    """Return the name of a call's operator without ``relax.``; empty for anything else."""
     return engine.op_name(expr).removeprefix("relax.")
 
 

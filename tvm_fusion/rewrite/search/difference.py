@@ -84,7 +84,7 @@ def _common(
 def _cut(
     root: Term, common: frozenset[int], numbering: Numbering, classes: Mapping[int, int]
 ) -> dict[int, Term]:
-    """Give the first terms below a root that are of common classes, by class."""
+    """Return the first terms below a root that are of common classes, by class."""
     found: dict[int, Term] = {}
     seen: set[int] = set()
     stack = list(root.operands)
@@ -117,7 +117,7 @@ def readable(
     common = _common(old, new, numbering, classes)
 
     def number(term: Term) -> int:
-        """Give a term of a common class a number below 0; the root may be of one, too."""
+        """Return a number for a term: below 0 for common classes, which the root may be of too."""
         known = classes[numbering(term)]
         return -1 - known if known in common and term not in (old, new) else numbering(term)
 

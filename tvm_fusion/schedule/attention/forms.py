@@ -82,7 +82,7 @@ def _flash(pattern: Pattern, device: Device) -> Found:
         return other_form(sentence)
     config = flash_mma_config(problem, device)
     if config is None:
-        return other_form(f"No tile of tensor cores has heads of {_width(pattern)}.")
+        return other_form(f"No tensor-core tile fits heads of {_width(pattern)}.")
     refusal = expensive_prologue(problem, config, device)
     return refusal or AttentionForm(config, problem)
 
@@ -165,7 +165,7 @@ def _unit(config: FlashMmaConfig) -> str:
 
 def _types(pattern: Pattern) -> str:
     types = " and ".join(dict.fromkeys(pattern.operand_dtypes))
-    return f"Operands are of {types}, not of one half type."
+    return f"Operands are {types}, not one half type."
 
 
 def _width(pattern: Pattern) -> int:
@@ -185,6 +185,6 @@ def _slow_on_cuda_cores(pattern: Pattern, device: Device) -> Refusal | None:
         return None
     return Refusal(
         "head_too_large",
-        f"The head dimension is {width}, at most {MAX_WIDTH} on tensor cores; products and a "
-        "softmax of their own are faster.",
+        f"The head dimension is {width}; beyond {MAX_WIDTH}, two GEMMs on tensor cores and a "
+        "separate softmax are faster.",
     )

@@ -152,7 +152,7 @@ class Attention(Template):
         return map(self._kernels.plain, self._designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed attention another configuration."""
+        """Reconfigure a claimed attention."""
         chosen = self._kernels.find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)
@@ -234,7 +234,8 @@ def _too_large(pattern: Pattern) -> Refusal | None:
     if max(size or 0 for size in sizes) > MAX_HEAD_DIM:
         return Refusal(
             "head_too_large",
-            f"The head dimension is {max(size or 0 for size in sizes)}, at most {MAX_HEAD_DIM}.",
+            f"The head dimension is {max(size or 0 for size in sizes)}; the limit is "
+            f"{MAX_HEAD_DIM}.",
         )
     return None
 

@@ -13,7 +13,7 @@ from .reduction import ColumnReduction
 LEAST_LANES = 2
 MOST_THREADS = 1024
 LEAST_THREADS = 64
-_UNITS = 80  # multiprocessors of an unknown GPU
+ASSUMED_SM_COUNT = 80  # of a GPU whose number of multiprocessors is not known
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def narrowed(view: ColumnReduction, device: Device) -> ColumnReduction:
     lanes = view.lanes
     batch = math.prod(at(a.extent) for a in view.batch)
     while lanes > LEAST_LANES and batch * (constant(view.k.extent) or 1) // lanes < (
-        device.sm_count or _UNITS
+        device.sm_count or ASSUMED_SM_COUNT
     ):
         lanes //= 2
     return replace(view, lanes=lanes)
@@ -54,7 +54,7 @@ def column_config(view: ColumnReduction, device: Device) -> ColumnConfig:
     batch = math.prod(at(a.extent) for a in view.batch)
     vectors = 1
     for wider in (2, 4, 8):
-        if count % wider == 0 and batch * count // wider >= (device.sm_count or _UNITS):
+        if count % wider == 0 and batch * count // wider >= (device.sm_count or ASSUMED_SM_COUNT):
             vectors = wider
     most = MOST_THREADS // vectors
     threads_ = 1 << max(0, (-(-terms // 2) - 1).bit_length())

@@ -122,7 +122,8 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
                 return result
             if result.condition is not None:
                 return Refusal(
-                    "partial_results", f"{part.title} has only a part of what {stage.title} gives."
+                    "partial_results",
+                    f"{part.title} reads only a part of the result of {stage.title}.",
                 )
             results.append(result)
     if target in program.outputs:
@@ -150,7 +151,7 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
 
 
 def _other_combiner(stage: Stage) -> Refusal:
-    return Refusal("unsupported_combiner", f"{stage.title} is no sum, maximum or minimum.")
+    return Refusal("unsupported_combiner", f"{stage.title} is not a sum, maximum or minimum.")
 
 
 def _element(part: Stage, stage: Stage, term: ir.Expr) -> Result | None:

@@ -68,14 +68,14 @@ class ColumnReductions(Template):
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim one reduction of contiguous columns, with maps around it."""
         if device.kind != "cuda":
-            return Refusal("not_mine", "Column reductions are for NVIDIA's GPUs.")
+            return Refusal("not_mine", "Column reductions are for NVIDIA GPUs.")
         try:
             program = group.program
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
         reductions = [stage for stage in program.stages if not stage.is_map]
         if len(reductions) != 1 or is_contraction(reductions[0]):
-            return Refusal("not_mine", "There is not one reduction, or it is a contraction.")
+            return Refusal("not_mine", "There is no single reduction, or it is a contraction.")
         (reduction,) = reductions
         extents = [constant(a.extent) for a in reduction.reduce]
         if None in extents:

@@ -118,14 +118,14 @@ class CpuConvolution(Template):
         grouped = with_groups(problem, lanes)
         if grouped is None:
             return Refusal(
-                "groups_in_a_vector", "A vector of output channels would be of several groups."
+                "groups_in_a_vector", "A vector of output channels would span several groups."
             )
         problem = grouped
         results = problem.contraction.results
         problem = with_words(problem, device)
         if not _is_convolution(problem, lanes):
             return Refusal(
-                "not_mine", "It is a GEMM: the window is one pixel, channels are in no blocks."
+                "not_mine", "It is a GEMM: the window is one pixel, channels are not blocked."
             )
         if not can_store(results, problem, lanes):
             return Refusal(
@@ -134,7 +134,7 @@ class CpuConvolution(Template):
             )
         if not conditions_known(results, problem):
             return Refusal(
-                "partial_results", "A result has a part of the channels or of the pixels only."
+                "partial_results", "A result has only a part of the channels or of the pixels."
             )
         config: AnyConfig | None
         arithmetic = ""
@@ -190,7 +190,7 @@ class CpuConvolution(Template):
         return map(plain, _designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed convolution other tiles or tasks."""
+        """Reconfigure a claimed convolution with other tiles or tasks."""
         chosen = find_config(_designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)

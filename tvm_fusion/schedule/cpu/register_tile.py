@@ -47,11 +47,11 @@ class VectorUnit:
         return cls((device.fixed_vector_bits or 128) // 32, count)
 
     def of_bits(self, bits: int) -> VectorUnit:
-        """Give the same registers with elements of another width."""
+        """Return the same registers with elements of another width."""
         return VectorUnit(self.lanes * 32 // bits, self.registers)
 
     def rows(self, vectors: int) -> int:
-        """Give the most rows of a tile: accumulators, the vectors of B and one element of A fit."""
+        """Return the most rows of a tile; accumulators, vectors of B and one element of A fit."""
         return (self.registers - vectors - 1) // vectors
 
 

@@ -49,5 +49,5 @@ def squares(extent: int, lanes: int) -> list[tuple[int, int]]:
 
 
 def adjacent(first: ir.Expr | int, count: int) -> ir.Expr:
-    """Give the index of adjacent elements."""
+    """Return the index of adjacent elements."""
     return index(first) if count == 1 else tirx.Ramp(index(first), index(1), count)

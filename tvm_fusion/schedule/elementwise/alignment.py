@@ -18,13 +18,13 @@ MIN_SHIFTED_ROW = 256  # results; for shorter rows, one more tile costs too much
 
 
 def step_of(space: IterationSpace, place: ir.Expr, axis: Axis) -> int | None:
-    """Give the stride along an axis, if it is constant."""
+    """Return the stride along an axis, if it is constant."""
     found = stride(place, axis.var, space.variables)
     return None if found is None else constant(found)
 
 
 def aligned_width(space: IterationSpace, place: ir.Expr, axis: Axis, size: int) -> int:
-    """Give the width of the longest aligned vectors along an axis that divides its rows.
+    """Return the width of the longest aligned vectors along an axis that divides its rows.
 
     Parameters
     ----------

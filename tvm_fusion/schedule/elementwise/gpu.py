@@ -131,7 +131,7 @@ def when_inside(flat: ir.Expr, points: ir.Expr, body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _vectors(config: VectorConfig) -> BlockRange:
-    """Give every thread some vectors, neighbouring threads neighbouring ones."""
+    """Assign every thread some vectors, neighbouring threads neighbouring ones."""
     each, whole = config.per_thread, config.whole
     count = constant(whole)
     is_full = count is not None and count > 0 and count % (each * THREADS) == 0

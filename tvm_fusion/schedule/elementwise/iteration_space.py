@@ -119,7 +119,7 @@ class IterationSpace:
         return [x for x in found if x.source not in self.registers]
 
     def steps(self, axis: ir.Var) -> list[ir.Expr | None]:
-        """Give the stride along an axis of every access."""
+        """Return the stride along an axis of every access."""
         return [stride(place, axis, self.variables) for place in self._places]
 
     @cached_property

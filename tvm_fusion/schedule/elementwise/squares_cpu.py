@@ -76,7 +76,7 @@ def with_block_axes(space: IterationSpace, side: int) -> IterationSpace:
 
 
 def squares_of(space: IterationSpace, side: int) -> Squares | None:
-    """Give the squares of a space; ``None`` where they do not fit."""
+    """Return the squares of a space; ``None`` where they do not fit."""
     tiled = space.transposed_axis(side)
     found = None if tiled is None else Squares(space, tiled, side)
     return found if found is not None and found.fits else None

@@ -101,7 +101,7 @@ class Elementwise(Template):
         return map(KERNELS.plain, self._designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give claimed maps other vectors or tasks."""
+        """Reconfigure claimed maps with other vectors or tasks."""
         chosen = KERNELS.find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)

@@ -131,7 +131,7 @@ class TransposeConfig:
         return self.space.axes[self.across], self.space.axes[-1]
 
     def place(self, rest: list[ir.Expr], row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the position of a result along each axis."""
+        """Return the position of a result along each axis."""
         found = [*rest[: self.across], row, *rest[self.across :], column]
         return dict(zip(self.space.variables, found, strict=True))
 
@@ -181,7 +181,7 @@ class TransposeConfig:
         return product(self._extents)
 
     def position(self, number: ir.Expr, thread: ir.Expr) -> TransposeTile:
-        """Give the tile of a block, for a thread."""
+        """Return the tile of a block, for a thread."""
         *rest, group, column, band = coordinates(number, self._extents)
         row = (group * self.group + band) * self.rows
         return TransposeTile(rest, row, column * self.columns, thread)

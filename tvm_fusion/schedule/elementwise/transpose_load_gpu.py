@@ -82,7 +82,7 @@ class _TileLoad:
         return [self.register, *self._access.registers]
 
     def _place(self, step: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-        """Give row and column in the tile of a vector's first element."""
+        """Return row and column in the tile of a vector's first element."""
         column, vector = coordinates(self._item(step), (self._config.depth, self._per_row))
         return vector * self._width, column
 

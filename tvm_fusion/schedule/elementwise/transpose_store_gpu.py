@@ -88,7 +88,7 @@ class _Results:
         column = position.column + first
 
         def place(which: int, lane: ir.Expr, part: ir.Expr) -> ir.Expr:
-            """Give the place of an element in a tile."""
+            """Return the place of an element in a tile."""
             overlap, pitch = config.overlaps[which], config.pitch(which)
             at = (first + config.shift + lane) * pitch + word * config.pair + part
             if overlap:

@@ -113,7 +113,7 @@ class VectorAccess:
         return load(self._number, [index(0)]) * self._width
 
     def _places(self, at: Position) -> tuple[list[tirx.Stmt], Callable[[ir.Expr], list[ir.Expr]]]:
-        """Give the indices of the elements, behind the statements that they need."""
+        """Return the indices of the elements, behind the statements that they need."""
         if self._number is None:
             return [], lambda lane: [substitute(i, at(lane)) for i in self._indices]
         place = substitute(offset(self._buffer, self._indices), at(index(0)))
@@ -168,7 +168,7 @@ class VectorStores:
         loaded : callable
             Lists the loads of a lane that are in registers already, with these.
         point, place : callable
-            Give the position of a lane for the computation, and in a form in which TVM proves that
+            Return a lane's position for the computation, and in a form in which TVM proves that
             lanes are contiguous.
         """
         stmts: list[tirx.Stmt] = []

@@ -92,7 +92,7 @@ class VectorConfig:
         return max(1, min(MAX_VECTORS, BYTES_IN_FLIGHT // max(1, size)))
 
     def point(self, vector: ir.Expr, lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the position of an element, with one division for a whole vector."""
+        """Return the position of an element, with one division for a whole vector."""
         if not self.is_flat or len(self.space.axes) != 2:
             return self.place(vector, lane)
         last = constant(self.space.axes[-1].extent)
@@ -107,7 +107,7 @@ class VectorConfig:
         return dict(zip(self.space.variables, found, strict=True))
 
     def place(self, vector: ir.Expr, lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the position of an element, in a form in which TVM proves contiguity."""
+        """Return the position of an element, in a form in which TVM proves contiguity."""
         if self.is_flat:
             found = coordinates(vector * self.width + lane, self.extents)
         else:

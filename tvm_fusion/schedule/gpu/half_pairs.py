@@ -52,14 +52,14 @@ def fma(dtype: str, x: ir.Expr, factor: ir.Expr, summand: ir.Expr) -> ir.Expr:
 
 
 def pair_of(number: ir.Expr) -> ir.Expr:
-    """Give a word that holds a number of a half type twice."""
+    """Broadcast a half number to both halves of a word."""
     dtype = str(number.ty.dtype)
     name = f"tvm_fusion_pair_of_{PTX_TYPES[dtype]}"
     return _call(name, _PAIR_OF, number, kind=_KINDS[dtype])
 
 
 def constant_pair(dtype: str, value: float) -> ir.Expr:
-    """Give the word that holds a constant twice, which a half type has."""
+    """Return the word that holds a half constant twice."""
     if dtype == "float16":
         (bits,) = struct.unpack("<H", struct.pack("<e", value))
     else:

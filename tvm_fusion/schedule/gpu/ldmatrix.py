@@ -43,7 +43,7 @@ def ldmatrix_x4(to: ir.TensorLoad, row: ir.TensorLoad, is_transposed: bool) -> t
 
 
 def row_major_lane(lane: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """Give a thread's row of 16 and its half of 16 columns, of two fragments along the columns.
+    """Return a thread's row of 16 and half of 16 columns, of two fragments along columns.
 
     Of A of mma.m16n8k16, ``[m, k]``: registers 0, 1 are of rows 0 to 7, registers 2, 3 of the
     others. Of B in memory ``[n, k]``: each pair of registers is a fragment of eight n.
@@ -53,7 +53,7 @@ def row_major_lane(lane: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
 
 
 def transposed_lane(lane: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """Give a thread's row of 16 and its half of 16 columns, of B in memory ``[k, n]``.
+    """Return a thread's row of 16 and half of 16 columns, of B in memory ``[k, n]``.
 
     Loaded transposed, each pair of registers is a fragment of eight n.
     """

@@ -107,7 +107,7 @@ class RegisterBuffers:
         return substitute(expr, {v: self._load(v, copy, *thread) for v in used})
 
     def word(self, element: ir.Var, copy: ir.Expr) -> tuple[ir.Expr, int] | None:
-        """Give the 32 bits that hold an element, and its first bit; ``None`` if none do."""
+        """Return the 32 bits that hold an element, and its first bit; ``None`` if none do."""
         found = self.place_in_word(element)
         return None if found is None else (self.bits(found[0], copy), found[1])
 
@@ -123,7 +123,7 @@ class RegisterBuffers:
         return (source, place - lane), bits * lane
 
     def bits(self, word: Word, copy: ir.Expr, *thread: ir.Expr) -> ir.Expr:
-        """Give 32 bits of a copy as an unsigned integer."""
+        """Return 32 bits of a copy as an unsigned integer."""
         source, place = word
         first = copy * self._counts[source] + place
         lanes = 32 // DataType(str(source.ty.dtype)).bits

@@ -57,6 +57,6 @@ def load_words(to: ir.TensorLoad, source: ir.TensorLoad, count: ir.Expr) -> tirx
 
 
 def shift_words(to: ir.TensorLoad, held: ir.TensorLoad, source: ir.TensorLoad) -> tirx.Stmt:
-    """Give eight elements of the words that were loaded from a source."""
+    """Extract eight elements from the words that were loaded from a source."""
     places = map(tirx.address_of, (to, held, source))
     return tirx.Evaluate(cuda_func_call("tvm_fusion_shift_words", *places, source_code=_SHIFT))

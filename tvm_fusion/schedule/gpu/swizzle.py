@@ -19,7 +19,7 @@ BANKS = 8  # vectors that shared memory delivers at once
 
 
 def swizzle(row: ir.Expr, vectors: int) -> ir.Expr:
-    """Give the XOR mask of a row's vector indices; it repeats every eighth row.
+    """Return the XOR mask of a row's vector indices; it repeats every eighth row.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def swizzle(row: ir.Expr, vectors: int) -> ir.Expr:
 
 
 def exchanged(vector: ir.Expr, by: ir.Expr) -> ir.Expr:
-    """Give the place of a vector in a row.
+    """Return the place of a vector in a row.
 
     In int32: TVM 0.27 narrows no index that goes through a call.
     """
@@ -71,7 +71,7 @@ class SwizzledRows:
         return -(-rows * self.pitch // BANKS) * BANKS
 
     def element(self, row: ir.Expr, vector: ir.Expr, row_in_16: ir.Expr | None = None) -> ir.Expr:
-        """Give the place of the first element of a vector.
+        """Return the place of the first element of a vector.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class PanelRows(SwizzledRows):
         return self.rows * BANKS * 16
 
     def element(self, row: ir.Expr, vector: ir.Expr, row_in_16: ir.Expr | None = None) -> ir.Expr:
-        """Give the place of the first element of a vector; rows are those of all tiles."""
+        """Return the place of the first element of a vector; rows are those of all tiles."""
         tile, row = tirx.floordiv(row, index(self.rows)), tirx.floormod(row, index(self.rows))
         by = swizzle(row if row_in_16 is None else row_in_16, BANKS)
         panel = tirx.floordiv(vector, index(BANKS))

@@ -74,7 +74,7 @@ class TensorMap:
     steps: tuple[int, ...] = ()
 
     def encode(self, name: str) -> tuple[ir.Var, list[tirx.Stmt]]:
-        """Write what the host does before a launch; gives the map's variable as well."""
+        """Write what the host does before a launch; return the variable of the map as well."""
         dtype, rank = str(self.buffer.ty.dtype), len(self.sizes)
         variable = tirx.Var(name, script.handle("tensormap").ty)
         flat = self.start

@@ -63,17 +63,17 @@ def each_thread(
 
 
 def warp_of(thread: ir.Expr) -> ir.Expr:
-    """Give the number of a thread's warp."""
+    """Return the index of a thread's warp."""
     return tirx.floordiv(thread, index(LANES))
 
 
 def lane_of(thread: ir.Expr) -> ir.Expr:
-    """Give the number of a thread in its warp."""
+    """Return a thread's lane in its warp."""
     return tirx.floormod(thread, index(LANES))
 
 
 def warp_uniform(value: ir.Expr) -> ir.Expr:
-    """Give a number that all threads of a warp have, so that CUDA's compiler knows they do."""
+    """Mark a number as uniform in a warp, so that CUDA's compiler knows it is."""
     number = tirx.Cast("int32", value)
     return cuda_func_call(_UNIFORM, number, source_code=_UNIFORM_SOURCE, return_type="int32")
 

@@ -55,7 +55,7 @@ class Operand:
         return cuda_func_call(name, address, source_code=source, return_type="uint64")
 
     def step(self, k16: int) -> int:
-        """Give what is added to a descriptor for the k16-th 32 bytes of K, over all panels.
+        """Return the offset added to a descriptor for the k16-th 32 bytes of K, over all panels.
 
         Where rows are of M or N, 32 bytes of K are 16 rows of a half type.
         """

@@ -16,7 +16,7 @@ _VECTOR = 16  # elements of a vector, or a multiple of them
 
 
 def offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
-    """Give the row-major offset of an element, in elements."""
+    """Return the row-major offset of an element, in elements."""
     total = index(0)
     for position, extent in zip(indices, buffer.ty.shape, strict=True):
         total = total * index(extent) + index(position)
@@ -24,7 +24,7 @@ def offset(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
 
 
 def stride(position: ir.Expr, axis: ir.Var, axes: Sequence[ir.Var]) -> ir.Expr | None:
-    """Give the stride along an axis; ``None`` where it is not the same everywhere."""
+    """Return the stride along an axis; ``None`` where it is not the same everywhere."""
     if axis not in variables(position):
         return index(0)
     elements = find(position, ir.TensorLoad)
@@ -39,7 +39,7 @@ def stride(position: ir.Expr, axis: ir.Var, axes: Sequence[ir.Var]) -> ir.Expr |
 def known_step(
     buffer: ir.Var, indices: Sequence[ir.Expr], axis: ir.Var, axes: Sequence[ir.Var]
 ) -> int | None:
-    """Give the stride along an axis, if it is a constant."""
+    """Return the stride along an axis, if it is a constant."""
     plain = _plain_step(buffer, indices, axis)
     if plain is not None:
         return plain
@@ -48,7 +48,7 @@ def known_step(
 
 
 def _plain_step(buffer: ir.Var, indices: Sequence[ir.Expr], axis: ir.Var) -> int | None:
-    """Give the stride where indices are variables and numbers: most of them are."""
+    """Return the stride where indices are variables and constants, as most are."""
     step = 0
     for position, extent in zip(indices, buffer.ty.shape, strict=True):
         if not isinstance(position, ir.Var | tirx.IntImm):

@@ -47,7 +47,7 @@ def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:
 
 
 def _in_registers(row: Instruction, operand: ir.Expr) -> ir.Expr:
-    """Give an operand in the type that LLVM's intrinsic takes, which has no bfloat16 and bytes."""
+    """Return an operand in the type of LLVM's intrinsic, which has neither bfloat16 nor bytes."""
     dtype = operand.ty.dtype
     if row.kind in ("float32", "tfloat32", "float16"):
         return operand

@@ -91,7 +91,7 @@ def _rounded(node: tirx.Cast) -> ir.Expr:
 
 
 def _word_of(pair: ir.Expr, sign: int) -> ir.Expr | None:
-    """Give a broadcast constant as 32 bits."""
+    """Return a broadcast constant as 32 bits."""
     if not isinstance(pair, tirx.Broadcast) or not isinstance(pair.value, tirx.FloatImm):
         return None
     return constant_pair(str(pair.value.ty.dtype), sign * float(pair.value.value))

@@ -199,7 +199,7 @@ def _at_least(x: ir.Expr, low: float) -> ir.Expr:
 
 
 def _power_of_biased(shifted: ir.Expr) -> ir.Expr:
-    """Give ``2**n`` of what adding ``BIASED`` rounded to a whole n from -127, for 0, to 128."""
+    """Return ``2**n`` after adding ``BIASED`` rounded to an integer n from -127 (0) to 128."""
     return tirx.reinterpret(
         "float32", tirx.reinterpret("int32", shifted) << tirx.const(23, "int32")
     )

@@ -128,7 +128,7 @@ def _is_vectorised(call: ir.Call, varying: list[ir.Var] | None) -> bool:
     return vectorises or not varies(call)
 
 
-# Replace maxima by a single instruction where NaN need not propagate.
+# A maximum in one instruction, where NaN need not propagate; and a test for either form.
 def plain_maximum(a: ir.Expr, b: ir.Expr) -> ir.Expr:
     """Choose the larger of two numbers; of NaN and a number, the second.
 

@@ -118,7 +118,7 @@ class Rows(Template):
         return map(_kernels(device).plain, self._designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed row kernel another configuration."""
+        """Reconfigure a claimed row kernel."""
         chosen = _kernels(device).find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)

@@ -75,14 +75,14 @@ class _RankSort:
         return each_thread(list(zip(tags, shape, strict=True)), body)
 
     def _at(self, r: ir.Expr, number: ir.Expr) -> list[ir.Expr]:
-        """Give the place of a key in memory; rows behind the last are the last."""
+        """Return the place of a key in memory; rows behind the last are the last."""
         row = self.row + r
         if self.config.rows > 1:
             row = tirx.min(row, index(self.problem.rows - 1))
         return self.problem.place(coordinates(row, self.problem.others), number)
 
     def _number(self, e: ir.Expr) -> ir.Expr:
-        """Give the number of an element in its row."""
+        """Return the number of an element in its row."""
         return self.tile * self.config.elements + e
 
     def _start(self, r: ir.Expr, s: ir.Expr, e: ir.Expr) -> tirx.Stmt:

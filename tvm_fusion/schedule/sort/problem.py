@@ -57,5 +57,5 @@ class SortProblem:
         return int(self.targets[0][0].shape[self.axis])
 
     def place(self, row: Sequence[ir.Expr], number: ir.Expr) -> list[ir.Expr]:
-        """Give the indices of an element of a row."""
+        """Return the indices of an element of a row."""
         return [*row[: self.axis], number, *row[self.axis :]]

@@ -54,7 +54,7 @@ class RankSort(Template):
         axis, falls, outputs = order_of(op.record.name, op.record.attrs, rank)
         is_short = fits(op.record.name, given.shape, axis, self._is_gpu)
         if not given.dtype.startswith(("int", "uint")) or not is_short:
-            return Refusal("not_mine", f"{op.title} is of rows that are merged.")
+            return Refusal("not_mine", f"{op.title} has rows for a merge sort.")
         kinds = dict(zip(op.results, outputs, strict=True))
         # Results that nothing reads are no parameters.
         found = [(declare(r.shape, r.dtype, "y"), kinds[r] == "values") for r in group.outputs]

@@ -98,7 +98,7 @@ class Bench:
             raise
 
     def _ready(self) -> Worker:
-        """Give the process that measures, the spare one if there is none, once it is ready."""
+        """Return the process that measures (the spare one if there is none), once it is ready."""
         self._left()
         if self._worker is None:
             self._worker, self._spare = self._spare or Worker(self._folder), None

@@ -52,7 +52,7 @@ class Clock(ABC):
 
     @abstractmethod
     def once(self, timed: Call) -> float:
-        """Give the seconds of what :meth:`timed` made."""
+        """Time one call of what :meth:`timed` made, in seconds."""
 
     def alternate(self, sides: Sequence[Call], seconds: float) -> list[float]:
         """Time sides in turns for about so many seconds; microseconds of each."""
@@ -100,7 +100,7 @@ class HostClock(Clock):
         return all_of_them
 
     def once(self, timed: Call) -> float:
-        """Give the seconds until the device is done."""
+        """Time one call until the device is done, in seconds."""
         self._junk[:] = bytes(EVICTED)
         self._runtime.wait()
         begin = time.perf_counter()
@@ -154,7 +154,7 @@ class CudaClock(Clock):
         return replay
 
     def once(self, timed: Call) -> float:
-        """Give the seconds of a replay, of which the last cache held nothing before."""
+        """Time one replay with a cold last-level cache, in seconds."""
         self._do("cuMemsetD8Async", self._junk, 0, ctypes.c_size_t(L2_BYTES), self._stream)
         return self._between(timed)
 

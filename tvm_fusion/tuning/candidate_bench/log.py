@@ -35,7 +35,7 @@ class Log:
         return text(config) in self.trials(key)
 
     def trials(self, key: dict[str, str]) -> dict[str, Outcome]:
-        """Give what is known of a task, by configuration; it grows."""
+        """Return a task's known outcomes by configuration; the dict grows."""
         return self._trials.setdefault(text(key), {})
 
     def is_decided(self, key: dict[str, str]) -> bool:

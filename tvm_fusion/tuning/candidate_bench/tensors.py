@@ -136,7 +136,7 @@ def even_ends(groups: int, rows: int) -> np.ndarray:
 
 
 def difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """Give the largest error and the largest value; infinite where other elements are finite."""
+    """Return the largest error and the largest value; infinite where other elements are finite."""
     if one.shape == other.shape and one.tobytes() == other.tobytes():
         return 0.0, 1.0
     wide = "float32" if other.dtype.itemsize < 4 and other.dtype.kind not in "iu" else "float64"

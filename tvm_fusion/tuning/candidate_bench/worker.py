@@ -147,7 +147,7 @@ class Task:
         return _Loaded(function, weights)
 
     def _weight(self, library: Any, number: int, pack: str = "", *form: Any) -> _Weight:
-        """Give a weight as a library takes it: as drawn, or packed by one of its functions."""
+        """Return a weight as a library takes it: random, or packed by one of its functions."""
         drawn = self._weights[number]
         if not pack:
             return drawn
@@ -158,7 +158,7 @@ class Task:
         return lambda: loaded.function(*args)
 
     def _turns(self, loaded: _Loaded) -> list[Call]:
-        """Give the calls that are timed together: in a model no cache holds the next weights."""
+        """Return the calls that are timed in turn: in a model no cache holds the next weights."""
         return [self._call(loaded, number) for number in range(self._count)]
 
     def _results(self, loaded: _Loaded) -> list[Any]:

@@ -18,14 +18,14 @@ PERMITTED = DEFAULT.permitting([APPROXIMATE])
 
 
 def as_winograd(claim, m, tiles=None, height=4, vectors=2, chunk=1):
-    """Give a claim of a convolution the configuration of a Winograd kernel."""
+    """Configure a convolution's claim as a Winograd kernel."""
     lanes = claim.details.config.lanes
     config = WinogradConfig(lanes, m, tiles or 5, height, vectors, chunk)
     return dataclasses.replace(claim, details=dataclasses.replace(claim.details, config=config))
 
 
 def magnitude(m, x, w, padding):
-    """Give what the rounding of F(m x m, 3 x 3) is relative to, and how often it rounds.
+    """Return what the rounding error of F(m x m, 3 x 3) is relative to, and how often it rounds.
 
     With exact matrices A^T and B^T (of integers) and ``|.|`` by element, a row of a transform of
     ``a = m + 2`` values takes up to ``2 a`` roundings, and all that it rounds on the way are parts

@@ -88,8 +88,8 @@ def test_channels_last_images_stay_so(monkeypatch):
     ("spec", "batch", "channels", "reason"),
     [
         ("cuda:sm_90a", 44, CHANNELS, "132 rows are enough"),
-        ("cuda:sm_90a", 2, GROUPS, "are short"),
-        ("rocm:gfx942", 2, CHANNELS, "no NVIDIA GPU"),
+        ("cuda:sm_90a", 2, GROUPS, "too short to split"),
+        ("rocm:gfx942", 2, CHANNELS, "not an NVIDIA GPU"),
     ],
 )
 def test_refusals(spec, batch, channels, reason):

@@ -94,7 +94,7 @@ def check(forest: Forest, node: Node) -> Forest:
     inner, count = forest.feature_ids >= 0, len(forest.feature_ids)
     below, rows = forest.children[inner], forest.children[~inner]
     if (below < 0).any() or (below >= count).any() or (rows >= len(forest.values)).any():
-        raise Unsupported("with a child that is no node", "export the model again")
+        raise Unsupported("with a child that is not a node", "export the model again")
     return forest
 
 
@@ -126,7 +126,7 @@ def by_node_ids(node: Node, kind: str, targets: int, dtype: str) -> Forest:
         keys = zip(tree_ids.tolist(), node_ids.tolist(), strict=True)
         found = np.array([place.get(key, _LEAF) for key in keys], "int32")
         if (found < 0).any():
-            raise Unsupported("with a child that is no node", "export the model again")
+            raise Unsupported("with a child that is not a node", "export the model again")
         return found
 
     children = np.zeros((len(ids), 2), "int32")

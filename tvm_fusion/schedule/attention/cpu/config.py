@@ -157,7 +157,7 @@ def heights(queries: int, most: int) -> list[int]:
 
 
 def _even(count: int, tiles: int, width: int) -> int:
-    """Give the keys of a tile, all tiles being about as long, in whole vectors."""
+    """Return the keys of a tile, in whole vectors, so that all tiles are about as long."""
     number = -(-count // min(tiles * width, -(-count // width) * width))
     return -(-count // (number * width)) * width
 
@@ -182,7 +182,7 @@ def _keys(extent: ir.Expr, width: int, depth: int, columns: int, cache: int) -> 
 
 
 def block_of(pattern: Pattern, queries: int | None, rows: int, device: Device) -> int:
-    """Give all queries of a head to one task, which packs its keys, unless tasks are too few."""
+    """Return a task's queries: all of a head, whose keys it packs, unless tasks are too few."""
     fitting = BUFFER_BYTES // (4 * (_columns(pattern) + MAX_ROWS))
     if queries is None:
         return max(min(2 * MIN_QUERIES_PER_TASK, fitting) // rows, 1) * rows

@@ -72,7 +72,7 @@ class _Kernel:
         epilogue = Epilogue(self._pattern, config, acc, state.l_i)
 
         def begin(row: ir.Expr) -> ir.Expr:
-            """Give the first query of a tile: the last tile moves back to fit."""
+            """Return the first query of a tile: the last tile moves back to fit."""
             return tirx.min(first + row * rows, self._queries - rows)
 
         def tile(number: ir.Expr) -> tirx.Stmt:

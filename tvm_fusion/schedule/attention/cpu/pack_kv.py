@@ -76,7 +76,7 @@ def pack_panels(
 
 
 def _placed(config: CpuConfig, key: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """Give the panel and the column of a key."""
+    """Return the panel and the column of a key."""
     width = index(config.width)
     return tirx.floordiv(key, width), tirx.floormod(key, width)
 

@@ -37,7 +37,7 @@ class VisibleKeys:
         self.skips = form.skips and config.keys >= MIN_PANELS * config.width
 
     def end(self, where: Mapping[ir.Var, ir.Expr], first: ir.Expr, last: ir.Expr) -> ir.Expr:
-        """Give the number of keys up to the last one that a row sees, from 0 to all."""
+        """Return the number of keys up to the last one that a row sees, from 0 to all."""
         end = self._keys
         for bound in self._bounds:
             if bound.is_upper:
@@ -46,7 +46,7 @@ class VisibleKeys:
         return simplified(end)
 
     def begin(self, where: Mapping[ir.Var, ir.Expr], first: ir.Expr, last: ir.Expr) -> ir.Expr:
-        """Give the first key that a row sees, or an earlier one."""
+        """Return the first key that a row sees, or an earlier one."""
         begin = index(0)
         for bound in self._bounds:
             if not bound.is_upper:

@@ -119,7 +119,7 @@ class _QueryBlock:
         return block("queries", sequence(stmts), [*buffers, self._q, self._tile, self._p])
 
     def _position(self, r: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the position of a row; rows behind the last one compute it again, unstored."""
+        """Return the position of a row; rows behind the last one compute it again, unstored."""
         if self._pattern.query is None:
             return dict(self._where)
         query = tirx.min(self._first + r, self._queries - 1)
@@ -335,7 +335,7 @@ class _QueryBlock:
         return _in_fours("key", self._config.keys, one)
 
     def _column(self, j: ir.Expr, t: ir.Expr) -> ir.Expr:
-        """Give a thread's columns: vectors of four, if there are whole ones for all threads."""
+        """Return a thread's columns: vectors of four, if there are whole ones for all threads."""
         lanes = self._config.lanes
         if self._config.columns % (VECTOR * lanes):
             return j * lanes + t

@@ -169,7 +169,7 @@ class FlashDecodeConfig:
         return self.head_dim_v // 8 * 9 + 1 if self.uses_mma else self.head_dim_v
 
     def shared_offset(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
-        """Give the place of an accumulator in shared memory.
+        """Return the place of an accumulator in shared memory.
 
         The threads of a warp with mma accumulators store columns that are eight apart at once, of
         several rows: padding behind every eight, and behind a row, avoids bank conflicts.
@@ -188,7 +188,7 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     if group is None:
         return other_form("The number of rows that read the same keys is symbolic.")
     if count is not None and 0 < count < MIN_KEYS:
-        return other_form(f"There are {count} keys; a second launch pays from {MIN_KEYS} on.")
+        return other_form(f"There are {count} keys; a second launch pays off from {MIN_KEYS}.")
     many = f"{group.size} rows read the same keys, more than {MAX_ROWS}"
     if group.size > MAX_ROWS and not _leaves_idle(group, count, device):
         return other_form(f"{many}, and tiles of them leave few multiprocessors idle.")
@@ -196,7 +196,7 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     values = contiguous_loads(pattern, pattern.v, pattern.column)
     if not keys or not values:
         which = "values" if keys else "keys"
-        return other_form(f"Elements of {which} are not contiguous in memory as they are.")
+        return other_form(f"Elements of {which} are not contiguous in memory.")
     operands = [(x, pattern.k, pattern.depth) for x in keys]
     operands += [(x, pattern.v, pattern.column) for x in values]
     if not all(has_uniform_conditions(*operand) for operand in operands):
@@ -217,12 +217,14 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
         lanes, in_flight, block_m = device.warp_size or 32, MMA_KEYS, min(group.size, MMA_ROWS)
         min_blocks = 1
     if block_m == 0:
-        sentence = f"A row takes {registers} registers of a thread, at most {MAX_ROW_REGISTERS}."
+        sentence = (
+            f"A row takes {registers} registers of a thread; the limit is {MAX_ROW_REGISTERS}."
+        )
         return other_form(sentence)
     if groups == 0:
-        return other_form(f"A key takes {lanes} threads, a block has {limit} at most.")
+        return other_form(f"A key takes {lanes} threads; a block has at most {limit}.")
     if group.size > MAX_ROWS and not uses_mma:
-        return other_form(f"{many}, and tensor cores do not multiply them.")
+        return other_form(f"{many}, and tensor cores cannot multiply them.")
     block_m = -(-group.size // -(-group.size // block_m))
     blocks = at(product(group.extents)) * -(-group.size // block_m)
     splits = _splits(blocks, (device.sm_count or 1) * min_blocks)

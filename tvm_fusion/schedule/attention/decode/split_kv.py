@@ -104,14 +104,14 @@ class SplitKV(ABC):
 
     @abstractmethod
     def column(self, number: ir.Expr, t: ir.Expr) -> ir.Expr:
-        """Give the column of the ``number``-th accumulator of a slot."""
+        """Return the column of the ``number``-th accumulator of a slot."""
 
     @abstractmethod
     def leads(self, t: ir.Expr) -> ir.Expr:
         """Whether a thread is the one of those that share a row that stores its statistics."""
 
     def accumulator(self, slot: ir.Expr, number: ir.Expr) -> ir.Expr:
-        """Give the place of the ``number``-th accumulator of a slot in registers."""
+        """Return the position of the ``number``-th accumulator of a slot in registers."""
         return slot * self._columns + number
 
     def epilogue(self) -> list[tirx.Stmt]:
@@ -129,7 +129,7 @@ class SplitKV(ABC):
         return block("split_kv", sequence(stmts), self._buffers)
 
     def _start(self, step: ir.Expr) -> ir.Expr:
-        """Give the first key of a step: those of all splits are contiguous in each step."""
+        """Return the first key of a step: those of all splits are contiguous in each step."""
         return (step * self._config.splits + self._split) * self._config.block_n
 
     def _steps(self) -> ir.Expr:
@@ -143,7 +143,7 @@ class SplitKV(ABC):
         return whole + tirx.Select(self._split * config.block_n < left, index(1), index(0))
 
     def _position(self, row: ir.Expr | int) -> dict[ir.Var, ir.Expr]:
-        """Give the position of a row; rows behind the last one compute it again, unstored."""
+        """Return the position of a row; rows behind the last one compute it again, unstored."""
         number = self._first + row
         if self._config.query_group.size % self._config.block_m:
             number = tirx.min(number, index(self._config.query_group.size - 1))

@@ -66,11 +66,11 @@ class MmaSplitKV(MmaOperands):
         return t < self._quad
 
     def accumulator(self, slot: ir.Expr, number: ir.Expr) -> ir.Expr:
-        """Give the place of an accumulator: those of both rows of a column are neighbours."""
+        """Return the place of an accumulator: those of both rows of a column are neighbours."""
         return number * PAIR + slot
 
     def column(self, number: ir.Expr, t: ir.Expr) -> ir.Expr:
-        """Give a group of four threads the columns of the vectors that its threads loaded."""
+        """Return an accumulator's column: four threads have those of the vectors they loaded."""
         vector, lane = coordinates(number, [index(-1), index(VECTOR)])
         return vector * MMA_COLUMNS + tirx.floordiv(t, index(self._quad)) * VECTOR + lane
 
@@ -113,7 +113,7 @@ class MmaSplitKV(MmaOperands):
         return sequence([unrolled("i", self._mma.c.per_lane, zero), products])
 
     def _own_key(self, first: ir.Expr, t: ir.Expr, b: ir.Expr) -> ir.Expr:
-        """Give the key of a thread's ``b``-th pair of scores."""
+        """Return the key of a thread's ``b``-th pair of scores."""
         return first + b * self._mma.c.lanes_per_column + tirx.floordiv(t, index(self._quad))
 
     def _reduce_over_keys(

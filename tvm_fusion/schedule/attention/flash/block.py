@@ -97,12 +97,12 @@ class FlashMmaBlock:
         return buffer
 
     def _position(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the position of a row; rows behind the last one compute it again, unstored."""
+        """Return the position of a row; rows behind the last one compute it again, unstored."""
         last = index(self._problem.query.extent) - 1
         return {**self._where, self._problem.query.var: tirx.min(row, last)}
 
     def _of_block(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the position of a row of the block."""
+        """Return the position of a row of the block."""
         return self._position(self._first + row)
 
     def _find_limits(self) -> list[tirx.Stmt]:
@@ -134,7 +134,7 @@ class FlashMmaBlock:
         return [unrolled("slot", count, of_slot)]
 
     def _own_row(self, slot: ir.Expr) -> ir.Expr:
-        """Give the number in its warp of a row of the thread."""
+        """Return the number in its warp of a row of the thread."""
         c = self._mma.c
         down, _ = c.of_register(c.run)  # from a thread's first row to the next
         return slot * down + c.of_lane(self._t)[0]
@@ -144,7 +144,7 @@ class FlashMmaBlock:
         return self._position(row)
 
     def _own_column(self, n8: ir.Expr, lane: ir.Expr) -> ir.Expr:
-        """Give the column of an accumulator."""
+        """Return the column of an accumulator."""
         return n8 * self._mma.n + self._mma.c.of_lane(self._t)[1] + lane
 
     def _state(self, slot: ir.Expr) -> SoftmaxState:

@@ -35,7 +35,7 @@ class FlashEpilogue(FlashMmaBlock):
         ]
 
     def _staged(self, row: ir.Expr, column: ir.Expr) -> ir.TensorLoad:
-        """Give the place of an element of a row of the warp."""
+        """Return the place of an element of a row of the warp."""
         config = self._config
         row = self._g * config.rows_of_warp + row
         words = config.staged_bytes // 2

@@ -156,7 +156,7 @@ def _factored(operand: ir.Expr, along: ir.Var) -> tuple[ir.Expr | None, ir.Expr]
 
 
 def _narrowed(element: ir.Expr, dtype: str) -> ir.Expr:
-    """Give an element in its half type; one of another type stays as it is."""
+    """Cast an element to its half type; one of another type stays as it is."""
     if call_name(element) == "if_then_else":
         condition, *branches = element.args
         then, otherwise = (_narrowed(branch, dtype) for branch in branches)

@@ -102,7 +102,7 @@ class FlashMmaSoftmax(FlashMmaBlock):
         return unrolled("i", int(self._acc.ty.shape[0]), scaled)
 
     def _slot_of(self, i: ir.Expr, n8: int | None = None) -> ir.Expr:
-        """Give the row of an accumulator among those of the thread."""
+        """Return the row of an accumulator among those of the thread."""
         m, _, half, _ = coordinates(i, [self._config.m16, n8 or self._n8, 2, PAIR])
         return m * 2 + half
 
@@ -170,7 +170,7 @@ class FlashMmaSoftmax(FlashMmaBlock):
         return sequence([unrolled("slot", self._slots, found), scores])
 
     def _limit(self, slot: ir.Expr, is_upper: bool) -> ir.Expr:
-        """Give the last key that a row sees, or the first one."""
+        """Return the last key that a row sees, or the first one."""
         at, count = self._row(slot), 0
         limit = self._tiles.keys - 1 if is_upper else index(0)
         for bound in self._problem.score.bounds:

@@ -61,7 +61,7 @@ class KeyTiles:
         self.count = simplified(tirx.max(ceildiv(end - self._begin, block_n), index(0)))
 
     def start(self, n: ir.Expr) -> ir.Expr:
-        """Give the first key of the ``n``-th tile that is visited."""
+        """Return the first key of the ``n``-th tile that is visited."""
         return simplified(self._begin + n * self._config.block_n)
 
     def clamped(self, key: ir.Expr) -> ir.Expr:
@@ -83,7 +83,7 @@ class KeyTiles:
         return tirx.all(*conditions)
 
     def _extreme(self, bound: Bound, largest: bool) -> ir.Expr:
-        """Give the largest or the smallest limit among the rows of the block."""
+        """Return the largest or the smallest limit among the rows of the block."""
         if bound.is_loaded and self._limits is not None:
             found = self._problem.loaded_bounds
             number = next(n for n, x in enumerate(found) if x is bound)

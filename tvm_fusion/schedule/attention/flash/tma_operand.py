@@ -50,7 +50,7 @@ class TmaRows:
         return replace(self.tensor_map, box=(PANEL, rows, *(1 for _ in self.batch)))
 
     def boxes(self, where: Mapping[ir.Var, ir.Expr], first: ir.Expr) -> list[list[ir.Expr]]:
-        """Give the coordinates of each panel's box.
+        """Return the coordinates of each panel's box.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ def _rows(
 def _step(
     place: ir.Expr, own: ir.Var, axes: list[ir.Var], analyzer: sym.Analyzer
 ) -> ir.Expr | None:
-    """Give the stride along an axis; ``None`` where it is not the same everywhere."""
+    """Return the stride along an axis; ``None`` where it is not the same everywhere."""
     step = analyzer.simplify(substitute(place, {own: own + 1}) - place)
     if variables(step) & set(axes) or find(step, ir.TensorLoad):
         return None

@@ -161,7 +161,7 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         return wgmma.wait_for(acc, count, a_frag=(p_frag, words), is_twin=is_twin)
 
     def _stage(self, n: ir.Expr) -> ir.Expr:
-        """Give the first row of a stage."""
+        """Return the first row of a stage."""
         return n * self._config.block_n
 
     def _staged(self, row: ir.Expr, column: ir.Expr) -> ir.TensorLoad:

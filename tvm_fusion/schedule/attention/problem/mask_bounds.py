@@ -54,7 +54,7 @@ class Bound:
         largest: bool,
         block: int = 1,
     ) -> ir.Expr:
-        """Give the largest or the smallest limit among neighbouring rows.
+        """Return the largest or the smallest limit among neighbouring rows.
 
         Parameters
         ----------

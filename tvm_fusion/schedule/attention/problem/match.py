@@ -58,7 +58,7 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
         )
     if not is_contraction(product):
         return Refusal(
-            "second_product", f"{product.title} behind the softmax is no product with values."
+            "second_product", f"{product.title} behind the softmax is not a product with values."
         )
     between = [s.targets[0] for s in (scores, maximum, total)]
     for stage in stages:
@@ -130,14 +130,14 @@ class _Reader:
         if added is None or not tvm_ffi.structural_equal(added, exponent, map_free_vars=False):
             return Refusal(
                 "no_softmax",
-                f"It is no softmax: {self._total.title} does not sum the exponentials of the "
+                f"It is not a softmax: {self._total.title} does not sum the exponentials of the "
                 f"scores less their maximum by {self._maximum.title}, over the same axis.",
             )
         weighted = [f for f in (second.left, second.right) if self._reads_softmax(f)]
         if len(weighted) != 1:
             return Refusal(
                 "second_product",
-                f"{self._product.title} multiplies no values with softmax weights.",
+                f"{self._product.title} does not multiply values by softmax weights.",
             )
         own = self._axes.axes_of(self._product)
         if own is None or not is_same(own.get(self._product.reduce[0].var), key.var):
@@ -163,7 +163,10 @@ class _Reader:
             return weights or scores_elsewhere(self._product)
         columns = [a for a in self._product.axes if a.var not in own]
         if len(columns) != 1:
-            return Refusal("second_product", f"{self._product.title} has not one axis of columns.")
+            return Refusal(
+                "second_product",
+                f"{self._product.title} does not have exactly one axis of columns.",
+            )
         value = second.right if weighted.same_as(second.left) else second.left
         k, q = first.left, first.right
         if key.var not in variables(k):
@@ -268,7 +271,7 @@ class ScoreAxes:
         self.row_sum = tirx.Var("sum", str(total.targets[0].ty.dtype))
 
     def key(self) -> Axis | Refusal:
-        """Give the axis of the scores that softmax reduces."""
+        """Return the axis of the scores that softmax reduces."""
         own = self.axes_of(self._maximum)
         along = (own or {}).get(self._maximum.reduce[0].var)
         axis = next((a for a in self._scores.axes if is_same(along, a.var)), None)

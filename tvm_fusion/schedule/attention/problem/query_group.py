@@ -63,7 +63,7 @@ class QueryGroup:
         return math.prod(extent for _, extent in self.rows)
 
     def place(self, batch: ir.Expr, row: ir.Expr | int) -> dict[ir.Var, ir.Expr]:
-        """Give the position of a row of a KV batch along each axis."""
+        """Return the position of a row of a KV batch along each axis."""
         found: dict[ir.Var, ir.Expr] = {}
         outer = coordinates(batch, self.extents)
         inner = coordinates(index(row), [extent for _, extent in self.rows])

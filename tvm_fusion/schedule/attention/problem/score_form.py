@@ -100,7 +100,7 @@ def _sees_some(pattern: Pattern, bounds: Sequence[Bound]) -> bool:
 
 
 def _scale(expr: ir.Expr) -> float | None:
-    """Give the product of the constant factors of an expression."""
+    """Return the product of the constant factors of an expression."""
     total = 1.0
     while isinstance(expr, tirx.Mul):
         pairs = [(x, y) for x, y in ((expr.a, expr.b), (expr.b, expr.a)) if number(x) is not None]

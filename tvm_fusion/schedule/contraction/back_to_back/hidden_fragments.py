@@ -100,7 +100,7 @@ class HiddenFragments:
     def _where(
         self, place: TilePlace, thread: ir.Expr, chunk: ir.Expr, i: ir.Expr, lane: int
     ) -> tuple[dict[ir.Var, ir.Expr], ir.Expr]:
-        """Give the axes at columns, or at the last that exist, and their place in the chunk."""
+        """Return the axes at columns, or at the last that exist, and their place in the chunk."""
         first = self._config.first
         mma, c = first.mma, first.mma.c
         warp, in_warp = coordinates(thread, [index(1), mma.lanes])

@@ -61,17 +61,17 @@ def back_to_back(program: Program, stages: Sequence[Stage]) -> BackToBack | Refu
     of_first = [x for x in operands_of(second) or () if target in _sources(x)]
     if len(of_first) != 1:
         return Refusal(
-            "not_mine", f"No operand of {second.title} alone is computed of {first.title}."
+            "not_mine", f"Not exactly one operand of {second.title} is computed from {first.title}."
         )
     hidden = narrow_operand(of_first[0])
     if str(hidden.ty.dtype) not in HALF_TYPES:
-        return Refusal("not_mine", f"What {second.title} reads of {first.title} is no half type.")
+        return Refusal("not_mine", f"{second.title} does not read {first.title} in a half type.")
     readers = [s.title for s in stages if s is not first and s is not second and target in s.reads]
     if target in program.outputs or readers:
         return Refusal(
             "hidden_is_read",
-            f"What {first.title} computes is read by more than {second.title}: where it is stored, "
-            "one kernel of both takes longer than two.",
+            f"The result of {first.title} has readers other than {second.title}: it would be "
+            "stored, and then one kernel of both takes longer than two.",
         )
     axes = tuple(a for a in (*second.axes, *second.reduce) if a.var in variables(hidden))
     fresh = tuple(Axis(tirx.Var(a.var.name, "int64"), a.extent) for a in axes)

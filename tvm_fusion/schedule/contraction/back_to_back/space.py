@@ -64,27 +64,27 @@ def back_to_back_configs(pair: BackToBack, device: Device) -> Iterator[BackToBac
     if not result_vectors(first).is_plain:
         return Refusal(
             "guarded_loads",
-            f"What {names[1]} reads of {names[0]} has loads under conditions, or at places that "
-            "other loads give.",
+            f"What {names[1]} reads of {names[0]} has conditional loads, or indices that are "
+            "loaded themselves.",
         )
     x, w1 = (tma_operand(first, is_a, PANEL) for is_a in (True, False))
     w2 = tma_operand(second, False, PANEL)
     if x is None or w1 is None or w2 is None:
         return Refusal(
             "unaligned_rows",
-            f"An operand of {names[0]} or {names[1]} is computed, or has not rows of one stride of "
-            "a multiple of 16 bytes, which TMA copies.",
+            f"An operand of {names[0]} or {names[1]} is computed, or its rows have no constant "
+            "stride that is a multiple of 16 bytes, as TMA needs.",
         )
     if second.n > MOST_COLUMNS:
         return Refusal(
-            "too_wide", f"{names[1]} has {second.n} columns, at most {MOST_COLUMNS} in registers."
+            "too_wide", f"{names[1]} has {second.n} columns; registers hold {MOST_COLUMNS}."
         )
     found = list(_space(first, second, (x, w1), device))
     if not found:
         return Refusal(
             "too_much_shared_memory",
-            f"The weights of {names[0]} and {names[1]} and two tiles of rows do not fit into the "
-            "shared memory of a block together, or their sums not into registers.",
+            f"The weights of {names[0]} and {names[1]} and two tiles of rows do not fit together "
+            "into the shared memory of a block, or the accumulators not into registers.",
         )
     return iter(found)
 
@@ -144,7 +144,7 @@ def _tile(
     a: TmaOperand | None,
     b: TmaOperand | None,
 ) -> WgmmaConfig:
-    """Give a problem tiles of 64 rows, each of one consumer."""
+    """Configure a problem with tiles of 64 rows, one consumer each."""
     given = {f.name: getattr(problem, f.name) for f in fields(TileGemmConfig)}
     tile = {"block_m": M, "block_n": block_n, "block_k": PANEL, "warps_m": WARPS, "warps_n": 1}
     return WgmmaConfig(

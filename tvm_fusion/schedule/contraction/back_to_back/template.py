@@ -57,13 +57,13 @@ class BackToBackGemm(Template):
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim two products of which the second reads what the first one's epilogue computes."""
         if len(group) < 2 or not has_wgmma(device):
-            return Refusal("not_mine", "Two GEMMs back to back are two operators, for wgmma.")
+            return Refusal("not_mine", "Two GEMMs back to back need two operators and wgmma.")
         try:
             program = group.program
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
         if not has_two_products(program):
-            return Refusal("not_mine", "There are not two products.")
+            return Refusal("not_mine", "It does not have exactly two products.")
         refusal = too_many_parameters(program) or inlined_size(program)
         pair = refusal or back_to_back(program, inlined(program))
         if isinstance(pair, Refusal):
@@ -84,7 +84,7 @@ class BackToBackGemm(Template):
         return map(KERNELS.plain, self._designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed pair another configuration."""
+        """Reconfigure a claimed pair of GEMMs."""
         chosen = KERNELS.find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)
@@ -134,6 +134,6 @@ def _slower(pair: BackToBack, config: BackToBackConfig, device: Device) -> Refus
     return Refusal(
         "two_kernels_are_faster",
         f"One kernel of {names[0]} and {names[1]} is estimated to take {one / two:.0%} of the time "
-        f"of two, and is worth it up to {MOST_OF_TWO:.0%}: {config.tiles} tiles of 64 rows, with "
+        f"of two, which pays off up to {MOST_OF_TWO:.0%}: {config.tiles} tiles of 64 rows, with "
         f"{config.weight_bytes} bytes of weights in each multiprocessor.",
     )

@@ -128,7 +128,7 @@ def pad_rows(pairs: Sequence[tuple[ir.Var, ir.Var]]) -> tirx.PrimFunc:
 
 
 def _chunks(source: ir.Var, padded: ir.Var) -> tuple[ir.Expr, Body]:
-    """Give the number of a matrix's chunks, and what copies one."""
+    """Return the number of a matrix's chunks, and what copies one."""
     *outer, width = (index(d) for d in source.ty.shape)
     sizes = [*outer, tirx.floordiv(index(padded.ty.shape[-1]), index(CHUNK))]
     dtype = str(source.ty.dtype)

@@ -351,7 +351,7 @@ def partial_im2col_gpu(image: ir.Var, copy: ir.Var, columns: ImageColumns) -> ti
 def _element(
     image: ir.Var, columns: ImageColumns, place: Sequence[ir.Expr], term: Sequence[int]
 ) -> ir.Expr:
-    """Give the element of a term, or zero where it is not in the image."""
+    """Return the element of a term, or zero where it is not in the image."""
     indices: list[ir.Expr] = []
     conditions: list[ir.Expr] = []
     for n, (dim, start, extent) in enumerate(zip(columns.dims, term, image.ty.shape, strict=True)):

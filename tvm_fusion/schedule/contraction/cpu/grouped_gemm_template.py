@@ -67,7 +67,7 @@ class GroupedGemm(Template):
         gemms = [default(x, device, constants) for x in found.contractions]
         whole = [gemm for gemm in gemms if gemm is not None and gemm.dot is None]
         if len(whole) < len(gemms):
-            return Refusal("no_gemm", "Some of the products are no floating-point GEMMs.")
+            return Refusal("no_gemm", "Some of the products are not floating-point GEMMs.")
         packed = [b.source for b in map(operand_b, whole) if isinstance(b, PackedB)]
         if any(_readers(found, source) > 1 for source in packed):
             return Refusal("shared_weight", "Two of the products would pack the same constant.")

@@ -231,7 +231,7 @@ def _passes(k: ir.Expr, kc: int) -> ir.Expr:
 
 
 def _block_of(size: int, extent: ir.Expr, start: ir.Expr) -> ir.Expr:
-    """Give the length of a block of an axis: the last one may be shorter."""
+    """Return the length of a block of an axis: the last one may be shorter."""
     whole = constant(extent)
     if whole is not None and whole % size == 0:
         return index(size)

@@ -110,7 +110,7 @@ class NormGemm(Template):
         return blockings(_gemms(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give the GEMM another blocking."""
+        """Reconfigure the GEMM with another blocking."""
         gemm = of_blocking(claim, config, _gemms(claim, device))
         if isinstance(gemm, Refusal):
             return gemm
@@ -163,7 +163,8 @@ def _analysed(group: Group) -> _Analysed | Refusal:
     name = contraction.stage.title
     if view is None or not _is_prologue_a(view, prologue):
         return Refusal(
-            "norm_not_operand_a", f"{name} is no GEMM with the rows of the reductions as operand A."
+            "norm_not_operand_a",
+            f"{name} is not a GEMM with the rows of the reductions as operand A.",
         )
     refusal = refuse_unpacked_split(group, contraction)
     if refusal is not None:

@@ -90,7 +90,7 @@ class OperandA(ABC):
         return substitute(self.view.a, where)
 
     def row_place(self, number: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the axes of M at a row."""
+        """Return the axes of M at a row."""
         axes = self.view.m_axes
         place = coordinates(number, [a.extent for a in axes])
         return dict(zip((a.var for a in axes), place, strict=True))

@@ -82,7 +82,7 @@ class OperandB(ABC):
         """Read an element; the last of ``reduced`` is relative to the pass."""
 
     def prefetch(self, panel: Panel, step: ir.Expr, tiles: int) -> ir.Expr | None:
-        """Give an element to prefetch in a step of a panel; there are ``k * tiles`` steps."""
+        """Return an element to prefetch in a step of a panel; there are ``k * tiles`` steps."""
         return None
 
     def element(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:

@@ -48,7 +48,7 @@ class RaggedTasks:
         return index(self.ragged.rows.extent)
 
     def extent(self, axis: Axis) -> ir.Expr:
-        """Give the extent of an axis among tasks: rows behind the last group are one more."""
+        """Return the extent of an axis among tasks: rows behind the last group are one more."""
         return axis.extent + 1 if axis is self.ragged.groups else axis.extent
 
     def task(

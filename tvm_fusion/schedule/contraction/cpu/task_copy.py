@@ -140,5 +140,5 @@ def _task_copy(operand: MaterializedOperand, shared: Sequence[ir.Var]) -> TaskCo
 
 
 def in_task(copies: Sequence[TaskCopy], stmt: tirx.Stmt) -> tirx.Stmt:
-    """Give a task the buffers of its copies."""
+    """Allocate the buffers of a task's copies."""
     return block("task", stmt, [x.operand.buffer for x in copies])

@@ -125,7 +125,7 @@ class CpuContraction(Contraction):
         return blockings(_gemms(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed GEMM another blocking."""
+        """Reconfigure a claimed GEMM with another blocking."""
         gemm = of_blocking(claim, config, _gemms(claim, device))
         if isinstance(gemm, Refusal):
             return gemm

@@ -97,7 +97,7 @@ class GemmTile:
         return [loop("i", rows, row)]
 
     def _initial(self, row: ir.Expr) -> ir.Expr:
-        """Give the initial value of the accumulators of a row of the task."""
+        """Return the initial value of the accumulators of a row of the task."""
         if self._compensation is None:
             return self._contraction.initial
         return load(self._compensation.buffer, [row])

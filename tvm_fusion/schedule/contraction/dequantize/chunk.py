@@ -45,7 +45,7 @@ class _Four:
 def dequantized_words(
     values: Sequence[ir.Expr], registers: RegisterBuffers, dtype: str
 ) -> Words | None:
-    """Give what computes a chunk as words of two half types; ``None`` for other values.
+    """Return what computes a chunk as words of two halves; ``None`` for other values.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def _four(values: Sequence[Quantized], registers: RegisterBuffers) -> _Four | No
 
 
 def _bytes(four: _Four, value: Quantized, registers: RegisterBuffers, copy: ir.Expr) -> ir.Expr:
-    """Give a word of four integers, each in a byte, as unsigned ones."""
+    """Return a word of four integers, one a byte, as unsigned ones."""
     word, bits = registers.bits(four.word, copy), value.field.bits
     mask = _everywhere((1 << bits) - 1)
     if four.upper is None:

@@ -124,7 +124,7 @@ class DequantizeF16x2:
         self.array = local("dequantized", [threads, 2 * len(self._pairs)], dtype)
 
     def encodings(self, column: int, size: int) -> list[Encoding]:
-        """Give the encoding of every ``size`` k of a column, in order."""
+        """Return the encoding of every ``size`` k of a column, in order."""
         found = [self._encoding_of(column, k) for k in self.order]
         firsts = found[::size]
         if found != [code for code in firsts for _ in range(size)]:
@@ -141,7 +141,7 @@ class DequantizeF16x2:
         return sequence(stmts)
 
     def value(self, column: int, k: int, thread: ir.Expr) -> ir.Expr:
-        """Give a dequantized integer."""
+        """Return a dequantized integer."""
         return load(self.array, [thread, index(self._slots[column][k])])
 
     def _slot(self, value: Quantized) -> int:

@@ -80,7 +80,7 @@ class Timed(NamedTuple):
 def _dual(product: Product) -> Found:
     tile = dual_gemm_tile(product.as_read, product.device)
     if tile is None:
-        return no_dual(product.stages, "have no tile of wgmma that pays")
+        return no_dual(product.stages, "have no wgmma tile that pays off")
     return GemmForm(product.as_read, tile, product.device)
 
 

@@ -65,7 +65,7 @@ class GpuGroupedGemm(Template):
         if isinstance(found, Refusal):
             return found
         if len(found.contractions) > MOST_PRODUCTS:
-            sentence = f"A kernel has code for each product, of which it takes {MOST_PRODUCTS}."
+            sentence = f"A kernel has code for each product; it takes at most {MOST_PRODUCTS}."
             return Refusal("too_many_products", sentence)
         constants = constants_of(group)
         products = [with_stored_columns(x, constants) for x in found.contractions]
@@ -73,7 +73,7 @@ class GpuGroupedGemm(Template):
         if any(constant(a.extent) is None for stage in stages for a in stage.axes):
             return Refusal("symbolic_extent", "The number of blocks of a product is symbolic.")
         if not has_few_sums(stages, device):
-            return Refusal("large_products", "The products keep the device busy one by one.")
+            return Refusal("large_products", "Each product alone keeps the device busy.")
         problems = [gemm_problem(x, device) for x in products]
         tiled = [p for p in problems if p is not None and not is_gathered(p)]
         each = [_separate_clocks(x, constants, device) for x in products]
@@ -84,7 +84,7 @@ class GpuGroupedGemm(Template):
         chosen = grouped_tiles(tiled, device)
         if chosen is None:
             return Refusal(
-                "no_common_block", "No tiles of all products have the same number of threads."
+                "no_common_block", "The products have no tiles with the same number of threads."
             )
         tiles, together = chosen
         if together > MOST_OF_SEPARATE * separate:

@@ -142,6 +142,6 @@ def no_dual(stages: Sequence[Stage], why: str) -> Refusal:
     first, second = (s.title for s in stages if not s.is_map)
     return Refusal(
         "several_reductions",
-        f"A contraction kernel computes two products only of one A that an epilogue reads, "
-        f"by wgmma: {first} and {second} {why}.",
+        f"A contraction kernel computes two products only if they share A and an epilogue reads "
+        f"both, and only by wgmma: {first} and {second} {why}.",
     )

@@ -125,7 +125,7 @@ class GpuContraction(Contraction):
         return map(KERNELS.plain, designs(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed contraction another configuration."""
+        """Reconfigure a claimed contraction."""
         chosen = KERNELS.find(designs(claim, device), config)
         return not_in_space(claim, config) if chosen is None else configured(claim, chosen)
 
@@ -182,15 +182,15 @@ def _across(contraction: SumOfProducts) -> Refusal:
     return Refusal(
         "results_across",
         f"Some results of {contraction.stage.title} lie along its rows, others along its columns: "
-        "no tile is stored in vectors then.",
+        "no tile stores both in vectors.",
     )
 
 
 def _no_statistics(contraction: SumOfProducts) -> Refusal:
     return Refusal(
         "no_statistics",
-        f"Sums beside those of {contraction.stage.title} are added up by kernels of wgmma only, of "
-        "many rows of a half type, and of results in vectors of 8 columns.",
+        f"Sums besides those of {contraction.stage.title} are computed only by wgmma kernels with "
+        "many rows of a half type and results in vectors of 8 columns.",
     )
 
 

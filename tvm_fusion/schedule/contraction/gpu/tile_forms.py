@@ -199,7 +199,7 @@ def aligned_rows_form(
     if not has_wgmma(device):
         return other_form("The device has no wgmma.")
     if gemm.k < LEAST_ALIGNED_K:
-        return other_form(f"Its sums have {gemm.k} terms, copies pay from {LEAST_ALIGNED_K} on.")
+        return other_form(f"Its sums have {gemm.k} terms, copies pay off from {LEAST_ALIGNED_K}.")
     copies = aligned_rows(contraction, constants)
     if isinstance(copies, Refusal):
         return copies
@@ -320,7 +320,7 @@ def refuse_parts(
         sentence = "Split-K through global memory stores the product alone in its second launch."
         return Refusal("epilogue_elsewhere", sentence)
     if isinstance(config, WgmmaConfig) and config.computes_b:
-        sentence = "Threads that compute an operand of a product store no parts beside it."
+        sentence = "Threads that compute an operand of a product do not store other parts."
         return Refusal("epilogue_elsewhere", sentence)
     if isinstance(config, WgmmaConfig):
         threads, most = IDLE_THREADS, int(tile_clocks(config, device) / RATES.latency)

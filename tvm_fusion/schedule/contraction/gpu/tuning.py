@@ -26,7 +26,7 @@ def designs(claim: Claim, device: Device) -> Iterator[GemmConfig]:
 
 
 def configured(claim: Claim, config: GemmConfig) -> Claim:
-    """Give a claim another configuration."""
+    """Reconfigure a claim."""
     details = claim.details_as(GpuContractionDetails)
     claimed = details.config
     return replace(

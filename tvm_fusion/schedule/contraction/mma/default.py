@@ -104,7 +104,7 @@ def best_tile(
 
 
 def with_shape(problem: C, shape: TileShape, sizes: Sizes, device: Device) -> C:
-    """Give a problem a shape, and the blocks of a multiprocessor that the model counts with."""
+    """Configure a problem with a shape, and the blocks per SM that the model assumes."""
     resident, _ = residency(shape, sizes, device)
     return replace(problem, **asdict(shape), min_blocks_per_sm=resident)
 

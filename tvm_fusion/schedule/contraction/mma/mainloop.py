@@ -80,7 +80,7 @@ class TileAccumulators:
         )
 
     def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
-        """Give the first row, in the block's tile, of a slab of the warps in a row."""
+        """Return the first row, in the block's tile, of a slab of the warps in a row."""
         return warp_m * self._config.warp_m + slab * M16
 
     def barrier(self) -> tirx.Stmt:

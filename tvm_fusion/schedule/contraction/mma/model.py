@@ -117,7 +117,7 @@ SCALARS = 1.4
 
 
 def rates_of(problem: TileGemmConfig) -> Rates:
-    """Give the rates of a problem's epilogue.
+    """Return the rates of a problem's epilogue.
 
     Parameters
     ----------

@@ -56,11 +56,11 @@ class OperandFragments:
         self.buffer = local(name, [slots * self._count * self._size], held)
 
     def of_16(self, slot: int, number: ir.Expr) -> ir.Expr:
-        """Give the registers of 16 rows or columns of a warp."""
+        """Return the registers of 16 rows or columns of a warp."""
         return load(self.buffer, [(slot * self._count + number) * self._size])
 
     def of_8(self, slot: int, number: ir.Expr) -> ir.Expr:
-        """Give the registers of 8 columns of a warp."""
+        """Return the registers of 8 columns of a warp."""
         return load(self.buffer, [slot * self._count * self._size + number * (self._size // 2)])
 
     def load_k16(
@@ -96,7 +96,7 @@ class OperandFragments:
         return unrolled("i", self._count, one)
 
     def _lane_word(self, thread: ir.Expr, first: ir.Expr, step: ir.Expr) -> ir.Expr:
-        """Give the word of the row that a lane passes to ldmatrix.
+        """Return the word of the row that a lane passes to ldmatrix.
 
         The four matrices are in the order of the registers of an mma: of A the lower k of rows 0 to
         7 and 8 to 15, then the upper k; of B the lower and upper k of each eight columns.

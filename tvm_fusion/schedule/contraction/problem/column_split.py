@@ -58,7 +58,7 @@ class ColumnSplit:
         return (*around, self.part, self.position)
 
     def column(self, part: ir.Expr | int) -> ir.Expr:
-        """Give the column at a position of a part."""
+        """Return the column at a position of a part."""
         period = index(0) if self.period is None else self.period.var
         return (period * self.count + part) * self.width + self.position.var
 
@@ -138,7 +138,7 @@ def _with_totals(
 
 
 def _only_period(analyzer: sym.Analyzer, split: ColumnSplit) -> dict[ir.Var, ir.Expr]:
-    """Give the period if a condition leaves only one."""
+    """Return the period if a condition leaves only one."""
     if split.period is None:
         return {}
     bound = analyzer.const_int_bound(split.period.var)
@@ -243,7 +243,7 @@ def with_column_split(
 def _distances(
     own: ir.TensorLoad, reads: Sequence[ir.TensorLoad], axes: Sequence[Axis]
 ) -> dict[int, set[int]] | None:
-    """Give the distances of reads from ``own``, by dimension; ``None`` if they vary."""
+    """Return the distances of reads from ``own``, by dimension; ``None`` if they vary."""
     analyzer = analyzer_of(axes)
     found: dict[int, set[int]] = {}
     for read in reads:

@@ -76,8 +76,8 @@ def with_group_sums(
         names = ", ".join(dict.fromkeys(s.title for s in sums))
         return Refusal(
             "no_group_sum",
-            f"What {names} adds up is not each group of {WIDTH} adjacent columns of a result of "
-            f"{contraction.stage.title}.",
+            f"The results of {names} are not the sums of groups of {WIDTH} adjacent columns of a "
+            f"result of {contraction.stage.title}.",
         )
     return replace(contraction, group_sums=found)
 
@@ -141,7 +141,7 @@ def _read(
 
 
 def group_width(stage: Stage) -> int | None:
-    """Give the terms of a sum of a width that tiles have; ``None`` of another."""
+    """Return the number of terms of a group sum; ``None`` for widths that no tile has."""
     sizes = [constant(a.extent) for a in stage.reduce if constant(a.extent) != 1]
     return WIDTH if sizes == [WIDTH] else None
 

@@ -58,7 +58,7 @@ def products_of(group: Group) -> GroupedProducts | Refusal:
         return Refusal("unstructured", str(reason))
     sums = [s for s in program.stages if not s.is_map]
     if len(sums) < 2 or not all(map(is_contraction, sums)):
-        return Refusal("not_mine", "There are no two products, or other reductions.")
+        return Refusal("not_mine", "There are fewer than two products, or other reductions.")
     if any(map(convolved_rank, group.members)):
         return Refusal("not_mine", "Convolutions have templates and layouts of their own.")
     refusal = too_many_parameters(program) or inlined_size(program)

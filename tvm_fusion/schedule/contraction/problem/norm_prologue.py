@@ -77,7 +77,7 @@ def norm_prologue(program: Program) -> NormPrologue | Refusal:
     ):
         return Refusal(
             "norm_not_operand_a",
-            f"What the other reductions compute is not just one operand of {stage.title}.",
+            f"The other reductions do not compute exactly one operand of {stage.title}.",
         )
     rows = stage.axes[: program.row_rank]
     axes = (*rows, *stage.reduce)
@@ -97,8 +97,8 @@ def norm_prologue(program: Program) -> NormPrologue | Refusal:
         # simplifies quotients inside quotients again and again: it took minutes.
         return Refusal(
             "symbolic_window",
-            f"The rows of {stage.title} come from windows, at places that the number of a row "
-            "gives by extents that are not known at compile time.",
+            f"The rows of {stage.title} come from windows, whose positions depend on extents "
+            "that are not known at compile time.",
         )
     shape = [a.extent for a in axes]
     operand = declare(shape, str(operand_a.ty.dtype), "rows")

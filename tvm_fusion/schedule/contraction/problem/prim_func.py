@@ -116,7 +116,7 @@ def contraction_prim_func(
 
 
 def term(contraction: SumOfProducts, materialized: Sequence[MaterializedOperand] = ()) -> ir.Expr:
-    """Give a summand, which reads materialized operands from their buffers."""
+    """Return a summand, which reads materialized operands from their buffers."""
     summand = contraction.term()
     for one in materialized:
         summand = replace_operand(summand, one.operand, load(one.buffer, one.place))
@@ -224,7 +224,7 @@ def _point(buffer: ir.Var, where: Sequence[ir.Expr]):
 
 
 def _region(buffer: ir.Var, found: Sequence[ir.TensorLoad]):
-    """Give the region of a buffer that a block reads: one element, or all of it."""
+    """Return the region of a buffer that a block reads: one element, or all of it."""
     if len(found) == 1 and not any(loads(i) for i in found[0].indices):
         return _point(buffer, found[0].indices)
     ranges = [ir.Range.from_min_extent(index(0), index(d)) for d in buffer.ty.shape]

@@ -36,7 +36,7 @@ class RaggedRows:
     rows: Axis
 
     def row_behind(self, group: ir.Expr) -> ir.Expr:
-        """Give the row behind the last one of a group that there is."""
+        """Return the end of the rows of a group that exists."""
         offset = tirx.Cast("int64", load(self.offsets, [group]))
         return tirx.min(tirx.max(offset, index(0)), index(self.rows.extent))
 

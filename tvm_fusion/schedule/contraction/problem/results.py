@@ -144,6 +144,6 @@ def _same_place(a: ir.TensorLoad, b: ir.TensorLoad) -> bool:
 def axes_at(
     stage: Stage, indices: Sequence[ir.Expr], place: Sequence[ir.Expr]
 ) -> dict[ir.Var, ir.Expr]:
-    """Give a stage's axes where its access is at a place; 0 for those that do not move it."""
+    """Return a stage's axes where its access is at a place; 0 for those that do not move it."""
     found = {v: i for v, i in zip(indices, place, strict=True) if isinstance(v, ir.Var)}
     return {a.var: index(0) for a in stage.axes} | found

@@ -44,13 +44,13 @@ def with_statistics(program: Program, stages: Sequence[Stage]) -> SumOfProducts 
     ends = [s for s in behind if s.is_map and s.reads & {s.targets[0] for s in sums}]
     rows = [s for s in stages if not s.is_map and s is not product and s not in behind]
     other = next((s for s in rows if not is_row_sum(s) or s.targets[0] in program.outputs), None)
-    about = f"A GEMM adds up at most {MOST_TERMS} elements of each row for its results"
+    about = f"A GEMM sums at most {MOST_TERMS} elements of each row for its epilogue"
     if other is not None:
         is_sum = is_row_sum(other)
-        why = "is an output, too" if is_sum else "is no float32 sum of so few"
+        why = "is an output, too" if is_sum else "is not such a float32 sum"
         return Refusal("no_row_sum", f"{about}: {other.title} {why}.")
     if product.reads & {s.targets[0] for s in rows}:
-        sentence = f"{about}, not for what it multiplies: {product.title} reads such sums."
+        sentence = f"{about}, not for its operands: {product.title} reads such sums."
         return Refusal("no_row_sum", sentence)
     own = tuple(s for s in stages if s is product or (s.is_map and s not in ends))
     contraction = analyse(replace(program, stages=own), own)

@@ -100,7 +100,7 @@ def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusa
     stage = reductions[0]
     operands = operands_of(stage)
     if operands is None:
-        return Refusal("not_mine", f"{stage.title} is no sum over products of two operands.")
+        return Refusal("not_mine", f"{stage.title} is not a sum over products of two operands.")
     for part in program.stages:
         if part is stage:
             break

@@ -176,7 +176,7 @@ class GemvConfig(GemmView):
     def axes_at(
         self, block: ir.Expr, row: ir.Expr | int, part: ir.Expr | int, n_tile: ir.Expr
     ) -> dict[ir.Var, ir.Expr]:
-        """Give the value of each axis at a tile of a block; the last of N counts in tiles."""
+        """Return the value of each axis at a tile of a block; the last of N counts in tiles."""
         blocks = ceildiv(static_extent(self.n_axes), self.block_n)
         batch = coordinates(tirx.floordiv(block, blocks), [a.extent for a in self.batch])
         extents = [a.extent for a in self.n_axes]
@@ -193,7 +193,7 @@ class GemvConfig(GemmView):
     def output_index(
         self, block: ir.Expr, row: ir.Expr | int, n_tile: ir.Expr, lane: ir.Expr
     ) -> list[ir.Expr]:
-        """Give the place of an element of C over the stage's axes; of several parts the first."""
+        """Return the place of an element of C over the stage's axes; of several parts the first."""
         place = self.axes_at(block, row, 0, n_tile)
         last = self.n_axes[-1].var
         place[last] = place[last] * self.tile_n + lane

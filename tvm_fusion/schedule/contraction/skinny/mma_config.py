@@ -103,7 +103,7 @@ class SkinnyMmaConfig(GemvConfig):
         return warp_of(thread), tirx.floordiv(lane, size), tirx.floormod(lane, size)
 
     def clamp_n(self, block: ir.Expr, n_tile: ir.Expr) -> ir.Expr:
-        """Give a tile of a block, or the last one of N for those beyond it."""
+        """Return a tile of a block, or the last one of N for those beyond it."""
         tiles = int(product([a.extent for a in self.n_axes])) // self.tile_n
         if tiles % self.threads_n == 0:
             return n_tile

@@ -214,12 +214,12 @@ class SkinnyMmaMainloop:
         return unrolled("part", config.parts, part)
 
     def _b_place(self, thread: ir.Expr, part: ir.Expr, k_tile: ir.Expr) -> Where:
-        """Give the place of a thread's tile of B; groups beyond N load the last columns again."""
+        """Return the place of a thread's tile of B; groups beyond N load the last columns again."""
         n_tile = self._config.clamp_n(self._block, self._config.lane_coords(thread)[1])
         return self._at(index(0), part, n_tile, k_tile)
 
     def _a_place(self, thread: ir.Expr, n8: ir.Expr, k_tile: ir.Expr) -> Where:
-        """Give the place of a group's row of A."""
+        """Return the place of a group's row of A."""
         m, rows = self._config.m, self._config.mma.n
         row = n8 * rows + self._config.lane_coords(thread)[1]
         row = row if m % rows == 0 else tirx.min(row, index(m - 1))

@@ -94,7 +94,7 @@ class WeightTiles:
         return sequence([]) if self._dequantized is None else self._dequantized.fill(copy, thread)
 
     def value(self, column: int, k: int, copy: ir.Expr, where: Where, thread: ir.Expr) -> ir.Expr:
-        """Give a weight of the copy that was dequantized last."""
+        """Return a weight of the copy that was dequantized last."""
         if self._dequantized is not None:
             return self._dequantized.value(column, k, thread)
         held = self._registers.values(self._values[column][k], copy, thread)
@@ -165,7 +165,7 @@ class GroupAccumulators:
         Parameters
         ----------
         b_frag, a_frag : callable
-            Give the first element of a column's, or of an n8's, fragment of an instruction.
+            Return the first element of a column's, or of an n8's, fragment of an instruction.
         """
         half = self._config.half
 
@@ -193,7 +193,7 @@ class GroupAccumulators:
         return unrolled("n8", self._config.n8, fragment)
 
     def value(self, thread: ir.Expr, number: int, column: int) -> ir.Expr:
-        """Give an accumulator of a column, in units of the group's scale."""
+        """Return an accumulator of a column, in units of the group's scale."""
         size = self._config.accumulators // self._config.parts
         found = tirx.const(0.0)
         for run, (columns, _) in enumerate(self._runs):
@@ -207,7 +207,7 @@ class GroupAccumulators:
                 yield run, pair
 
     def _biases_of(self, run: int, pair: int) -> tuple[int, float, float]:
-        """Give the biases of a pair of columns, which their bias sums are known by."""
+        """Return the biases of a pair of columns, the key of their bias sums."""
         low, high = self._runs[run][0][2 * pair : 2 * pair + 2]
         return run, low.bias, high.bias
 

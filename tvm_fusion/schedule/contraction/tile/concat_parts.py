@@ -71,7 +71,7 @@ class ConcatParts:
 
 
 def _whole(space: IterationSpace) -> ir.Expr:
-    """Give the number of vectors, or of points where there are none."""
+    """Return the number of vectors, or of points where there are none."""
     found = vectors(space, is_small=True)
     return space.points if found is None else found.whole
 

@@ -131,7 +131,7 @@ class TileGemmConfig(TileShape, GemmView):
         return int(self.blocks) * self.accumulators * self.threads
 
     def tile_of(self, block: ir.Expr, tiles_m: ir.Expr | None = None) -> TilePlace:
-        """Give the tile of a block: tiles along M innermost, in groups that share B.
+        """Return the tile of a block: tiles along M innermost, in groups that share B.
 
         Parameters
         ----------
@@ -170,11 +170,11 @@ class TileGemmConfig(TileShape, GemmView):
         return super().shared_bytes + self.table_bytes
 
     def table(self, shared: ir.Var) -> Table:
-        """Give the place of the table of ragged rows: behind all else."""
+        """Return the shared-memory offset of the table of ragged rows: behind all else."""
         return shared, self.shared_bytes - self.table_bytes
 
     def found(self, block: ir.Expr, shared: ir.Var) -> tuple[TilePlace, list[tirx.Stmt]]:
-        """Give the tile of a block, and what finds it where rows are ragged."""
+        """Return the tile of a block, and the statements that find it where rows are ragged."""
         rows = self.ragged
         if rows is None:
             return self.tile_of(block), []
@@ -185,18 +185,18 @@ class TileGemmConfig(TileShape, GemmView):
         return TilePlace((rows.group,), rows.first, rows.column, own.rank), [find, keep]
 
     def steps(self, count: int) -> ir.Expr:
-        """Give the steps along K, of so many, of a tile that was found."""
+        """Return how many of the steps along K a tile that was found takes."""
         if self.ragged is None:
             return index(count)
         rest = index(self.steps_of_no_group)
         return tirx.Select(self.ragged.has_products, index(count), rest)
 
     def first_row(self, m_tile: ir.Expr) -> ir.Expr:
-        """Give the first row of a tile."""
+        """Return the first row of a tile."""
         return m_tile if self.ragged is not None else m_tile * self.block_m
 
     def axes_at(self, batch: Sequence[ir.Expr]) -> dict[ir.Var, ir.Expr]:
-        """Give the values of the batch axes, and of those of extent 1."""
+        """Return the values of the batch axes, and of those of extent 1."""
         found = {a.var: index(0) for a in self.contraction.stage.axes}
         found |= {a.var: index(0) for a in self.contraction.stage.reduce}
         for axis in (*self.m_axes, *self.n_axes, *self.k_axes):
@@ -204,14 +204,14 @@ class TileGemmConfig(TileShape, GemmView):
         return found | {a.var: p for a, p in zip(self.batch, batch, strict=True)}
 
     def element_at(self, place: TilePlace, row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the values of the axes at a row and a column of a tile."""
+        """Return the values of the axes at a row and a column of a tile."""
         rows, columns = self.row_at(place.m_tile, row), self.column_at(place.n_tile, column)
         return {**self.axes_at(place.batch), **rows, **columns}
 
     def row_at(
         self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False
     ) -> dict[ir.Var, ir.Expr]:
-        """Give the values of the axes of M at a row of a tile; clamped, of the last that exists."""
+        """Return the axes of M at a row of a tile; clamped, of the last row that exists."""
         m = self.first_row(m_tile) + row
         if is_clamped and self.row_bounds(m_tile, row):
             m = tirx.min(m, self.m - 1)
@@ -229,7 +229,7 @@ class TileGemmConfig(TileShape, GemmView):
     def column_at(
         self, n_tile: ir.Expr, column: ir.Expr, clamped: int = 0
     ) -> dict[ir.Var, ir.Expr]:
-        """Give the values of the axes of N at a column of a tile.
+        """Return the values of the axes of N at a column of a tile.
 
         Clamped to a vector of so many columns, of the last that exists.
         """
@@ -260,7 +260,7 @@ class TilePlace:
 
 
 def axis_values(axes: Sequence[Axis], flat: ir.Expr) -> dict[ir.Var, ir.Expr]:
-    """Give the values of axes at a flat position."""
+    """Return the values of axes at a flat position."""
     values = coordinates(flat, [a.extent for a in axes])
     return {a.var: v for a, v in zip(axes, values, strict=True)}
 
@@ -276,7 +276,7 @@ _EXACT_IN = {
 
 
 def narrowed(operand: ir.Expr, dtype: str) -> ir.Expr | None:
-    """Give an operand in a type that holds its values exactly; ``None`` if that one does not."""
+    """Cast an operand to a type that holds its values exactly; ``None`` if that one does not."""
     core = narrow_operand(operand)
     own = str(core.ty.dtype)
     if own == dtype:

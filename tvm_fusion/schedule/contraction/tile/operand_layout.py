@@ -96,7 +96,7 @@ class OperandLayout:
         self._each = -(-self._copies // config.threads)
 
     def _place(self, i: ir.Expr, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
-        """Give the row and column of a thread's i-th copy, and whether there is one."""
+        """Return the row and column of a thread's i-th copy, and whether there is one."""
         flat = i * self._config.threads + thread
         per_chunk = self._chunk // self.lanes
         row, column = coordinates(flat, [index(1), self.row_chunks * per_chunk])
@@ -115,7 +115,7 @@ class OperandLayout:
         return place + part * (self.lanes * self._config.item_bytes // WORD_BYTES)
 
     def swizzle(self, row: ir.Expr) -> ir.Expr:
-        """Give what the chunks of a row are exchanged by.
+        """Return the XOR mask of a row's chunk indices.
 
         Four rows of k whose words are loaded one by one, eight of each, lie in all banks.
         """
@@ -125,7 +125,7 @@ class OperandLayout:
     def _source(
         self, tile: TilePosition, row: ir.Expr, column: ir.Expr
     ) -> tuple[dict[ir.Var, ir.Expr], ir.Expr]:
-        """Give the vector and the axes of a copy, and whether it is inside of K."""
+        """Return the vector and the axes of a copy, and whether it is inside of K."""
         config, inside, first, k_tile = self._config, tirx.const(True), tile.first, tile.k_tile
         if self.is_k_contiguous:
             vector = k_tile * (config.block_k // self.lanes) + column
@@ -146,7 +146,7 @@ class OperandLayout:
     def _unaligned(
         self, tile: TilePosition, row: ir.Expr, chunk: ir.Expr
     ) -> tuple[ir.TensorLoad, ir.Expr]:
-        """Give the first element of a chunk, and how many exist."""
+        """Return the first element of a chunk, and how many exist."""
         config, own = self._config, self._extent
         k = tile.k_tile * config.block_k + (chunk * self._chunk if self.is_k_contiguous else row)
         place = tile.first + (row if self.is_k_contiguous else chunk * self._chunk)

@@ -147,7 +147,7 @@ def _typed(
 def _without_parts(
     view: GemmView, contraction: SumOfProducts, columns: int
 ) -> tuple[tuple[Axis, ...], int]:
-    """Give the axes of N without that of the parts of a column split, and how many parts it has.
+    """Return the axes of N without that of a column split's parts, and how many parts.
 
     No axes where the split is not one of the last axis of N, or has panels of so many
     columns across its periods.

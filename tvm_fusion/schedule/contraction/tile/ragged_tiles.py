@@ -161,7 +161,7 @@ class RaggedTiles(RaggedRows):
         return int(self.groups.extent)
 
     def _start(self, group: ir.Expr) -> ir.Expr:
-        """Give the first row of a group, or of what is behind."""
+        """Return the first row of a group, or of what is behind."""
         before = tirx.min(tirx.max(group - 1, index(0)), index(self._count - 1))
         row = tirx.if_then_else(group > 0, self.row_behind(before), index(0))
         return tirx.if_then_else(group <= self._count, row, index(self.rows.extent))

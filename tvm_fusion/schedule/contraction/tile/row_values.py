@@ -78,6 +78,6 @@ class RowRegisters:
         return sequence(stmts)
 
     def at(self, copy: ir.Expr | int) -> dict[ir.Var, ir.Expr]:
-        """Give a row's values by the variables that stand for them in results."""
+        """Return a row's values by the variables that stand for them in results."""
         first = index(copy) * len(self._variables)
         return {v: load(self._values, [first + n]) for n, v in enumerate(self._variables)}

@@ -57,7 +57,7 @@ class Mainloop(Protocol):
         """Tell a thread's slice of K, and its warp's row and column among the warps."""
 
     def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
-        """Give the first row, in the block's tile, of a slab of the warps in a row."""
+        """Return the first row, in the block's tile, of a slab of the warps in a row."""
 
     def barrier(self) -> tirx.Stmt:
         """Wait for all threads that have accumulators."""
@@ -154,7 +154,7 @@ class TileEpilogue:
         return unrolled("fragment", self._slabs * self._columns // n, one)
 
     def _word(self, place: ir.Expr) -> ir.TensorLoad:
-        """Give a staged sum, of shared memory in words or bytes."""
+        """Return a staged sum, of shared memory in words or bytes."""
         item = DataType(str(self._shared.ty.dtype)).itemsize
         return load(self._shared, [place * (4 // item)])
 

@@ -117,7 +117,7 @@ class WindowCopies:
         )
 
     def at(self, copy: ir.Expr, vector: ir.Expr) -> tuple[ir.TensorLoad, ir.Expr]:
-        """Give the first element of a copy, and whether it is not zero."""
+        """Return the first element of a copy, and whether it is not zero."""
         near = tirx.Cast("int32", vector)
         step = narrowed(self._step, {self._vector: near})
         assert step is not None

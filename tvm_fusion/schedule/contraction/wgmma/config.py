@@ -190,7 +190,7 @@ class WgmmaConfig(TileGemmConfig):
         return min(255, most, OTHER_REGISTERS + self.held_sums)
 
     def first_columns(self, n_tile: ir.Expr) -> list[ir.Expr]:
-        """Give the column of B that a tile begins with, for each part of a column split."""
+        """Return the column of B that a tile begins with, for each part of a column split."""
         first = n_tile * self.tile_positions
         split = self.contraction.column_split
         if split is None or len(self.operands[1].maps) > 1:
@@ -249,7 +249,7 @@ class WgmmaWindowConfig(WgmmaConfig):
     def row_at(
         self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False
     ) -> dict[ir.Var, ir.Expr]:
-        """Give the pixel, or the channel, of a row of a tile; clamped, the nearest that exists."""
+        """Return the pixel or the channel of a row of a tile; clamped, the nearest that exists."""
         if not self.is_of_rows:
             return super().row_at(m_tile, row, is_clamped)
         return self._pixel(self.m_axes, self.window.pixel(m_tile, row, int(is_clamped)))
@@ -263,7 +263,7 @@ class WgmmaWindowConfig(WgmmaConfig):
     def column_at(
         self, n_tile: ir.Expr, column: ir.Expr, clamped: int = 0
     ) -> dict[ir.Var, ir.Expr]:
-        """Give the pixel, or the channel, of a column of a tile."""
+        """Return the pixel, or the channel, of a column of a tile."""
         if self.is_of_rows:
             return super().column_at(n_tile, column, clamped)
         return self._pixel(self.n_axes, self.window.pixel(n_tile, column, clamped))

@@ -192,7 +192,7 @@ class DirectEpilogue:
         return [part.n + i * COLUMNS + j for i in range(self._at_once) for j in starts]
 
     def _totals(self, part: StoredFragment) -> list[tirx.Stmt]:
-        """Give each of four lanes the sums of eight columns of each group."""
+        """Reduce across four lanes: each gets the sums of eight columns of each group."""
         config = self._config
         stmts = [touch(self._total, config.parts * self._size - 1)]
         for of_split, i in itertools.product(range(config.parts), range(self._at_once)):
@@ -227,7 +227,7 @@ class DirectEpilogue:
         return sequence(stmts)
 
     def _row_at(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the axes at a row, or at the last one for those beyond the edge."""
+        """Return the axes at a row, or at the last one for those beyond the edge."""
         found = self._config.axes_at(self._place.batch)
         return found | self._config.row_at(self._place.m_tile, row, is_clamped=True)
 
@@ -267,7 +267,7 @@ class DirectEpilogue:
 
 
 def _transpose(to: ir.TensorLoad, acc: ir.TensorLoad) -> tirx.Stmt:
-    """Give each of four lanes the eight columns of its own of four tiles."""
+    """Transpose four tiles among four lanes: each gets eight columns of its own."""
     is_integer = str(acc.ty.dtype) == "int32"
     name = "tvm_fusion_transpose_quad" + ("_int" if is_integer else "")
     addresses = tirx.address_of(to), tirx.address_of(acc)

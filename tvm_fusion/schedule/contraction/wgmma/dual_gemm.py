@@ -145,7 +145,7 @@ def _with_axes(stage: Stage, like: Stage) -> Stage | None:
 
 
 def _sides(first: Stage, second: Stage) -> tuple[ir.Expr, tuple[ir.Expr, ir.Expr]] | None:
-    """Give the operand that two products share, and those that they do not."""
+    """Return the operand that two GEMMs share, and those that they do not."""
     if any(s.targets[0].ty.dtype != first.targets[0].ty.dtype for s in (first, second)):
         return None
     own, others = operands_of(first), operands_of(second)

@@ -109,7 +109,7 @@ class _Sums:
         return index(0), warp_of(thread - wgmma.THREADS), index(0)
 
     def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
-        """Give the first row of a slab of a warp: slabs of a consumer are one behind the other."""
+        """Return the first row of a warp's slab; slabs of a consumer are contiguous."""
         consumer = tirx.floordiv(warp_m, index(wgmma.WARPS))
         warp = tirx.floormod(warp_m, index(wgmma.WARPS))
         return (consumer * self.slabs + slab) * wgmma.M + warp * M16

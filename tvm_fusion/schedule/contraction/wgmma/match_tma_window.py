@@ -131,7 +131,7 @@ def _known(extent: ir.Expr) -> ir.Expr | int:
 
 
 def _without_groups(place: ir.Expr, groups: Sequence[Axis], channels: Axis) -> ir.Expr | None:
-    """Give the index of channels within a group; ``None`` if groups are not one behind the other.
+    """Return the index of channels within a group; ``None`` if groups are not contiguous.
 
     An image that does not depend on its group, or elsewhere, is none of a window's.
     """
@@ -220,7 +220,7 @@ def _weight(
 
 
 def _merged(axes: Sequence[Axis], steps: dict[ir.Var, int | None]) -> int | None:
-    """Give the stride of axes that lie in memory as one, 0 of none; ``None`` if they do not."""
+    """Return the stride of axes contiguous with each other; 0 for no axes, else ``None``."""
     for outer, inner in itertools.pairwise(axes):
         step = steps[inner.var]
         if step is None or steps[outer.var] != step * (constant(inner.extent) or 0):

@@ -357,7 +357,7 @@ class Producer:
         return stmts
 
     def _number(self, place: TilePlace, k_tile: ir.Expr) -> ir.Expr:
-        """Give the number of a tile of K among those of all ranks."""
+        """Return the number of a tile of K among those of all ranks."""
         split = self._config.split_k > 1
         return place.rank * self._config.k_tiles + k_tile if split else k_tile
 
@@ -367,6 +367,6 @@ class Producer:
         return TilePosition(where, first, self._number(place, k_tile))
 
     def _b(self, stage: ir.Expr) -> tuple[ir.Var, ir.Expr]:
-        """Give the byte of shared memory where B of a stage begins."""
+        """Return the byte of shared memory where B of a stage begins."""
         first = self._stages.operand(1, stage)
         return first.source, index(first.indices[0])

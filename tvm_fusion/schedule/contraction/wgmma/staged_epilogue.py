@@ -133,7 +133,7 @@ class StagedEpilogue:
         return stmts
 
     def _nearest(self, m: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the axes of an element, or of the last one before it that exists.
+        """Return the axes of an element, or of the last one before it that exists.
 
         Between branches around those that do not, each would wait for its own instructions.
         """

@@ -44,23 +44,23 @@ class TileStages:
         return sequence([*stmts, mbarrier.fence_init()])
 
     def operand(self, i: int, stage: ir.Expr, at: ir.Expr | int = 0) -> ir.TensorLoad:
-        """Give the byte ``at`` of A (0) or B (1) of a stage."""
+        """Return the byte ``at`` of A (0) or B (1) of a stage."""
         a, b = self._config.operands
         stage = index(stage)
         place = stage * a.bytes if i == 0 else stage * b.bytes + self._config.stages * a.bytes
         return self._at(place + at)
 
     def full(self, stage: ir.Expr) -> ir.TensorLoad:
-        """Give the barrier at which consumers wait for a stage."""
+        """Return the barrier at which consumers wait for a stage."""
         return self._at(index(stage) * mbarrier.BYTES + self._config.barrier_offset)
 
     def empty(self, stage: ir.Expr) -> ir.TensorLoad:
-        """Give the barrier at which the producer waits for a stage."""
+        """Return the barrier at which the producer waits for a stage."""
         behind = self._config.barrier_offset + self._config.stages * mbarrier.BYTES
         return self._at(index(stage) * mbarrier.BYTES + behind)
 
     def order_barrier(self, consumer: ir.Expr) -> ir.TensorLoad:
-        """Give the barrier at which a consumer waits for its turn."""
+        """Return the barrier at which a consumer waits for its turn."""
         behind = self._config.barrier_offset + 2 * self._config.stages * mbarrier.BYTES
         return self._at(consumer * mbarrier.BYTES + behind)
 

@@ -62,7 +62,7 @@ class TmaOperand:
     period_width: int = 0
 
     def of_rows(self, rows: int) -> TmaOperand | None:
-        """Change the rows of A, or columns of B, of a tile; ``None`` if boxes do not make it up."""
+        """Return it with so many rows (A) or columns (B) in a tile; ``None`` if no boxes fit."""
         each = rows // self.parts
         if rows % self.parts or self.period_width % each:
             return None
@@ -116,7 +116,7 @@ class TmaOperand:
         return found
 
     def slab(self, row: ir.Expr) -> ir.Expr:
-        """Give the place of 64 rows of A that start at a row of the tile, in bytes."""
+        """Return the offset of 64 rows of A that start at a row of the tile, in bytes."""
         if self.is_k_contiguous:
             return row * ROW_BYTES
         return tirx.floordiv(row, index(PANEL)) * self.panel_bytes
@@ -198,7 +198,7 @@ def _tensor_map(
 
 
 def merged(axes: Sequence[Axis], step_of: dict[ir.Var, ir.Expr | None]) -> ir.Expr | None:
-    """Give the stride of axes that lie in memory as one, ``None`` if they do not."""
+    """Return the stride of axes contiguous with each other; ``None`` if they are not."""
     analyzer = sym.Analyzer()
     for outer, inner in itertools.pairwise(axes):
         whole = int64(step_of[inner.var]) * index(inner.extent)

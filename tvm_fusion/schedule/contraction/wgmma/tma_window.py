@@ -65,7 +65,7 @@ class TmaTaps(TmaOperand):
     chunks: int = 1
 
     def of_rows(self, rows: int) -> TmaTaps | None:
-        """Change the columns of a tile."""
+        """Return the operand with so many columns (N) in a tile of B."""
         (own,) = self.maps
         box = (*own.box[:2], rows, *[1] * len(self.batch))
         return replace(self, maps=(replace(own, box=box),), rows=rows)
@@ -79,7 +79,7 @@ class TmaTaps(TmaOperand):
         return [(0, 0, [chunk * self.block_k, tap, firsts[0], *behind])]
 
     def _tap_of(self, k: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-        """Give the tap and the chunk of channels of a step."""
+        """Return the tap and the chunk of channels of a step."""
         tap, chunk = coordinates(
             simplified(tirx.floordiv(k, index(self.block_k))), [1, self.chunks]
         )
@@ -172,7 +172,7 @@ class TmaWindow(TmaTaps):
         return [(0, 0, places)]
 
     def pixel(self, tile: ir.Expr, place: ir.Expr, clamped: int = 0) -> list[ir.Expr]:
-        """Give where the pixel at a place of a tile lies along each axis.
+        """Return the coordinates of the pixel at a position of a tile.
 
         Clamped to a vector of so many pixels along the last axis, the nearest that exists.
         """

@@ -153,7 +153,7 @@ class ConvEpilogue:
     def _gathered(
         self, rows: ir.Var, sums: TileSums, ranges: Ranges, i: ir.Expr, lane: ir.Expr
     ) -> tuple[ir.Var, list[ir.Expr]]:
-        """Give the place of a value in the rows of pixels that results are gathered in."""
+        """Return the place of a value in the rows of pixels that results are gathered in."""
         row, _ = coordinates(i, sums.shape)
         x = sums.place(i)[self._problem.x.var]
         return rows, [*ranges.indices([row, x]), lane]
@@ -315,7 +315,7 @@ class TileSums:
         return self._left
 
     def place(self, i: ir.Expr) -> Place:
-        """Give all axes but the channels."""
+        """Return all axes but the channels."""
         row, column = coordinates(i, self._left)
         height, width = self._window
         where = self._at_pixel(row * height, column * width)
@@ -325,7 +325,7 @@ class TileSums:
         return where
 
     def value(self, i: ir.Expr, lane: ir.Expr, place: Place) -> ir.Expr:
-        """Give the value of a channel; pooling reads axes at a place."""
+        """Return the value of a channel; pooling reads axes at a place."""
         pool = self._pool
         if pool is None:
             return load(self._tile, [i, lane])

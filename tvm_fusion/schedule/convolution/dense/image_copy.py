@@ -127,7 +127,7 @@ class CopiedImage(ImageReader):
         return sequence(stmts)
 
     def _first_block(self, task: Place, ranges: Ranges) -> ir.Expr:
-        """Give the first block of channels of a task."""
+        """Return the first block of channels of a task."""
         if self._band.is_dense:
             return index(0)
         tile = tirx.floordiv(task[self.problem.k.var], index(self._band.width))

@@ -186,7 +186,7 @@ class DenseTile:
         return rows.store(channels, first_k, place, self._ranges)
 
     def _pixel_place(self, task: dict, pixel: dict) -> dict[ir.Var, ir.Expr]:
-        """Give the axes of the results at a pixel, whose y is relative to the task."""
+        """Return the axes of the results at a pixel, whose y is relative to the task."""
         y = self._problem.y.var
         axes = {a.var: index(0) for a in self._problem.contraction.stage.axes}
         return {**axes, **task, **pixel, y: task[y] + pixel[y]}

@@ -276,12 +276,12 @@ class DepthwiseWindow:
         return level(0, [])
 
     def _inside_rows(self, y: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-        """Give the first row of the window that is inside of the image, and how many are."""
+        """Return the first row of the window that is inside of the image, and how many are."""
         rows, ranges = self.rows, self._ranges
         first = y * rows.stride
 
         def from_row(row: int) -> ir.Expr:
-            """Give the first row of the window at or after a row of the image."""
+            """Return the first row of the window at or after a row of the image."""
             distance = index(row + rows.dilation - 1) - first
             return tirx.floordiv(distance, index(rows.dilation))
 

@@ -17,17 +17,17 @@ MOST_BYTES = 256  # of a block, of each pixel: whole lines
 ROWS = 4  # of a block: a window of 3 loads 6 rows for 4, not 12
 MOST_REGISTERS = 96  # of sums and columns, beside addresses and the weight
 PIXELS = (7, 8, 4, 2, 1)
-WHOLE = 7  # only of widths that it divides, such as 7, 14, 28 and 56
+PIXELS_ONLY_WHERE_THEY_DIVIDE = 7  # only for widths such as 7, 14, 28 and 56
 # Channels of a thread, the default first. On one H200 in half types, of 2 channels and of 8, each
 # with the best number of pixels: 7x7 of 96 channels over 56 x 56 pixels 4.1 us and 5.6, of 192 over
 # eight images of 28 x 28 9.1 and 10.9; 3x3 of 144 over 56 x 56 2.4 and 3.0, over eight 7.8, 11.1.
 LANES = (2, 4, 8)
-_UNITS = 80  # multiprocessors of an unknown GPU
+ASSUMED_SM_COUNT = 80  # of a GPU whose number of multiprocessors is not known
 # Threads of a multiprocessor, times columns of the window that each loads at a time, below which
 # fewer pixels a thread hide more latency: 3x3 of 144 channels over 56 x 56 pixels take 2.8 us with
 # 7 pixels a thread (244 threads), 2.4 with 4 (428); 7x7 of 384 over 14 x 14 4.0 with 7 (41), 3.6
 # with 2 (143), 4.2 with 1; 5x5 of 672 over 14 x 14 3.4 with 7 (71), 2.4 with 2 (249), 3.1 with 1.
-LOADS = 800
+LEAST_LOADS_PER_SM = 800
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def depthwise_gpu_configs(view: DepthwiseView, device: Device) -> Iterator[Depth
         if view.lanes % lanes == 0 and _fits(view, lanes, pixels)
     ]
     narrow = [config for config in found if config.lanes == found[0].lanes]
-    enough = LOADS * (device.sm_count or _UNITS) // view.taps
+    enough = LEAST_LOADS_PER_SM * (device.sm_count or ASSUMED_SM_COUNT) // view.taps
     first = next((c for c in narrow if threads(view, c) >= enough), narrow[-1])
     yield first
     yield from (c for c in found if c is not first)
@@ -100,7 +100,7 @@ def _fits(view: DepthwiseView, lanes: int, pixels: int) -> bool:
     if pixels == 1:
         return True
     wasted = -(-width // pixels) * pixels - width
-    if wasted and pixels == WHOLE:
+    if wasted and pixels == PIXELS_ONLY_WHERE_THEY_DIVIDE:
         return False
     has_room = registers(view, lanes, pixels) <= MOST_REGISTERS
     return pixels <= width and 8 * wasted <= width and has_room

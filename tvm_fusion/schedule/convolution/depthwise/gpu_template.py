@@ -49,7 +49,7 @@ class GpuDepthwise(Template):
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim one depthwise convolution with a constant weight."""
         if device.kind != "cuda":
-            return Refusal("not_mine", "Channels-last convolutions are for NVIDIA's GPUs.")
+            return Refusal("not_mine", "Channels-last convolutions are for NVIDIA GPUs.")
         found = self._claim(group, device)
         if isinstance(found, Refusal) and all(convolution_groups(o) < 2 for o in group.members):
             return Refusal("not_mine", found.sentence)
@@ -100,7 +100,7 @@ class GpuDepthwise(Template):
         return map(plain, depthwise_gpu_configs(claim.details_as(DepthwiseDetails).view, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give a claimed convolution another configuration."""
+        """Reconfigure a claimed convolution."""
         view = claim.details_as(DepthwiseDetails).view
         chosen = find_config(depthwise_gpu_configs(view, device), config)
         if chosen is None:

@@ -119,7 +119,7 @@ def depthwise_view(
     if contraction.column_split is not None:
         return Refusal("split_channels", "Results combine several parts of the channels.")
     if not isinstance(contraction.term(), tirx.Mul):
-        return Refusal("not_mine", f"{stage.title} is no sum of products.")
+        return Refusal("not_mine", f"{stage.title} is not a sum of products.")
     left, right = (narrow_operand(x) for x in (contraction.left, contraction.right))
     weight, other = (right, left) if is_weight(right, constants) else (left, right)
     results = [r.value for r in contraction.results]
@@ -143,7 +143,7 @@ def depthwise_view(
     merged = merge_sums(replace(stage, axes=tuple(wide), reduce=reduce), other)
     if merged is None:
         return Refusal(
-            "not_a_window", "Indices of the image are no sums of a pixel and the window."
+            "not_a_window", "Indices of the image are not sums of a pixel and the window."
         )
     image, inside = unguarded(merged.value)
     moving = [
@@ -156,7 +156,9 @@ def depthwise_view(
     (along, factors) = moving[0]
     columns = [a for a in reduce if a.var in factors]
     if len(columns) > 1 or len(columns) + 1 != len(factors):
-        return Refusal("not_a_window", "A column is no sum of a pixel and one axis of the window.")
+        return Refusal(
+            "not_a_window", "A column is not the sum of a pixel and one axis of the window."
+        )
     column = columns[0] if columns else None
     y = pixels[-2] if len(pixels) > 1 else Axis(tirx.Var("y", "int64"), index(1))
     view = DepthwiseView(

@@ -75,14 +75,14 @@ class Band:
         return max(-(-end // block) - begin // block for begin, end in self._tiles())
 
     def begin(self, tile: ir.Expr) -> ir.Expr:
-        """Give the first channel that a tile reads."""
+        """Return the first channel that a tile reads."""
         groups = self.problem.groups
         if groups is None:
             return index(0)
         return tirx.floordiv(tile * index(self.width), index(groups.k)) * groups.c
 
     def end(self, tile: ir.Expr) -> ir.Expr:
-        """Give the end of the channels that a tile reads."""
+        """Return the end of the channels that a tile reads."""
         groups = self.problem.groups
         if groups is None:
             return index(self._all)

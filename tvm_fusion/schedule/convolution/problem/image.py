@@ -89,7 +89,7 @@ def choice_outermost(value: ir.Expr) -> ir.Expr:
 
 
 def converted(number: ir.Expr, dtype: str) -> ir.Expr:
-    """Give a constant in another type that has its value."""
+    """Convert a constant to another type that holds its value."""
     return tirx.const(number.value, dtype)
 
 

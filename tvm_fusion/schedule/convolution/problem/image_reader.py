@@ -34,7 +34,7 @@ class ImageReader(ABC):
         return None
 
     def address(self, task: Place, place: Place, ranges: Ranges) -> ir.Expr:
-        """Give what to prefetch of an element; parameters are those of :meth:`at`."""
+        """Return the address to prefetch for an element; parameters are those of :meth:`at`."""
         return self.at(task, place, ranges)
 
     @abstractmethod

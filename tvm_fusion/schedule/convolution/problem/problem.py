@@ -227,8 +227,8 @@ def _problem(
     if contraction.dtype not in SUMS or not isinstance(contraction.term(), tirx.Mul):
         return Refusal(
             "unsupported_dtype",
-            f"A direct convolution accumulates products in float32 or int32; {stage.title} does so "
-            f"in {contraction.dtype}, or casts them.",
+            f"A direct convolution accumulates products in float32 or int32; {stage.title} does "
+            f"so in {contraction.dtype}, or casts them.",
         )
     narrow = {a.var: index(0) for a in (*stage.axes, *stage.reduce) if constant(a.extent) == 1}
     left, right = (substitute(x, narrow) for x in (contraction.left, contraction.right))
@@ -254,13 +254,13 @@ def _problem(
     image = image_of(replace(stage, axes=tuple(wide), reduce=tuple(reduce)), other)
     if image is None:
         return Refusal(
-            "padded_image", "Pixels that the image has are no intervals of rows and columns."
+            "padded_image", "Pixels inside of the image are not intervals of rows and columns."
         )
     moving = {v for atoms in image.sums.values() for v in atoms}
     channels = [a for a in reduce if a.var not in moving]
     window = tuple(a for a in reduce if a.var in moving)
     if len(channels) > 1:
-        return Refusal("not_a_window", "Input channels are several axes.")
+        return Refusal("not_a_window", "Input channels span several axes.")
     for atoms in image.sums.values():
         own = [a for a in pixels if a.var in atoms]
         if len(own) != 1 or not set(atoms) - {own[0].var} <= {a.var for a in window}:

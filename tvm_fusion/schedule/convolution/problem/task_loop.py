@@ -50,5 +50,5 @@ def task_loop(
 
 
 def fresh(axes: Sequence[Axis]) -> list[Axis]:
-    """Give axes variables of their own, for the coordinates of a task."""
+    """Copy axes with new variables, for the coordinates of a task."""
     return [Axis(ir.Var(a.var.name, a.var.ty), a.extent) for a in axes]

@@ -81,7 +81,7 @@ def _instructions(problem: ConvProblem, c: Axis, device: Device) -> Iterator[Dot
 
 
 def _element(operand: ir.Expr, dtype: str) -> ir.Expr:
-    """Give an element of an operand in the type that is multiplied."""
+    """Return an element of an operand in the type that is multiplied."""
     core = _core(operand)
     return core if str(core.ty.dtype) == dtype else tirx.Cast(dtype, core)
 

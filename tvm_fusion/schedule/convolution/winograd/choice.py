@@ -62,13 +62,13 @@ def winograd_choice(
     found = None if isinstance(window, str) else winograd_default(problem, device)
     if found is None:
         reason = window if isinstance(window, str) else "no register tile fits its channels"
-        sentence = f"Winograd's algorithm is not for this convolution: {reason}."
+        sentence = f"Winograd's algorithm does not apply to this convolution: {reason}."
         return WinogradChoice(None, 1.0, "no_winograd", sentence) if device.approximates else None
     config, cycles = found
     gain = direct_cycles(direct, problem, device) / cycles
     estimate = f"{config.name} is estimated to be {gain:.2f} times as fast as the direct kernel"
     if gain < LEAST_GAIN:
-        sentence = f"{estimate}, less than the {LEAST_GAIN} that it has to be."
+        sentence = f"{estimate}, less than the required {LEAST_GAIN}."
         return WinogradChoice(None, 1.0, "no_winograd_gain", sentence)
     if not device.approximates:
         sentence = f"{estimate}, and less exact: it is allowed by --allow {APPROXIMATE} only."

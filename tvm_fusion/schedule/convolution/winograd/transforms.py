@@ -65,7 +65,7 @@ OUTPUT: dict[int, Matrix] = {
 
 
 def transform_input(m: int, d: Sequence[ir.Expr]) -> list[ir.Expr]:
-    """Give ``B^T d``, with the sums that two rows share written alike."""
+    """Return ``B^T d``, with the sums that two rows share written alike."""
     if m == 2:
         return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[3] - d[1]]
     ones = d[4] - d[2] * _f(4), d[3] - d[1] * _f(4)
@@ -81,7 +81,7 @@ def transform_input(m: int, d: Sequence[ir.Expr]) -> list[ir.Expr]:
 
 
 def transform_output(m: int, p: Sequence[ir.Expr]) -> list[ir.Expr]:
-    """Give ``A^T p``, with the sums that two rows share written alike."""
+    """Return ``A^T p``, with the sums that two rows share written alike."""
     ones = p[1] + p[2], p[1] - p[2]
     if m == 2:
         return [p[0] + ones[0], ones[1] + p[3]]
@@ -95,7 +95,7 @@ def transform_output(m: int, p: Sequence[ir.Expr]) -> list[ir.Expr]:
 
 
 def weight_row(m: int, row: ir.Expr, w: Sequence[ir.Expr]) -> ir.Expr:
-    """Give a row of ``G w`` in float64, the row chosen by an index."""
+    """Return a row of ``G w`` in float64, the row chosen by an index."""
 
     def entry(column: int) -> ir.Expr:
         *rows, last = (tirx.const(float(r[column]), "float64") for r in WEIGHT[m])

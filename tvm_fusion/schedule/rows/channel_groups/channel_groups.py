@@ -97,7 +97,7 @@ class ChannelGroups:
     def place(
         self, rows: Sequence[ir.Expr], pixel: ir.Expr, channel: ir.Expr
     ) -> dict[ir.Var, ir.Expr]:
-        """Give the axes of an element in terms of its pixel's number in the row."""
+        """Return the axes of an element in terms of its pixel's number in the row."""
         at = coordinates(pixel, [axis.extent for axis in self.pixels])
         axes = (*self.rows, *self.pixels, self.channel)
         return dict(zip((a.var for a in axes), (*rows, *at, channel), strict=True))

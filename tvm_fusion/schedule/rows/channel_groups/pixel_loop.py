@@ -125,7 +125,7 @@ class PixelLoop:
         return unrolled("lane", self._view.width, one)
 
     def place(self, pixel: ir.Expr, lane: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        """Give the view's axes at a pixel of the block and a lane of the thread."""
+        """Return the view's axes at a pixel of the block and a lane of the thread."""
         return self._view.place(self._rows, self._first + pixel, self.channel + lane)
 
     def at_first(self, body: Callable[[Value], tirx.Stmt]) -> tirx.Stmt:
@@ -209,7 +209,7 @@ def tile_of(pixels: int, vectors: int, threads: int) -> PixelTile:
 
 
 def divisor(number: int, most: int) -> int:
-    """Give the largest divisor of a number up to a limit."""
+    """Return the largest divisor of a number up to a limit."""
     found = [
         d for k in range(1, math.isqrt(number) + 1) if number % k == 0 for d in (k, number // k)
     ]

@@ -150,7 +150,7 @@ class _Statistics:
         return block("columns", sequence(stmts), [shift, total, squares, *pixels.buffers])
 
     def channels(self, thread: ir.Expr) -> tirx.Stmt:
-        """Give means and squared deviations of channels."""
+        """Compute means and squared deviations of channels."""
         first = self._part * self._tile.pixels
         count = tirx.const(1 / self._tile.pixels, "float32")
 
@@ -171,7 +171,7 @@ class _Statistics:
         return each_of(thread, self._view.channels, self._tile.threads, one)
 
     def groups(self, thread: ir.Expr) -> tirx.Stmt:
-        """Give means and squared deviations of groups."""
+        """Compute means and squared deviations of groups."""
         view, pixels = self._view, tirx.const(self._tile.pixels, "float32")
         share = tirx.const(1 / view.size, "float32")
 
@@ -200,7 +200,7 @@ class _Statistics:
 def each_of(
     thread: ir.Expr, count: int, size: int, body: Callable[[ir.Expr], tirx.Stmt]
 ) -> tirx.Stmt:
-    """Give numbers below a count to the threads of a block, one after the other."""
+    """Loop over a range that the threads of a block share, one index a thread."""
 
     def one(item: ir.Expr) -> tirx.Stmt:
         number = item * size + thread
@@ -212,7 +212,7 @@ def each_of(
 def sums(
     several: int, count: int, terms: Callable[[ir.Expr], list[ir.Expr]]
 ) -> tuple[ir.Var, list[tirx.Stmt]]:
-    """Sum terms in order; gives the registers and the statements."""
+    """Sum terms in order; return the registers and the statements."""
     total = local("total", [several], "float32")
     zero = tirx.const(0, "float32")
     start = [tirx.BufferStore(total, zero, [index(i)]) for i in range(several)]

@@ -172,7 +172,7 @@ class CpuRowVectors:
     def _element(
         self, buffer: ir.Var, indices: Sequence[ir.Expr], lane: ir.Expr, size: int
     ) -> tuple[ir.Var, list[ir.Expr]]:
-        """Give the place of an element of an internal buffer in the row's local buffers."""
+        """Return the place of an element of an internal buffer in the row's local buffers."""
         rows = len(self.program.rows)
         inner = list(indices)[rows:]
         if buffer in self._private:

@@ -90,7 +90,7 @@ def _split(program: RowProgram, stage: RowStage) -> list[RowStage] | None:
 
 
 def _number(program: RowProgram, stage: RowStage) -> tuple[ir.Expr, int] | None:
-    """Give what a stage seeks the extremum of in float32, and 1 for the largest."""
+    """Return the float32 value whose extremum a stage finds, and 1 for a maximum."""
     combine = stage.combine
     if combine is None or len(stage.targets) != 2 or stage.inner or not stage.rows:
         return None

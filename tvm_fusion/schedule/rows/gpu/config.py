@@ -24,10 +24,10 @@ SYMBOLIC_COUNT = 1024  # what an unknown number of rows is taken for
 # with a row in their registers.
 VECTORS_PER_THREAD = 4
 LEAST_WHOLE = 4  # warps of an unaligned row, from which on threads are rounded down
-# Vectors of two elements that a thread loads, where rows share something: that is loaded two by two
-# as well, behind the last barrier. On one H100, layer norms with GELU of 13792x2841 float16 take
-# 58.4 us with 9 vectors a thread and 62.5 with 15, of 16460x1709 43.9 (45.5), of 10328x3641
-# bfloat16 57.2 (58.5), of 19434x2454 69.4 (71.1).
+# Most 2-element vectors of a row per thread where all rows read a common vector (a norm's scale):
+# that vector is loaded in 2-element pieces too, after the last barrier. On one H100, layer norms
+# with GELU of 13792x2841 float16 take 58.4 us with 9 vectors a thread and 62.5 with 15, of
+# 16460x1709 43.9 (45.5), of 10328x3641 bfloat16 57.2 (58.5), of 19434x2454 69.4 (71.1).
 NARROW_VECTORS = 11
 THREADS_TO_FILL = 1 << 17  # below which a device has room for more threads, with less to do each
 MAX_ROW_ELEMENTS = 64  # of a row that a thread keeps: the loops over them are unrolled
@@ -134,7 +134,7 @@ def blocks_per_sm(config: RowConfig, registers: int, device: Device) -> int:
 
 
 def longest_loop(program: RowProgram) -> Sequence[Axis]:
-    """Give the axes of the longest loop inside a row."""
+    """Return the axes of the longest loop inside a row."""
     loops = [stage.inner or stage.reduce for stage in program.stages]
     return max(loops, key=lambda axes: static_volume(axes, SYMBOLIC_ROW))
 

@@ -120,7 +120,7 @@ def _claimed_registers(rows: RowProgram, config: RowConfig) -> int:
 
 
 def tunable_rows(program: Program, device: Device) -> RowProgram:
-    """Give the form of a row program that :func:`estimate_rows_gpu` configures."""
+    """Return the form of a row program that :func:`estimate_rows_gpu` configures."""
     rows = _row_program(program)
     split = with_extrema_first(rows)
     return split if _holds(split, default_config(split, device)) else rows
@@ -210,7 +210,7 @@ def row_kernel(
 
 
 def _row_program(program: Program) -> RowProgram:
-    """Give the stages; sums run through their elements in the order of the maps of the same."""
+    """Build the row program; sums loop over their elements in the order of the maps."""
     return with_axes_of_maps(row_program(program))
 
 

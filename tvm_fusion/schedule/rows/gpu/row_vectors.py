@@ -161,7 +161,7 @@ class RowVectors:
         return [self.r, self.t, vector * self.width + lane]
 
     def _element(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:
-        """Give the position of an element of a vector along a stage's axes."""
+        """Return the position of an element of a vector along a stage's axes."""
         axes = self._axes(stage)
         if (axes[-1].size or 0) % self.width == 0:
             return self._contiguous(stage, step, lane)
@@ -169,14 +169,14 @@ class RowVectors:
         return self.block.pairs(stage, bind(axes, unflatten(flat, axes)), self.r)
 
     def _contiguous(self, stage: RowStage, step: ir.Expr, lane: ir.Expr) -> Pairs:
-        """Give the same, contiguous with the first element even beyond the end of an axis."""
+        """Return the same, contiguous with the first element even beyond the end of an axis."""
         axes = self._axes(stage)
         flat = self._number(step) * self.width
         *outer, last = unflatten(flat, axes)
         return self.block.pairs(stage, bind(axes, [*outer, last + lane]), self.r)
 
     def _number(self, step: ir.Expr) -> ir.Expr:
-        """Give the number in the row of the thread's vector of a step."""
+        """Return the number in the row of the thread's vector of a step."""
         return step * self.block.config.threads + self.t
 
     def _axes(self, stage: RowStage) -> list[Axis]:

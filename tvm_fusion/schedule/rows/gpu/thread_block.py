@@ -102,7 +102,7 @@ class ThreadBlock:
         return sum(-(-_bytes(own, int(own.shape[-1])) // 4) for _, own in self._early)
 
     def early_registers(self, load: ir.TensorLoad, size: int, dtype: str) -> ir.Var | None:
-        """Give the registers of ``size`` elements of a thread that all rows share.
+        """Allocate registers for ``size`` elements of a thread that all rows share.
 
         Returns
         -------
@@ -149,7 +149,7 @@ class ThreadBlock:
         return self._others[-1]
 
     def pairs(self, stage: RowStage, at: Pairs, r: ir.Expr) -> Pairs:
-        """Give the values of a stage's axes, from those inside the row."""
+        """Return the values of a stage's axes, from those inside the row."""
         row = self._row_number(r)
         if not self._fills_blocks:
             row = self._existing(row, r)  # computed again, stored once
@@ -159,11 +159,11 @@ class ThreadBlock:
         return (self._first_group + self.turn * self.stride) * self.config.rows + r
 
     def first_row(self, stage: RowStage, r: ir.Expr) -> Pairs:
-        """Give the values of a stage's row axes in the first group of a block of several."""
+        """Return the values of a stage's row axes in the first group of a block of several."""
         return bind(stage.rows, unflatten(self._first_group * self.config.rows + r, stage.rows))
 
     def _existing(self, row: ir.Expr, r: ir.Expr) -> ir.Expr:
-        """Give a row that there is: of a block of several groups, one with the same offset."""
+        """Clamp to a row that exists: in a block of several groups, one with the same offset."""
         if not self.config.keeps_shared:
             return tirx.min(row, self._count - 1)
         return tirx.Select(row < self._count, row, self._first_group * self.config.rows + r)
@@ -240,7 +240,7 @@ class ThreadBlock:
     def _place(
         self, buffer: ir.Var, indices: Sequence[ir.Expr], position: Position
     ) -> tuple[ir.Var, list[ir.Expr]]:
-        """Give the place of an element of an internal buffer."""
+        """Return the place of an element of an internal buffer."""
         inner = list(indices)[len(self.program.rows) :]
         producer = self.program.producer(buffer)
         rows, threads = self.config.rows, self.config.threads

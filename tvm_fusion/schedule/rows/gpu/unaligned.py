@@ -109,7 +109,7 @@ def _is_multiple(position: ir.Expr, width: int) -> bool:
 
 
 def _start(position: ir.Expr, axis: Axis) -> ir.Expr | None:
-    """Give the position of a row's first element, if the row is contiguous."""
+    """Return the position of a row's first element, if the row is contiguous."""
     found = sym.detect_linear_equation(position, [axis.var])
     if not found:
         return None

@@ -51,7 +51,7 @@ class VectorLoop(RowVectors):
         return [read for read in self.reads if read.is_early]
 
     def at(self, r: ir.Expr, t: ir.Expr) -> VectorLoop:
-        """Give the same loop in other names of the row and the thread."""
+        """Return the same loop with other variables of the row and the thread."""
         other = copy(self)
         other.__dict__.pop("_before", None)  # of the row and the thread
         other.r, other.t = r, t
@@ -127,7 +127,7 @@ class VectorLoop(RowVectors):
         return loop("step", count, step, UNROLLED)
 
     def _guard(self, step: ir.Expr) -> ir.Expr | None:
-        """Give the condition around a step; ``None`` if there is none."""
+        """Return the condition around a step; ``None`` if there is none."""
         return self._exists(step)
 
     def _exists(self, step: ir.Expr) -> ir.Expr | None:
@@ -246,7 +246,7 @@ class VectorLoop(RowVectors):
     def _loaded(
         self, read: RowVectorLoad, number: ir.Expr, step: ir.Expr, lane: ir.Expr
     ) -> ir.Expr:
-        """Give an element out of the registers that it was loaded into."""
+        """Read an element from the registers that it was loaded into."""
         value = tirx.BufferLoad(read.registers, self._slot(read, number, step, lane))
         return tirx.Cast(str(read.load.source.dtype), value) if self._is_widened(read) else value
 

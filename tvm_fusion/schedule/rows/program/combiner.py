@@ -80,7 +80,7 @@ def split_update(
     updates = [tvm_ffi.structural_map(v, (ir.TensorLoad, old), order="post") for v in values]
     found = [_term(update, result) for update, result in zip(updates, results, strict=True)]
     if any(term is None for term in found):
-        raise ValueError(f"{name}: the update is no sum, product, extremum or selection")
+        raise ValueError(f"{name}: the update is not a sum, product, extremum or selection")
 
     def take(expr: ir.Expr) -> ir.Expr:
         for term, new in zip(found, terms, strict=True):

@@ -26,12 +26,12 @@ def nest(axes: Sequence[Axis], body: Callable[[list[ir.Expr]], tirx.Stmt]) -> ti
 
 
 def unflatten(flat: ir.Expr, axes: Sequence[Axis]) -> list[ir.Expr]:
-    """Give the row-major coordinates of a flat position."""
+    """Return the row-major coordinates of a flat position."""
     return coordinates(flat, [axis.extent for axis in axes])
 
 
 def flatten(indices: Sequence[ir.Expr], extents: Sequence[ir.Expr]) -> ir.Expr:
-    """Give the row-major position of coordinates; those of a flat position fold back to it."""
+    """Return the row-major position of coordinates; those of a flat position fold back to it."""
     parts: list[tuple[ir.Expr, ir.Expr]] = []
     for position, extent in zip(indices, map(index, extents), strict=True):
         if parts and isinstance(position, tirx.FloorMod):

@@ -56,7 +56,7 @@ class Invariants:
         return any(map(self._changes, loads(expr)))
 
     def _named(self, expr: ir.Expr) -> ir.Expr:
-        """Give the variable of an invariant; numbers, and variables that stand for one, as is."""
+        """Return an invariant's variable; constants and variables that stand for one as is."""
         if isinstance(expr, tirx.FloatImm) or expr in self.names:
             return expr
         for value, name in zip(self.values, self.names, strict=True):

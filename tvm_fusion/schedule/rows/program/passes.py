@@ -124,7 +124,7 @@ def vector_axes(
 def _strides(
     stage: RowStage, axes: Sequence[Axis], skip: Sequence[ir.Var] = ()
 ) -> list[list[ir.Expr] | None]:
-    """Give the strides along some axes of every access of a stage, some buffers excepted."""
+    """Return the strides along some axes of every access of a stage, some buffers excepted."""
     accesses = [(load.source, load.indices) for load in stage.loads]
     accesses += list(zip(stage.targets, stage.indices, strict=True))
     return [

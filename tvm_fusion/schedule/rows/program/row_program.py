@@ -84,12 +84,12 @@ class RowStage(Stage):
         return self.combine is None
 
     def written(self, target: ir.Var) -> tuple[ir.Expr, ...]:
-        """Give the indices at which a target is written."""
+        """Return the indices at which a target is written."""
         return next(i for t, i in zip(self.targets, self.indices, strict=True) if t.same_as(target))
 
     @cached_property
     def combine_in_order(self) -> Combiner | None:
-        """Give the combiner for terms that a thread meets in the order of the axes."""
+        """Return the combiner for terms that a thread meets in the order of the axes."""
         axes = self.loop_axes
         is_index = len(axes) == 1 and self.values[0].same_as(axes[0].var)
         return self.combine.in_order if self.combine is not None and is_index else self.combine
@@ -141,6 +141,6 @@ def row_program(program: Program) -> RowProgram:
 
 
 def stride(offset: ir.Expr, axes: Sequence[Axis]) -> list[ir.Expr] | None:
-    """Give the step of an offset along each axis; ``None`` where that is not constant."""
+    """Return the step of an offset along each axis; ``None`` where that is not constant."""
     found = list(sym.detect_linear_equation(offset, [a.var for a in axes]))
     return found[: len(axes)] if found else None

@@ -158,7 +158,7 @@ class _Split:
         return [parts for parts in self._outer if parts > 1]
 
     def _share(self, parts: int) -> ir.Expr:
-        """Give one over the elements of one of so many parts."""
+        """Return the reciprocal of the number of elements of a part."""
         return tirx.const(parts / self._size, "float32")
 
     def _declared(self, stage: RowStage, part: str, extents: Sequence[int]) -> ir.Var:
@@ -179,7 +179,7 @@ class _Split:
         return flatten(_vars(parts), [axis.extent for axis in parts])
 
     def _of_part(self, stage: RowStage) -> tuple[RowStage, dict[ir.Var, ir.Expr]]:
-        """Give the axes of a stage over one part, and the old axes in terms of them."""
+        """Return a stage over one part, and the old axes in terms of the new ones."""
         rows = self._rows(stage)
         places: dict[ir.Var, ir.Expr] = dict(
             zip([axis.var for axis in stage.rows], _vars(rows), strict=False)

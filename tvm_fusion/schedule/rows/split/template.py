@@ -73,7 +73,7 @@ class SplitRows(Template):
         except Unstructured as reason:
             return Refusal("unstructured", str(reason))
         if device.kind != "cuda" or all(stage.is_map for stage in program.stages):
-            return Refusal("not_mine", "There is no reduction, or the device is no NVIDIA GPU.")
+            return Refusal("not_mine", "There is no reduction, or the device is not an NVIDIA GPU.")
         if any(has_branches(stage, program.row_rank) for stage in program.stages):
             return Refusal(
                 "not_mine", "Loads of some elements are conditional, and are not vectorized."
@@ -94,7 +94,7 @@ class SplitRows(Template):
         return (config.plain for config in _space(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
-        """Give claimed norms another configuration."""
+        """Reconfigure claimed norms."""
         for chosen in _space(claim, device):
             if chosen.plain == dict(config):
                 return self._claimed(claim.group, chosen, device)
@@ -140,7 +140,7 @@ def _config(program: Program, least: int, device: Device) -> TwoLaunches | Refus
         return Refusal("no_combiner", f"{reason}.")
     size = row_size(whole)
     if size < min(least, MIN_ROW_BY_PIXELS):
-        return Refusal("not_mine", f"Rows of {size} elements are short.")
+        return Refusal("not_mine", f"Rows of {size} elements are too short to split.")
     by_rows = split_rows_config(whole, device)
     run = 0 if by_rows is None else min(map(run_bytes, (by_rows.split.first, by_rows.split.second)))
     by_pixels = channel_groups_config(whole, device) if run < LINE_BYTES else None
@@ -158,7 +158,11 @@ def _config(program: Program, least: int, device: Device) -> TwoLaunches | Refus
         return Refusal(
             "strided_rows", f"No more than {run} bytes of a row are contiguous in memory."
         )
-    return Refusal("not_mine", f"Rows of {size} elements are short.") if size < least else by_rows
+    return (
+        Refusal("not_mine", f"Rows of {size} elements are too short to split.")
+        if size < least
+        else by_rows
+    )
 
 
 def _space(claim: Claim, device: Device) -> Iterator[TwoLaunches]:
@@ -170,7 +174,7 @@ def _space(claim: Claim, device: Device) -> Iterator[TwoLaunches]:
 
 
 def _whole(program: Program) -> RowProgram:
-    """Give the stages as they are split.
+    """Return the stages as they are split.
 
     Raises
     ------
