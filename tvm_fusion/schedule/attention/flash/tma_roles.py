@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from ....core.expressions import load
 from ....core.loops import index, loop, sequence, when
 from ...gpu import mbarrier, tma, wgmma
-from ...gpu.mbarrier import RingPosition
+from ...gpu.pipeline import RingPosition
 from ...gpu.swizzle import BANKS, VECTOR, PanelRows
 from ..problem.pattern import FLOAT
 from .epilogue import FlashEpilogue

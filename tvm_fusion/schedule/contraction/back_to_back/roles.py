@@ -22,7 +22,7 @@ from ....core.loops import block, index, kernel, local, loop, sequence, threads,
 from ....program.program import Program
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import PREFETCHED, dependency_wait, dependents_launch, min_blocks_per_sm
-from ...gpu.mbarrier import RingPosition
+from ...gpu.pipeline import RingPosition
 from ...gpu.shared_tiles import block_barrier, touch
 from ...gpu.tma import PANEL
 from ...gpu.warp import lane_of, warp_uniform
