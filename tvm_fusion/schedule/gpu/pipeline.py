@@ -24,7 +24,7 @@ from ...core.loops import index, local, loop, sequence, when
 from . import mbarrier, wgmma
 from .launch import dependency_wait
 from .shared_tiles import block_barrier
-from .warp import lane_of, warp_uniform
+from .warp import warp_uniform
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Barriers:
         """Wait at a barrier for the end of the phase of a parity."""
         return mbarrier.wait(self[number], parity)
 
-    def arrive(self, number: ir.Expr | int, thread: ir.Expr) -> tirx.Stmt:
-        """Arrive at a barrier, once for each warp."""
-        return when(lane_of(thread).equal(0), mbarrier.arrive(self[number]))
+    def arrive(self, number: ir.Expr | int, lane: ir.Expr) -> tirx.Stmt:
+        """Arrive at a barrier, once for each warp: by its first lane."""
+        return when(lane.equal(0), mbarrier.arrive(self[number]))
 
 
 def initialize(*together: Sequence[Barriers]) -> list[tirx.Stmt]:
@@ -177,9 +177,9 @@ class Ring:
         """Let a consumer wait until the stage is full."""
         return self.full.wait(self.at.stage, self.at.parity)
 
-    def release(self, thread: ir.Expr, stage: ir.Expr) -> tirx.Stmt:
-        """Let the producer overwrite a stage, which the thread's warp has read."""
-        return self.empty.arrive(stage, thread)
+    def release(self, lane: ir.Expr, stage: ir.Expr) -> tirx.Stmt:
+        """Let the producer overwrite a stage, which the lane's warp has read."""
+        return self.empty.arrive(stage, lane)
 
 
 Role = Callable[[ir.Expr], tirx.Stmt]

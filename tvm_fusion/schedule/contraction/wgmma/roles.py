@@ -32,7 +32,7 @@ from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import dependents_launch
 from ...gpu.pipeline import persistent_tiles
 from ...gpu.shared_tiles import touch
-from ...gpu.warp import LANES
+from ...gpu.warp import LANES, lane_of
 from ..tile.config import TilePlace
 from ..tile.operand_layout import TilePosition
 from .computed_operand import ComputedTile
@@ -131,6 +131,7 @@ class Roles:
         """Multiply, and store the results: the warpgroups behind the first."""
         config, stages, ring, at = self._config, self._stages, self._ring, self._ring.at
         own = tirx.Cast("int64", group)
+        warp_lane = lane_of(self._thread)
         first_row = index(0) if config.is_ping_pong else own * (config.slabs * wgmma.M)
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
@@ -139,14 +140,14 @@ class Roles:
             def one(k_tile: ir.Expr) -> tirx.Stmt:
                 products = self._multiply(at.stage, first_row, k_tile)
                 if config.is_promoted:
-                    own = [wgmma.wait(0), ring.release(self._thread, at.stage), self._promote()]
+                    own = [wgmma.wait(0), ring.release(warp_lane, at.stage), self._promote()]
                     return sequence([ring.wait(), products, *own, *at.advance(1)])
                 return sequence(
                     [
                         ring.wait(),
                         products,
                         wgmma.wait(1),
-                        when(k_tile > 0, ring.release(self._thread, at.before)),
+                        when(k_tile > 0, ring.release(warp_lane, at.before)),
                         *at.advance(1),
                     ]
                 )
@@ -157,7 +158,7 @@ class Roles:
             if config.split_k > 1:  # all blocks of the cluster store results together
                 whole = touch(self.acc, config.accumulators - 1)
                 return sequence([whole, products, wgmma.wait(0)])
-            last = [] if config.is_promoted else [ring.release(self._thread, at.before)]
+            last = [] if config.is_promoted else [ring.release(warp_lane, at.before)]
             skip = at.advance(config.k_tiles) if config.is_ping_pong else []
             epilogue = self._epilogue(place, first_row, own)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))

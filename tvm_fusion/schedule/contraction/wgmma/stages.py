@@ -16,6 +16,7 @@ from ....core.loops import index, sequence
 from ...gpu import tma, wgmma
 from ...gpu.cp_async import warp_sync
 from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
+from ...gpu.warp import lane_of
 from .config import WgmmaConfig
 
 
@@ -56,7 +57,8 @@ class TileStages:
 
     def fill(self, thread: ir.Expr, stage: ir.Expr) -> tirx.Stmt:
         """Let consumers read what the threads of a warp of the producer wrote to a stage."""
-        return sequence([wgmma.fence_proxy(), warp_sync(), self.ring.full.arrive(stage, thread)])
+        filled = self.ring.full.arrive(stage, lane_of(thread))
+        return sequence([wgmma.fence_proxy(), warp_sync(), filled])
 
     def ping_pong(
         self, thread: ir.Expr, own: ir.Expr, step: ir.Expr
@@ -76,4 +78,4 @@ class TileStages:
             What stands before the products of the tile, and behind them.
         """
         parity = tirx.floormod(tirx.floordiv(step, index(2)) + 1 - own, index(2))
-        return [self._order.wait(own, parity)], [self._order.arrive(1 - own, thread)]
+        return [self._order.wait(own, parity)], [self._order.arrive(1 - own, lane_of(thread))]
