@@ -18,15 +18,14 @@ from tvm import tirx
 from tests.schedule.contraction.gemm_graphs import computes, contraction_of, product
 from tvm_fusion.core.expressions import load
 from tvm_fusion.core.loops import index
-from tvm_fusion.schedule.contraction.mma import mainloop as tile_mma_mainloop
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
 from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.mma.mainloop import TileMmaMainloop
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma.roles import Roles
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs
-from tvm_fusion.schedule.gpu import wgmma
-from tvm_fusion.schedule.gpu.pipeline import Ring
+from tvm_fusion.schedule.gpu import pipeline, wgmma
+from tvm_fusion.schedule.gpu.pipeline import OffsetRing, Ring
 
 TILE = {"block_m": 32, "block_n": 64, "block_k": 32, "stages": 3, "split_k": 1}
 WARPS = {"warps_m": 1, "warps_n": 2, "warps_k": 1}
@@ -58,14 +57,13 @@ def hopper():
 def a_stage_less(monkeypatch):
     """The ring is one stage shorter than the distance of the copies."""
 
-    def advance(self, pointer):
-        word, size = load(self._words, [index(pointer)]), self._stage_words
-        last = tirx.const((self._config.stages - 2) * size, "int32")
+    def advance(self, name):
+        offset, size = load(self.buffer, [index(name)]), self._size
+        last = tirx.const((self._stages - 2) * size, "int32")
         zero, step = tirx.const(0, "int32"), tirx.const(size, "int32")
-        on = tirx.Select(word >= last, zero, word + step)
-        return tirx.BufferStore(self._words, on, [pointer])
+        return self._set(name, tirx.Select(offset >= last, zero, offset + step))
 
-    monkeypatch.setattr(TileMmaMainloop, "_advance", advance)
+    monkeypatch.setattr(OffsetRing, "_advance", advance)
 
 
 def copies_too_far_ahead(monkeypatch):
@@ -78,8 +76,8 @@ def copies_too_far_ahead(monkeypatch):
 
 
 def a_wait_too_few(monkeypatch):
-    wait = tile_mma_mainloop.wait_and_barrier
-    monkeypatch.setattr(tile_mma_mainloop, "wait_and_barrier", lambda pending: wait(pending + 1))
+    wait = pipeline.wait_and_barrier
+    monkeypatch.setattr(pipeline, "wait_and_barrier", lambda pending: wait(pending + 1))
 
 
 def no_wait(monkeypatch):

@@ -1,30 +1,34 @@
-"""Pipelines of warpgroups with roles: rings of stages, filled by producers and read by consumers.
+"""Rings of stages in shared memory that asynchronous copies fill.
 
-    one thread: initialize(barriers);  a barrier of the block                  (warp_specialized)
-    producer:   for step:  ring.acquire();  copy to stage, which completes on full[stage]; advance
-    consumer:   for step:  ring.wait();     read stage;  ring.release();                   advance
-
+By barriers, between warpgroups with roles (TMA; roles in warp_specialized):
+    one thread: initialize(barriers), then a barrier of the block
+    producer:   for step:  acquire();  copy to the stage, which completes on full[stage];  advance
+    consumer:   for step:  wait();     read the stage;  release();                         advance
     acquire     wait(empty[stage], parity ^ 1)
     wait        wait(full[stage], parity)
     release     one lane of each warp: arrive(empty[stage])
+By commit groups, where all threads copy and read (cp.async):
+    for s in 0 .. stages - 2:   copy to stage s;  commit
+    for step:                   wait until all but the last few groups are there;  read the stage
+                                copy step + stages - 1 into the stage that was read before;  commit
 
-Barriers are mbarriers in shared memory. A ring's full and empty barriers lie one group behind the
-other; others order the consumers among themselves, or say that what is copied once is there.
+``Ring`` is of barriers. Of commit groups, ``StageRing`` finds stages by a step's number, in loops
+that are unrolled, ``OffsetRing`` by offsets in registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
 
+from ..._tvm.buffer import scratch
 from ...core.expressions import load
-from ...core.loops import index, local, loop, sequence, when
-from . import mbarrier, wgmma
-from .launch import dependency_wait
-from .shared_tiles import block_barrier
-from .warp import warp_uniform
+from ...core.loops import index, local, sequence, simplified, when
+from . import mbarrier
+from .cp_async import commit, copy_16
+from .shared_tiles import block_barrier, wait_and_barrier
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Barriers:
     count : int
         How many there are; of none, only their place is known.
     arrivals : int
-        That end a phase of each.
+        How many end a phase of each.
     """
 
     shared: ir.Var
@@ -147,7 +151,7 @@ class Ring:
     first : int
         Where the barriers lie, in bytes: of full stages, then of empty ones.
     arrivals : (int, int)
-        That fill a stage, besides the bytes of copies, and that empty it.
+        How many fill a stage, besides the bytes of copies, and how many empty it.
     at : RingPosition
         The thread's position, which rings that go on together share.
 
@@ -182,74 +186,89 @@ class Ring:
         return self.empty.arrive(stage, lane)
 
 
-Role = Callable[[ir.Expr], tirx.Stmt]
+@dataclass(frozen=True, eq=False)
+class StageRing:
+    """A ring of stages in shared memory, ``buffer[stages, ...]``: a step uses stage step % stages.
+
+    All stages of a kernel are one buffer. TVM 0.27 lets two buffers share memory if copies into the
+    one precede reads of the other, as it does not count address_of as a use. CUDA wants one type
+    for all declarations of a name.
+    """
+
+    buffer: ir.Var
+
+    @classmethod
+    def declare(cls, shape: Sequence[int], dtype: str) -> StageRing:
+        """Declare the ring; the first extent is the number of stages."""
+        extents = [index(d) for d in shape]
+        return cls(scratch(extents, dtype, f"cp_async_{dtype}", "shared.dyn"))
+
+    def element(self, step: ir.Expr, *place: ir.Expr) -> ir.TensorLoad:
+        """Read an element of a step's stage."""
+        stages = index(int(self.buffer.ty.shape[0]))
+        return load(self.buffer, [simplified(tirx.floormod(step, stages)), *place])
+
+    def copy(self, step: ir.Expr, place: Sequence[ir.Expr], source: ir.TensorLoad) -> tirx.Stmt:
+        """Issue the copy of the aligned vector that starts at ``source`` into a step's stage."""
+        return copy_16(self.element(step, *place, index(0)), source)
 
 
-def warp_specialized(
-    thread: ir.Expr,
-    setup: tirx.Stmt,
-    produce: Role,
-    consume: Role,
-    producers: int = 1,
-    registers: tuple[int, int] | None = None,
-    around: tuple[Sequence[tirx.Stmt], Sequence[tirx.Stmt]] = ((), ()),
-) -> list[tirx.Stmt]:
-    """Give the warpgroups of a block roles.
+_READ, _WRITE = range(2)
+
+
+class OffsetRing:
+    """A ring of stages of equal size, one commit group each: where they are read and written.
+
+    They are kept in registers, so that no remainder of a step's number is computed.
 
     Parameters
     ----------
-    setup : Stmt
-        Initializes barriers: the first thread, while the kernel before may still run.
-    produce, consume : callable
-        What a producer or consumer does, from its number among those of its role.
-    producers : int
-        Warpgroups that produce, the first ones.
-    registers : (int, int), optional
-        Of a producer's and of a consumer's thread, if they are moved from the one to the other.
-    around : (sequence of Stmt, sequence of Stmt)
-        What all threads do in front of the barrier that ends the setup, and behind it.
-    """
-    group = tirx.Var("warpgroup", "int32")
-    is_producer = group.equal(0) if producers == 1 else group < producers
-    roles = produce(group), consume(group - producers)
-    if registers is not None:
-        moves = wgmma.give_registers(registers[0]), wgmma.take_registers(registers[1])
-        roles = sequence([moves[0], roles[0]]), sequence([moves[1], roles[1]])
-    return [
-        when(thread.equal(0), setup),
-        dependency_wait(),
-        *around[0],
-        block_barrier(),
-        *around[1],
-        tirx.Bind(group, warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))),
-        tirx.IfThenElse(is_producer, *roles),
-    ]
+    stages, size : int
+        Stages, and elements of one.
+    is_async : bool
+        Whether copies are cp.async; loads and stores are ordered by the block's barrier alone.
 
-
-def persistent_tiles(
-    tiles: ir.Expr | int,
-    blocks: ir.Expr | int,
-    number: ir.Expr,
-    body: Callable[[ir.Expr, ir.Expr], tirx.Stmt],
-    share: tuple[ir.Expr | int, int] = (0, 1),
-) -> tirx.Stmt:
-    """Loop over the tiles of a block that stays while there are any: every ``blocks``-th one.
-
-    Parameters
+    Attributes
     ----------
-    number : Expr
-        The block.
-    body : callable
-        From a tile's number among those of the block, and among all, to what is done.
-    share : (Expr or int, int)
-        Of consumers that take turns: which of the block's tiles is the first, and every so many.
+    read, write : Expr
+        Offsets of the stage that is read, and of the one that is copied to.
+    buffer : Var
+        Registers.
     """
-    first, every = share
-    count = tirx.floordiv(tiles - number + (blocks - 1), index(blocks))
-    count = tirx.floordiv(count - first + (every - 1), index(every))
 
-    def one(turn: ir.Expr) -> tirx.Stmt:
-        step = turn * every + first
-        return body(step, number + step * blocks)
+    def __init__(self, stages: int, size: int, is_async: bool) -> None:
+        self._stages, self._size, self._is_async = stages, size, is_async
+        self.buffer = local("stage_word", [2], "int32")
+        self.read, self.write = (
+            tirx.Cast("int64", load(self.buffer, [index(i)])) for i in (_READ, _WRITE)
+        )
 
-    return loop("turn", count, one)
+    def start(self) -> list[tirx.Stmt]:
+        """Begin with all stages but one filled."""
+        first = (_READ, 0), (_WRITE, self._stages - 1)
+        return [self._set(i, tirx.const(stage * self._size, "int32")) for i, stage in first]
+
+    def advance_read(self) -> tirx.Stmt:
+        """Go on to the next stage that is read."""
+        return self._advance(_READ)
+
+    def advance_write(self) -> tirx.Stmt:
+        """Go on to the next stage that is copied to."""
+        return self._advance(_WRITE)
+
+    def commit(self) -> tirx.Stmt:
+        """Close the commit group of a stage, which may be empty."""
+        return commit() if self._is_async else sequence([])
+
+    def wait(self) -> tirx.Stmt:
+        """Wait until every thread's copies are there, but for the last ``stages - 2`` stages."""
+        return wait_and_barrier(self._stages - 2) if self._is_async else block_barrier()
+
+    def _advance(self, name: int) -> tirx.Stmt:
+        offset = load(self.buffer, [index(name)])
+        last = tirx.const((self._stages - 1) * self._size, "int32")
+        zero, step = tirx.const(0, "int32"), tirx.const(self._size, "int32")
+        return self._set(name, tirx.Select(offset == last, zero, offset + step))
+
+    def _set(self, name: int, value: ir.Expr) -> tirx.Stmt:
+        return tirx.BufferStore(self.buffer, value, [name])

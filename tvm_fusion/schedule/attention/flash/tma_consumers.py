@@ -25,9 +25,9 @@ from ....program.program import Program
 from ...gpu import tma, wgmma
 from ...gpu.cp_async import warp_sync
 from ...gpu.launch import block_by_address, min_blocks_per_sm
-from ...gpu.pipeline import warp_specialized
 from ...gpu.shared_tiles import touch
 from ...gpu.warp import lane_of, warp_of
+from ...gpu.warp_specialized import warp_specialized
 from .grid import query_blocks
 from .problem import FlashProblem
 from .tma_config import HALF_BYTES, FlashTmaConfig

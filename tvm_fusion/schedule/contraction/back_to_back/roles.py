@@ -22,17 +22,11 @@ from ....core.loops import block, index, kernel, local, loop, sequence, threads,
 from ....program.program import Program
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import PREFETCHED, dependents_launch, min_blocks_per_sm
-from ...gpu.pipeline import (
-    Barriers,
-    Ring,
-    RingPosition,
-    initialize,
-    persistent_tiles,
-    warp_specialized,
-)
+from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
 from ...gpu.shared_tiles import touch
 from ...gpu.tma import PANEL
 from ...gpu.warp import lane_of
+from ...gpu.warp_specialized import persistent_tiles, warp_specialized
 from ..tile.config import TilePlace
 from ..wgmma.direct_epilogue import DirectEpilogue
 from ..wgmma.tma_operand import TmaOperand

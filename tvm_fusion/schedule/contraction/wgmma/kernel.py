@@ -20,9 +20,9 @@ from ....core.loops import block, index, kernel, sequence, threads
 from ....program.program import Program
 from ...gpu import tma, wgmma
 from ...gpu.launch import min_blocks_per_sm
-from ...gpu.pipeline import warp_specialized
 from ...gpu.shared_tiles import block_barrier
 from ...gpu.warp import warp_of
+from ...gpu.warp_specialized import warp_specialized
 from ..tile.concat_parts import ConcatParts
 from ..tile.shape import M16
 from ..tile.shared_epilogue import TileEpilogue

@@ -30,9 +30,9 @@ from ....core.expressions import load
 from ....core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import dependents_launch
-from ...gpu.pipeline import persistent_tiles
 from ...gpu.shared_tiles import touch
 from ...gpu.warp import LANES, lane_of
+from ...gpu.warp_specialized import persistent_tiles
 from ..tile.config import TilePlace
 from ..tile.operand_layout import TilePosition
 from .computed_operand import ComputedTile
