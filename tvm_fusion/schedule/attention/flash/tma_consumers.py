@@ -36,7 +36,7 @@ from .tma_roles import Roles
 
 
 class Consumers(Roles):
-    """A thread of a block; parameters as of :class:`.flash_tma_roles.Roles`."""
+    """A thread of a block; parameters as of :class:`.tma_roles.Roles`."""
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Compute the rows of a consumer."""
