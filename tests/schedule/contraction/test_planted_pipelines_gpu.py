@@ -3,7 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from emulator.mbarrier_mistakes import no_wait_for_empty, too_few_bytes
+from emulator.mbarrier_mistakes import (
+    a_stage_less_of,
+    a_wrong_parity,
+    no_wait_for_empty,
+    release_of_another_stage,
+    too_few_bytes,
+)
 from emulator.memory import EmulationError
 from emulator.plant import WAIT, plant, with_text
 from group_kernels import CUDA
@@ -12,15 +18,14 @@ from tvm import tirx
 from tests.schedule.contraction.gemm_graphs import computes, contraction_of, product
 from tvm_fusion.core.expressions import load
 from tvm_fusion.core.loops import index
-from tvm_fusion.schedule.contraction.mma import mainloop as tile_mma_mainloop
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
 from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.mma.mainloop import TileMmaMainloop
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma.roles import Roles
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs
-from tvm_fusion.schedule.contraction.wgmma.stages import TileStages
-from tvm_fusion.schedule.gpu import mbarrier, wgmma
+from tvm_fusion.schedule.gpu import pipeline, wgmma
+from tvm_fusion.schedule.gpu.pipeline import OffsetRing, Ring
 
 TILE = {"block_m": 32, "block_n": 64, "block_k": 32, "stages": 3, "split_k": 1}
 WARPS = {"warps_m": 1, "warps_n": 2, "warps_k": 1}
@@ -52,14 +57,13 @@ def hopper():
 def a_stage_less(monkeypatch):
     """The ring is one stage shorter than the distance of the copies."""
 
-    def advance(self, pointer):
-        word, size = load(self._words, [index(pointer)]), self._stage_words
-        last = tirx.const((self._config.stages - 2) * size, "int32")
+    def advance(self, name):
+        offset, size = load(self.buffer, [index(name)]), self._size
+        last = tirx.const((self._stages - 2) * size, "int32")
         zero, step = tirx.const(0, "int32"), tirx.const(size, "int32")
-        on = tirx.Select(word >= last, zero, word + step)
-        return tirx.BufferStore(self._words, on, [pointer])
+        return self._set(name, tirx.Select(offset >= last, zero, offset + step))
 
-    monkeypatch.setattr(TileMmaMainloop, "_advance", advance)
+    monkeypatch.setattr(OffsetRing, "_advance", advance)
 
 
 def copies_too_far_ahead(monkeypatch):
@@ -72,8 +76,8 @@ def copies_too_far_ahead(monkeypatch):
 
 
 def a_wait_too_few(monkeypatch):
-    wait = tile_mma_mainloop.wait_and_barrier
-    monkeypatch.setattr(tile_mma_mainloop, "wait_and_barrier", lambda pending: wait(pending + 1))
+    wait = pipeline.wait_and_barrier
+    monkeypatch.setattr(pipeline, "wait_and_barrier", lambda pending: wait(pending + 1))
 
 
 def no_wait(monkeypatch):
@@ -94,33 +98,8 @@ OF_MMA = {
 }
 
 
-def a_producer_with_a_stage_less(monkeypatch):
-    produce = Roles.produce
-
-    def fewer(self, *given):
-        self._ring._stages -= 1
-        try:
-            return produce(self, *given)
-        finally:
-            self._ring._stages += 1
-
-    monkeypatch.setattr(Roles, "produce", fewer)
-
-
 def no_wait_for_full(monkeypatch):
-    full, wait = TileStages.full, mbarrier.wait
-    places = set()
-
-    def noted(self, stage):
-        bar = full(self, stage)
-        places.add(str(bar))
-        return bar
-
-    def unless_full(bar, parity):
-        return tirx.Evaluate(0) if str(bar) in places else wait(bar, parity)
-
-    monkeypatch.setattr(TileStages, "full", noted)
-    monkeypatch.setattr(mbarrier, "wait", unless_full)
+    monkeypatch.setattr(Ring, "wait", lambda self: tirx.Evaluate(0))
 
 
 def a_wait_for_too_few_products(monkeypatch):
@@ -128,22 +107,8 @@ def a_wait_for_too_few_products(monkeypatch):
     monkeypatch.setattr(wgmma, "wait", lambda pending: wait(pending + 1))
 
 
-def a_wrong_parity(monkeypatch):
-    wait = mbarrier.wait
-    monkeypatch.setattr(mbarrier, "wait", lambda bar, parity: wait(bar, 1 - parity))
-
-
-def release_of_another_stage(monkeypatch):
-    release = TileStages.release
-
-    def other(self, thread, stage):
-        return release(self, thread, tirx.floormod(stage + 1, self._config.stages))
-
-    monkeypatch.setattr(TileStages, "release", other)
-
-
 OF_HOPPER = {
-    a_producer_with_a_stage_less: DEADLOCK,
+    a_stage_less_of(Roles): DEADLOCK,
     no_wait_for_full: EARLY_READ,
     no_wait_for_empty: EARLY_WRITE,
     a_wait_for_too_few_products: f"{EARLY_WRITE}|accumulators of products not waited for",

@@ -1,10 +1,4 @@
-"""Pipelines of asynchronous copies (cp.async) from global to shared memory.
-
-    issue(0) .. issue(stages - 2)               each: copies of 16 bytes, then commit()
-    for step:
-      wait(pending)                             all but the last `pending` commit groups are there
-      consume(stage step % stages)              shared memory -> registers
-      issue(step + stages - 1)                  into the stage that was consumed before
+"""Asynchronous copies (cp.async) from global to shared memory, and commit groups of them.
 
 A warp that reads only what its own threads copied needs no barrier of the block: ``wait`` and
 ``warp_sync`` order the warp's threads. Such stages also hold loads in flight that a compiler, which
@@ -13,15 +7,8 @@ saves registers, would sink to their uses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
-
-from ..._tvm.buffer import scratch
-from ...core.expressions import load
-from ...core.loops import index, simplified
 
 BYTES = 16  # of a copy that leaves the first cache alone
 NARROW_BYTES = (8, 4)  # of others
@@ -65,35 +52,6 @@ __device__ __forceinline__ void tvm_fusion_warp_sync() {
   __syncwarp();
 }
 """
-
-
-@dataclass(frozen=True, eq=False)
-class StageRing:
-    """A ring of stages in shared memory, ``buffer[stages, ...]``: a step uses stage step % stages.
-
-    All stages of a kernel are one buffer. TVM 0.27 lets two buffers share memory if copies into the
-    one precede reads of the other, as it does not count address_of as a use. CUDA wants one type
-    for all declarations of a name.
-    """
-
-    buffer: ir.Var
-
-    @classmethod
-    def declare(cls, shape: Sequence[int], dtype: str) -> StageRing:
-        """Declare the ring; the first extent is the number of stages."""
-        extents = [index(d) for d in shape]
-        return cls(scratch(extents, dtype, f"cp_async_{dtype}", "shared.dyn"))
-
-    def element(self, step: ir.Expr, *place: ir.Expr) -> ir.TensorLoad:
-        """Read an element of a step's stage."""
-        stages = index(int(self.buffer.ty.shape[0]))
-        return load(self.buffer, [simplified(tirx.floormod(step, stages)), *place])
-
-    def copy(self, step: ir.Expr, place: Sequence[ir.Expr], source: ir.TensorLoad) -> tirx.Stmt:
-        """Issue the copy of the aligned vector that starts at ``source`` into a step's stage."""
-        to = self.element(step, *place, index(0))
-        places = (tirx.address_of(to), tirx.address_of(source))
-        return tirx.Evaluate(cuda_func_call(COPY, *places, source_code=_COPY))
 
 
 def copy_16(

@@ -1,7 +1,7 @@
 """Mistakes planted in the pipelines of FlashAttention as they are written: all are found."""
 
 import pytest
-from emulator.mbarrier_mistakes import no_wait_for_empty, too_few_bytes
+from emulator.mbarrier_mistakes import a_stage_less_of, no_wait_for_empty, too_few_bytes
 from emulator.memory import EmulationError
 from emulator.plant import WAIT, plant, with_text
 from group_kernels import CUDA
@@ -16,7 +16,7 @@ from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.products import FlashMmaProducts
 from tvm_fusion.schedule.attention.flash.tma_config import FlashTmaConfig
 from tvm_fusion.schedule.attention.flash.tma_consumers import Consumers
-from tvm_fusion.schedule.attention.flash.tma_roles import K_FULL, V_EMPTY, Roles
+from tvm_fusion.schedule.attention.flash.tma_roles import Roles
 from tvm_fusion.schedule.gpu import wgmma
 from tvm_fusion.schedule.gpu.exponential import any_of_warp
 
@@ -110,26 +110,23 @@ OF_MMA = {
 }
 
 
-def a_producer_with_a_stage_less(monkeypatch):
-    produce = Roles.produce
+def of_keys(monkeypatch, name, instead):
+    """Change a method of the ring of keys, not of that of values."""
+    init = Roles.__init__
 
-    def fewer(self, is_first):
-        self._ring._stages -= 1
-        try:
-            return produce(self, is_first)
-        finally:
-            self._ring._stages += 1
+    def changed(self, *given):
+        init(self, *given)
+        monkeypatch.setattr(self._keys, name, instead)
 
-    monkeypatch.setattr(Roles, "produce", fewer)
+    monkeypatch.setattr(Roles, "__init__", changed)
 
 
 def no_wait_for_keys(monkeypatch):
-    full = Roles._full
+    of_keys(monkeypatch, "wait", lambda: tirx.Evaluate(0))
 
-    def unless_keys(self, kind, stage, parity):
-        return tirx.Evaluate(0) if kind == K_FULL else full(self, kind, stage, parity)
 
-    monkeypatch.setattr(Roles, "_full", unless_keys)
+def no_wait_for_empty_keys(monkeypatch):
+    of_keys(monkeypatch, "acquire", lambda: tirx.Evaluate(0))
 
 
 def no_wait_for_scores(monkeypatch):
@@ -148,10 +145,11 @@ def keys_released_before_the_wait(monkeypatch):
 
 
 OF_TMA = {
-    a_producer_with_a_stage_less: DEADLOCK,
+    a_stage_less_of(Roles): DEADLOCK,
     no_wait_for_keys: EARLY_READ,
     no_wait_for_scores: "accumulators of products not waited for",
     no_wait_for_empty: EARLY_WRITE,
+    no_wait_for_empty_keys: EARLY_WRITE,
     too_few_bytes: f"{DEADLOCK}|{EARLY_READ}",
     keys_released_before_the_wait: EARLY_WRITE,
 }
@@ -193,15 +191,15 @@ def weights_before_the_wait(monkeypatch):
 
 
 def values_released_before_the_wait(monkeypatch):
-    wait, release = Consumers._wait_and_rescale, Roles._release
+    wait = Consumers._wait_and_rescale
 
-    def waits_late(self, kind, stage):
-        return wait(self) if kind == V_EMPTY else release(self, kind, stage)
+    def released(self):
+        late = wait(self)
+        stmt = self._values.release(self._t, self._at.before)
+        self._values.release = lambda lane, stage: late
+        return stmt
 
-    monkeypatch.setattr(Roles, "_release", waits_late)
-    monkeypatch.setattr(
-        Consumers, "_wait_and_rescale", lambda self: release(self, V_EMPTY, self._ring.before)
-    )
+    monkeypatch.setattr(Consumers, "_wait_and_rescale", released)
 
 
 def no_barrier_before_results(monkeypatch):

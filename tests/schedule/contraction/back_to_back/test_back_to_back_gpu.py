@@ -12,7 +12,7 @@ from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion import FusionConfig
-from tvm_fusion.core.loops import index, sequence, when
+from tvm_fusion.core.loops import sequence
 from tvm_fusion.core.template import Claim
 from tvm_fusion.device import parse
 from tvm_fusion.report.planned import plan_model
@@ -20,7 +20,9 @@ from tvm_fusion.schedule.contraction.back_to_back.problem import back_to_back
 from tvm_fusion.schedule.contraction.back_to_back.roles import Roles, back_to_back_gpu
 from tvm_fusion.schedule.contraction.back_to_back.space import back_to_back_configs
 from tvm_fusion.schedule.contraction.back_to_back.template import BackToBackGemm
-from tvm_fusion.schedule.gpu import mbarrier, wgmma
+from tvm_fusion.schedule.gpu import wgmma
+from tvm_fusion.schedule.gpu.pipeline import Barriers
+from tvm_fusion.schedule.gpu.warp import lane_of
 from tvm_fusion.schedule.index.inline import inlined
 
 pytestmark = pytest.mark.slow_beyond(4)
@@ -211,20 +213,12 @@ def fragments_before_the_wait(monkeypatch):
 
 
 def no_wait_for_the_weights(monkeypatch):
-    consume = Roles.consume
+    wait = Barriers.wait
 
-    def without(self, group):
-        wait = mbarrier.wait
-        weights = str(self._weights())
-        with monkeypatch.context() as patched:
-            patched.setattr(
-                mbarrier,
-                "wait",
-                lambda bar, parity: tirx.Evaluate(0) if str(bar) == weights else wait(bar, parity),
-            )
-            return consume(self, group)
+    def unless_alone(self, number, parity):
+        return tirx.Evaluate(0) if self.count == 1 else wait(self, number, parity)
 
-    monkeypatch.setattr(Roles, "consume", without)
+    monkeypatch.setattr(Barriers, "wait", unless_alone)
 
 
 def rows_released_early(monkeypatch):
@@ -232,9 +226,8 @@ def rows_released_early(monkeypatch):
     first = Roles._first_product
 
     def early(self, c):
-        release = mbarrier.arrive(self._empty(self._ring.stage))
-        is_first = tirx.floormod(self._thread, index(32)).equal(0)
-        return sequence([when(is_first, release), first(self, c)])
+        release = self._ring.release(lane_of(self._thread), self._ring.at.stage)
+        return sequence([release, first(self, c)])
 
     monkeypatch.setattr(Roles, "_first_product", early)
 

@@ -22,20 +22,21 @@ from tvm import ir, tirx
 
 from ....core.loops import block, index, kernel, loop, sequence, simplified, threads, when
 from ....program.program import Program
-from ...gpu import mbarrier, tma, wgmma
+from ...gpu import tma, wgmma
 from ...gpu.cp_async import warp_sync
-from ...gpu.launch import block_by_address, dependency_wait, min_blocks_per_sm
-from ...gpu.shared_tiles import block_barrier, touch
-from ...gpu.warp import lane_of, warp_of, warp_uniform
+from ...gpu.launch import block_by_address, min_blocks_per_sm
+from ...gpu.shared_tiles import touch
+from ...gpu.warp import lane_of, warp_of
+from ...gpu.warp_specialized import warp_specialized
 from .grid import query_blocks
 from .problem import FlashProblem
-from .tma_config import HALF_BYTES, REGISTERS, FlashTmaConfig
+from .tma_config import HALF_BYTES, FlashTmaConfig
 from .tma_operand import TmaRows, tma_operands
-from .tma_roles import K_EMPTY, K_FULL, V_EMPTY, V_FULL, Roles
+from .tma_roles import Roles
 
 
 class Consumers(Roles):
-    """A thread of a block; parameters as of :class:`.flash_tma_roles.Roles`."""
+    """A thread of a block; parameters as of :class:`.tma_roles.Roles`."""
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Compute the rows of a consumer."""
@@ -43,12 +44,11 @@ class Consumers(Roles):
         tiles = self._ping_pong if config.is_ping_pong else self._at_own_pace
         return sequence(
             [
-                wgmma.take_registers(REGISTERS[config.consumers][2]),
-                *self._ring.start(),
+                *self._at.start(),
                 *self._keep_limits(),
                 self._initialize(),
                 touch(self._s, int(self._s.ty.shape[0]) - 1),
-                mbarrier.wait(self._q_full(), index(0)),
+                self._queries.wait(0, index(0)),
                 tiles(group),
                 *self._all_reduce(self._l_i, operator.add),
                 *([wgmma.warpgroup_barrier(group)] if config.is_staged_in_queries else []),
@@ -59,65 +59,64 @@ class Consumers(Roles):
         )
 
     def _at_own_pace(self, group: ir.Expr) -> tirx.Stmt:
-        ring = self._ring
+        keys, values, at = self._keys, self._values, self._at
 
         def step(n: ir.Expr) -> tirx.Stmt:
             return sequence(
                 [
-                    self._full(K_FULL, ring.stage, ring.parity),
+                    keys.wait(),
                     self._multiply_queries(group),
                     self._wait_for_scores(),
-                    self._release(K_EMPTY, ring.stage),
+                    keys.release(self._t, at.stage),
                     self._softmax(n),
-                    self._full(V_FULL, ring.stage, ring.parity),
-                    self._multiply_values(index(ring.stage)),
+                    values.wait(),
+                    self._multiply_values(index(at.stage)),
                     warp_sync(),
-                    self._release(V_EMPTY, ring.stage),
-                    *ring.advance(1),
+                    values.release(self._t, at.stage),
+                    *at.advance(1),
                 ]
             )
 
         return loop("n", self._tiles.count, step)
 
     def _ping_pong(self, group: ir.Expr) -> tirx.Stmt:
-        ring, count = self._ring, self._tiles.count
+        keys, count = self._keys, self._tiles.count
         # The first one's first turn needs no other's.
         waits = tirx.Cast("int64", group.equal(0))
         following = tirx.floormod(group + 1, tirx.const(self._config.consumers, "int32"))
 
         def wait_order(n: ir.Expr) -> tirx.Stmt:
-            return mbarrier.wait(self._order_barrier(group), tirx.floormod(n + waits, index(2)))
+            return self._order.wait(group, tirx.floormod(n + waits, index(2)))
 
-        passed = when(self._t.equal(0), mbarrier.arrive(self._order_barrier(following)))
+        passed = self._order.arrive(following, self._t)
 
         def scores(n: ir.Expr) -> list[tirx.Stmt]:
-            full = self._full(K_FULL, ring.stage, ring.parity)
-            return [full, wait_order(n), self._multiply_queries(group)]
+            return [keys.wait(), wait_order(n), self._multiply_queries(group)]
 
         def step(m: ir.Expr) -> tirx.Stmt:
             return sequence(self._step(m + 1, scores(m + 1), passed))
 
         zero = index(0)
-        first = [*scores(zero), passed, self._wait_for_scores(), self._release(K_EMPTY, ring.stage)]
-        first += [self._softmax(zero), *ring.advance(1)]
+        read = [self._wait_for_scores(), keys.release(self._t, self._at.stage)]
+        first = [*scores(zero), passed, *read, self._softmax(zero), *self._at.advance(1)]
         last = [wait_order(count), *self._issue_values_before(), passed, self._wait_for_results()]
         steps = loop("m", simplified(count - 1), step)
         return when(count > 0, sequence([*first, steps, *last]))
 
     def _step(self, n: ir.Expr, scores: list[tirx.Stmt], passed: tirx.Stmt) -> list[tirx.Stmt]:
         """Write what is done for a tile but the first one."""
-        ring, wait = self._ring, self._wait_for_scores(1)
+        at, wait = self._at, self._wait_for_scores(1)
         return [
             *scores,
             *self._issue_values_before(),
             *([passed, wait] if self._config.passes_early else [wait, passed]),
-            self._release(K_EMPTY, ring.stage),
+            self._keys.release(self._t, at.stage),
             self._maxima(n),
             self._exponentials(),
             self._wait_and_rescale(),
-            self._release(V_EMPTY, ring.before),
+            self._values.release(self._t, at.before),
             self._pack_weights(n),
-            *ring.advance(1),
+            *at.advance(1),
         ]
 
     def _wait_and_rescale(self) -> tirx.Stmt:
@@ -128,14 +127,14 @@ class Consumers(Roles):
         """
         first = [self._wait_for_results(), self._rescale_results()]
         other = [self._wait_for_results(is_twin=True), self._rescale_results()]
-        return tirx.IfThenElse(self._ring.stage.equal(0), sequence(first), sequence(other))
+        return tirx.IfThenElse(self._at.stage.equal(0), sequence(first), sequence(other))
 
     def _issue_values_before(self) -> list[tirx.Stmt]:
         """Issue the product with the values of the tile before that at hand."""
-        ring = self._ring
-        parity = tirx.Select(ring.stage.equal(0), 1 - ring.parity, ring.parity)
-        full = self._full(V_FULL, ring.before, parity)
-        return [full, self._multiply_values(index(ring.before), is_waited_for=False)]
+        at = self._at
+        parity = tirx.Select(at.stage.equal(0), 1 - at.parity, at.parity)
+        full = self._values.full.wait(at.before, parity)
+        return [full, self._multiply_values(index(at.before), is_waited_for=False)]
 
 
 # FlashAttention on Hopper: TMA copies, a producer warp, warpgroups that multiply and normalize.
@@ -196,17 +195,15 @@ def _block(
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
         warp = warp_of(thread) - wgmma.WARPS  # of the consumers
         roles = Consumers(problem, config, where, first, warp, lane_of(thread), shared, copies)
-        group = tirx.Var("warpgroup", "int32")
-        consume = roles.consume(group - 1)
-        stmts = [
-            touch(shared, size - 1),
-            when(thread.equal(0), roles.initialize()),
-            dependency_wait(),
-            *roles.find_limits(),
-            block_barrier(),
-            tirx.Bind(group, warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))),
-            tirx.IfThenElse(group.equal(0), roles.produce(thread.equal(0)), consume),
-        ]
+        stmts = warp_specialized(
+            thread,
+            roles.initialize(),
+            lambda _group: roles.produce(thread.equal(0)),
+            roles.consume,
+            registers=wgmma.MOVED_REGISTERS[config.consumers],
+            around=(roles.find_limits(), ()),
+        )
+        stmts.insert(0, touch(shared, size - 1))
         return block_by_address("flash_attention", sequence(stmts), roles.buffers)
 
     return block("grid", threads("threadIdx.x", config.threads, of_thread), [shared])

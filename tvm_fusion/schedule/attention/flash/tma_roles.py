@@ -11,17 +11,15 @@ from tvm import ir, tirx
 from ....core.expressions import load
 from ....core.loops import index, loop, sequence, when
 from ...gpu import mbarrier, tma, wgmma
-from ...gpu.mbarrier import RingPosition
+from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
 from ...gpu.swizzle import BANKS, VECTOR, PanelRows
 from ..problem.pattern import FLOAT
 from .epilogue import FlashEpilogue
 from .problem import FlashProblem
 from .products import FlashMmaProducts
 from .softmax import FlashMmaSoftmax
-from .tma_config import HALF_BYTES, REGISTERS, FlashTmaConfig
+from .tma_config import HALF_BYTES, FlashTmaConfig
 from .tma_operand import TmaRows
-
-K_FULL, K_EMPTY, V_FULL, V_EMPTY = range(4)  # barriers of a stage
 
 
 class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
@@ -56,12 +54,17 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
     ) -> None:
         self._given, self._copies = shared, copies
         super().__init__(problem, config, where, first, warp, lane)
-        self._ring = RingPosition(config.stages)
+        self._at, arrivals = RingPosition(config.stages), (1, config.warps)
+        self._queries = Barriers(shared, config.barrier_offset, 1, 1)
+        self._keys = Ring(shared, self._queries.end, arrivals, self._at)
+        self._values = Ring(shared, self._keys.empty.end, arrivals, self._at)
+        turns = config.consumers if config.is_ping_pong else 0
+        self._order = Barriers(shared, self._values.empty.end, turns, wgmma.WARPS)
 
     @property
     def buffers(self) -> list[ir.Var]:
         """Registers."""
-        return [*self._buffers, self._ring.buffer]
+        return [*self._buffers, self._at.buffer]
 
     def _declare(self, name: str, size: int, dtype: str = FLOAT, scope: str = "local") -> ir.Var:
         return self._given if scope != "local" else super()._declare(name, size, dtype, scope)
@@ -73,37 +76,28 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
         stmts = [tma.prefetch(variable) for _, variable in self._copies]
-        stmts.append(mbarrier.init(self._q_full(), 1))
-        for stage in range(self._config.stages):
-            for kind in range(4):
-                is_full = kind in (K_FULL, V_FULL)
-                count = 1 if is_full else self._config.warps
-                stmts.append(mbarrier.init(self._bar(kind, index(stage)), count))
-        if self._config.is_ping_pong:
-            consumers = range(self._config.consumers)
-            stmts += [mbarrier.init(self._order_barrier(index(i)), wgmma.WARPS) for i in consumers]
-        return sequence([*stmts, mbarrier.fence_init()])
+        rings = *self._keys.barriers, *self._values.barriers
+        return sequence([*stmts, *initialize([self._queries], rings, [self._order])])
 
     def produce(self, is_first: ir.Expr) -> tirx.Stmt:
         """Copy all tiles: one thread of a warpgroup."""
-        config, tiles, ring = self._config, self._tiles, self._ring
+        config, tiles, at = self._config, self._tiles, self._at
         q, k, v = self._copies
 
         def step(n: ir.Expr) -> tirx.Stmt:
             stmts = []
-            for copied, rows, empty, full in (
-                (k, config.k_rows(), K_EMPTY, K_FULL),
-                (v, config.v_rows(), V_EMPTY, V_FULL),
+            for copied, rows, ring in (
+                (k, config.k_rows(), self._keys),
+                (v, config.v_rows(), self._values),
             ):
-                stmts.append(mbarrier.wait(self._bar(empty, ring.stage), 1 - ring.parity))
-                bar, to = self._bar(full, ring.stage), index(ring.stage) * config.block_n
-                stmts += self._copy(copied, bar, rows, to, tiles.start(n))
-            return sequence([*stmts, *ring.advance(1)])
+                to = index(at.stage) * config.block_n
+                copies = self._copy(copied, ring.full[at.stage], rows, to, tiles.start(n))
+                stmts += [ring.acquire(), *copies]
+            return sequence([*stmts, *at.advance(1)])
 
-        stmts = self._copy(q, self._q_full(), config.q_rows, index(0), self._first)
-        stmts += [*ring.start(), loop("n", tiles.count, step)]
-        give = wgmma.give_registers(REGISTERS[config.consumers][1])
-        return sequence([give, when(is_first, sequence(stmts))])
+        stmts = self._copy(q, self._queries[0], config.q_rows, index(0), self._first)
+        stmts += [*at.start(), loop("n", tiles.count, step)]
+        return when(is_first, sequence(stmts))
 
     def _copy(
         self,
@@ -122,10 +116,6 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
             stmts.append(tma.load(load(self._shared, [start]), tensor_map, bar, places))
         return stmts
 
-    def _full(self, kind: int, stage: ir.Expr, parity: ir.Expr) -> tirx.Stmt:
-        """Wait for the copy of a tile."""
-        return mbarrier.wait(self._bar(kind, stage), parity)
-
     def _multiply_queries(self, group: ir.Expr) -> tirx.Stmt:
         """Issue the product of queries and the tile of keys at hand, as one group."""
         config = self._config
@@ -133,7 +123,7 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         k = wgmma.Operand(True, config.block_n * tma.ROW_BYTES)
         first = index(group) * (wgmma.M * tma.PANEL)
         key = (
-            self._stage(index(self._ring.stage)) * (config.k_rows().vectors * 8)
+            self._stage(index(self._at.stage)) * (config.k_rows().vectors * 8)
             + config.k_rows().first * 8
         )
         of_q, of_k = (tirx.Var(f"descriptor_{name}", "uint64") for name in "qk")
@@ -177,18 +167,3 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         begin = self._config.staging_offset // HALF_BYTES
         place = super()._staged(row, column)
         return load(self._shared, [place.indices[0] + begin])
-
-    def _release(self, kind: int, stage: ir.Expr) -> tirx.Stmt:
-        """Let the producer overwrite a stage: the warp has read it."""
-        return when(self._t.equal(0), mbarrier.arrive(self._bar(kind, stage)))
-
-    def _q_full(self) -> ir.TensorLoad:
-        return load(self._shared, [index(self._config.barrier_offset // HALF_BYTES)])
-
-    def _bar(self, kind: int, stage: ir.Expr) -> ir.TensorLoad:
-        behind = self._config.barrier_offset + (1 + kind * self._config.stages) * mbarrier.BYTES
-        place = index(stage) * (mbarrier.BYTES // HALF_BYTES) + behind // HALF_BYTES
-        return load(self._shared, [place])
-
-    def _order_barrier(self, group: ir.Expr) -> ir.TensorLoad:
-        return self._bar(4, group)

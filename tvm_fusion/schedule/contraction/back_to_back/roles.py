@@ -21,11 +21,12 @@ from ....core.expressions import load
 from ....core.loops import block, index, kernel, local, loop, sequence, threads, when
 from ....program.program import Program
 from ...gpu import mbarrier, tma, wgmma
-from ...gpu.launch import PREFETCHED, dependency_wait, dependents_launch, min_blocks_per_sm
-from ...gpu.mbarrier import RingPosition
-from ...gpu.shared_tiles import block_barrier, touch
+from ...gpu.launch import PREFETCHED, dependents_launch, min_blocks_per_sm
+from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
+from ...gpu.shared_tiles import touch
 from ...gpu.tma import PANEL
-from ...gpu.warp import lane_of, warp_uniform
+from ...gpu.warp import lane_of
+from ...gpu.warp_specialized import persistent_tiles, warp_specialized
 from ..tile.config import TilePlace
 from ..wgmma.direct_epilogue import DirectEpilogue
 from ..wgmma.tma_operand import TmaOperand
@@ -64,90 +65,74 @@ class Roles:
         self._sums = local("sums", [config.chunk // 2], config.first.contraction.dtype)
         self._acc = local("acc", [config.second.block_n // 2], config.second.contraction.dtype)
         self._hidden = HiddenFragments(config)
-        self._ring = RingPosition(config.stages)
-        self.buffers = [self._sums, self._acc, self._ring.buffer, *self._hidden.buffers]
+        self._weights = Barriers(shared, config.barrier_offset, 1, 1)
+        at = RingPosition(config.stages)
+        self._ring = Ring(shared, self._weights.end, (1, wgmma.WARPS), at)
+        self.buffers = [self._sums, self._acc, at.buffer, *self._hidden.buffers]
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers, and prefetch tensor maps; one thread does."""
         stmts = [tma.prefetch(m) for m in self._maps]
-        stmts.append(mbarrier.init(self._weights(), 1))
-        for stage in range(self._config.stages):
-            stmts.append(mbarrier.init(self._full(index(stage)), 1))
-            stmts.append(mbarrier.init(self._empty(index(stage)), wgmma.WARPS))
-        return sequence([*stmts, mbarrier.fence_init()])
+        return sequence([*stmts, *initialize([self._weights], self._ring.barriers)])
 
     def produce(self) -> tirx.Stmt:
         """Copy both weights, then tiles of rows: one thread of the warpgroup."""
-        config, ring = self._config, self._ring
+        config, ring, at = self._config, self._ring, self._ring.at
         (x, w1), w2 = config.first.operands, config.w2
+        weights = self._weights[0]
 
-        def tile(step: ir.Expr) -> tirx.Stmt:
-            full = self._full(ring.stage)
+        def tile(_step: ir.Expr, number: ir.Expr) -> tirx.Stmt:
+            full = ring.full[at.stage]
             copies = []
             for k in range(config.k_tiles):
-                place = ring.stage * config.stage_bytes + config.weight_bytes + k * x.bytes
-                copies += self._copy(x, 0, place, full, self._tile(step) * wgmma.M, k * PANEL)
-            return sequence(
-                [
-                    mbarrier.wait(self._empty(ring.stage), 1 - ring.parity),
-                    mbarrier.expect_bytes(full, config.stage_bytes),
-                    *copies,
-                    *ring.advance(1),
-                ]
-            )
+                place = at.stage * config.stage_bytes + config.weight_bytes + k * x.bytes
+                copies += self._copy(x, 0, place, full, number * wgmma.M, k * PANEL)
+            expect = mbarrier.expect_bytes(full, config.stage_bytes)
+            return sequence([ring.acquire(), expect, *copies, *at.advance(1)])
 
         def chunk(c: ir.Expr) -> tirx.Stmt:
             first, copies = c * config.chunk, []
             for k in range(config.k_tiles):
                 place = self._w1(c, k)
-                copies += self._copy(w1, 1, place, self._weights(), first, k * PANEL)
+                copies += self._copy(w1, 1, place, weights, first, k * PANEL)
             for k in range(config.w2_tiles):
                 place, term = self._w2(c, k), first + k * w2.block_k
-                copies += self._copy(w2, 2, place, self._weights(), index(0), term)
+                copies += self._copy(w2, 2, place, weights, index(0), term)
             return sequence(copies)
 
         whole = [
-            mbarrier.expect_bytes(self._weights(), config.weight_bytes),
+            mbarrier.expect_bytes(weights, config.weight_bytes),
             loop("chunk", config.chunks, chunk),
-            *ring.start(),
-            loop("turn", self._steps(index(0), 1), tile),
+            *at.start(),
+            persistent_tiles(config.tiles, config.blocks, self._number, tile),
         ]
-        give = wgmma.give_registers(wgmma.MOVED_REGISTERS[config.consumers][0])
-        return sequence([give, when(self._thread.equal(0), sequence(whole))])
+        return when(self._thread.equal(0), sequence(whole))
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Multiply twice, and store results: the warpgroups behind the first."""
-        config, ring, own = self._config, self._ring, tirx.Cast("int64", group)
-        skip = [when(own >= i, sequence(ring.advance(1))) for i in range(1, config.consumers)]
-        return sequence(
-            [
-                wgmma.take_registers(wgmma.MOVED_REGISTERS[config.consumers][1]),
-                *ring.start(),
-                *skip,
-                mbarrier.wait(self._weights(), index(0)),
-                loop(
-                    "turn",
-                    self._steps(own, config.consumers),
-                    lambda turn: self._rows(turn * config.consumers + own),
-                ),
-                dependents_launch(),
-            ]
+        config, at, own = self._config, self._ring.at, tirx.Cast("int64", group)
+        skip = [when(own >= i, sequence(at.advance(1))) for i in range(1, config.consumers)]
+        tiles = persistent_tiles(
+            config.tiles,
+            config.blocks,
+            self._number,
+            lambda _step, number: self._rows(number),
+            (own, config.consumers),
         )
+        weights = self._weights.wait(0, index(0))
+        return sequence([*at.start(), *skip, weights, tiles, dependents_launch()])
 
-    def _rows(self, step: ir.Expr) -> tirx.Stmt:
+    def _rows(self, number: ir.Expr) -> tirx.Stmt:
         """Compute a tile of rows."""
         config, ring, acc = self._config, self._ring, self._acc
-        place = TilePlace((), self._tile(step), index(0), index(0))
+        place = TilePlace((), number, index(0), index(0))
         epilogue = DirectEpilogue(config.second, place, acc, index(0))
         lane = tirx.floormod(self._thread, index(wgmma.THREADS))
         fragments, words = self._hidden.first, config.chunk // 4
         count = config.second.block_n // 2
 
         def chunk(c: ir.Expr) -> tirx.Stmt:
-            release = when(
-                lane_of(self._thread).equal(0),
-                mbarrier.arrive(self._empty(ring.stage)),
-            )
+            release = ring.release(lane_of(self._thread), ring.at.stage)
             made = self._hidden.stmt(self._sums, place, lane, c)
             return sequence(
                 [
@@ -168,13 +153,13 @@ class Roles:
         stmts = [
             touch(acc, count - 1),
             touch(self._sums, config.chunk // 2 - 1),
-            mbarrier.wait(self._full(ring.stage), ring.parity),
+            ring.wait(),
             *(clear if config.chunks > 1 else []),
             loop("chunk", config.chunks, chunk),
             *rows,
             epilogue.prologue(lane),
             wgmma.wait_for(load(acc, [index(0)]), count, 0, (fragments, words)),
-            *ring.advance(config.consumers),
+            *ring.at.advance(config.consumers),
             epilogue.stmt(lane),
         ]
         return block("rows", sequence(stmts), epilogue.buffers)
@@ -186,7 +171,7 @@ class Roles:
         types, sums = (config.first.a_dtype, config.first.b_dtype), load(self._sums, [index(0)])
         stmts: list[tirx.Stmt] = []
         products: list[tirx.Stmt] = []
-        rows = self._ring.stage * config.stage_bytes + config.weight_bytes
+        rows = self._ring.at.stage * config.stage_bytes + config.weight_bytes
         for k in range(config.k_tiles):
             sides = []
             places = (x, rows + k * x.bytes), (w1, self._w1(c, k))
@@ -228,33 +213,12 @@ class Roles:
             for at, _, where in operand.boxes({}, [first], index(k))
         ]
 
-    def _steps(self, first: ir.Expr, every: int) -> ir.Expr:
-        """Count a block's tiles, or every so many of them from one on."""
-        grid = self._config.blocks
-        tiles = tirx.floordiv(self._config.tiles - self._number + (grid - 1), index(grid))
-        return tirx.floordiv(tiles - first + (every - 1), index(every))
-
-    def _tile(self, step: ir.Expr) -> ir.Expr:
-        return self._number + step * self._config.blocks
-
     def _w1(self, c: ir.Expr, k: int) -> ir.Expr:
         return c * self._config.w1_bytes + k * self._config.first.operands[1].bytes
 
     def _w2(self, c: ir.Expr, k: int) -> ir.Expr:
         each, behind = self._config.w2.bytes, self._config.chunks * self._config.w1_bytes
         return c * (self._config.w2_tiles * each) + (behind + k * each)
-
-    def _weights(self) -> ir.TensorLoad:
-        return self._at(index(self._config.barrier_offset))
-
-    def _full(self, stage: ir.Expr) -> ir.TensorLoad:
-        return self._at(
-            index(stage) * mbarrier.BYTES + self._config.barrier_offset + mbarrier.BYTES
-        )
-
-    def _empty(self, stage: ir.Expr) -> ir.TensorLoad:
-        behind = (1 + self._config.stages) * mbarrier.BYTES
-        return self._at(index(stage) * mbarrier.BYTES + self._config.barrier_offset + behind)
 
     def _at(self, place: ir.Expr) -> ir.TensorLoad:
         return load(self._shared, [place])
@@ -289,14 +253,13 @@ def _block(config: BackToBackConfig, maps: list[ir.Var], number: ir.Expr) -> tir
 
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
         roles = Roles(config, maps, number, thread, shared)
-        group = tirx.Var("warpgroup", "int32")
-        stmts = [
-            when(thread.equal(0), roles.initialize()),
-            dependency_wait(),
-            block_barrier(),
-            tirx.Bind(group, warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))),
-            tirx.IfThenElse(group.equal(0), roles.produce(), roles.consume(group - 1)),
-        ]
+        stmts = warp_specialized(
+            thread,
+            roles.initialize(),
+            lambda _group: roles.produce(),
+            roles.consume,
+            registers=wgmma.MOVED_REGISTERS[config.consumers],
+        )
         return block("back_to_back", sequence(stmts), roles.buffers)
 
     return block("grid", threads("threadIdx.x", config.threads, of_thread), [shared])

@@ -27,9 +27,9 @@ from tvm import ir, tirx
 
 from ....core.expressions import load
 from ....core.loops import index, local, loop, sequence, unrolled, when
-from ...gpu.cp_async import commit
 from ...gpu.mma_sync import mma_fragments, mma_split_fragments
-from ...gpu.shared_tiles import block_barrier, touch, wait_and_barrier
+from ...gpu.pipeline import OffsetRing
+from ...gpu.shared_tiles import block_barrier, touch
 from ...gpu.warp import warp_of
 from ..tile.config import TileGemmConfig, TilePlace
 from ..tile.operand import OperandTile
@@ -88,9 +88,6 @@ class TileAccumulators:
         return block_barrier()
 
 
-READ, WRITE = 0, 1  # the stage that is multiplied, and the one that is copied to
-
-
 class TileMmaMainloop(TileAccumulators):
     """The accumulators of a block's warps, added up over K.
 
@@ -112,8 +109,8 @@ class TileMmaMainloop(TileAccumulators):
         frags = [self._a_frags.buffer, self._b_frags.buffer]
         self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
         self._stage_words = self._a.words + self._b.words
-        self._words = local("stage_word", [2], "int32")
-        self.buffers += [self._words, *frags, *self._a.buffers, *self._b.buffers]
+        self._ring = OffsetRing(config.stages, self._stage_words, config.is_async)
+        self.buffers += [self._ring.buffer, *frags, *self._a.buffers, *self._b.buffers]
         self._parts: list[ir.Var] = []
         if config.products > 1:
             names = ("part", "small")
@@ -128,8 +125,7 @@ class TileMmaMainloop(TileAccumulators):
         beside : Stmt, optional
             What it does while the first tiles are on their way.
         """
-        config = self._config
-        prefetched = config.stages - 1
+        config, ring = self._config, self._ring
 
         def clear(i: ir.Expr) -> tirx.Stmt:
             zero = tirx.const(0, config.contraction.dtype)
@@ -144,20 +140,17 @@ class TileMmaMainloop(TileAccumulators):
             copies = [
                 self._copy(do, thread, n, n * self._stage_words) for do in ("begin", "finish")
             ]
-            return sequence([when(n < self._count, sequence(copies)), self._commit()])
+            return sequence([when(n < self._count, sequence(copies)), ring.commit()])
 
         # Copies of an operand that is computed are too much code to be written out.
         is_short = self._a.is_copied and self._b.is_copied
         kind = tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL
-        stmts.append(loop("stage", prefetched, fill, kind))
+        stmts.append(loop("stage", config.stages - 1, fill, kind))
         stmts += [] if beside is None else [beside]
-        for pointer, stage in ((READ, 0), (WRITE, prefetched)):
-            word = tirx.const(stage * self._stage_words, "int32")
-            stmts.append(tirx.BufferStore(self._words, word, [pointer]))
-        stmts.append(unrolled("i", config.accumulators, clear))
+        stmts += [*ring.start(), unrolled("i", config.accumulators, clear)]
         tile_step = self._pipelined if self._slots == 2 else self._simple
         if self._slots == 2:
-            stmts += [self._wait(prefetched - 1), self._load(thread, 0, 0)]
+            stmts += [ring.wait(), self._load(thread, 0, 0)]
         promote = [self._promote()] if self._parts else []
         stmts.append(
             loop("k_tile", self._count, lambda tile: sequence([tile_step(thread, tile), *promote]))
@@ -192,50 +185,31 @@ class TileMmaMainloop(TileAccumulators):
 
     def _pipelined(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply a tile while the fragments of the next k16 are loaded."""
-        prefetched, last = self._config.stages - 1, self._steps - 1
+        ring, last = self._ring, self._steps - 1
         stmts = []
         for k16 in range(self._steps):
             if k16 == last:
-                stmts += [self._prefetch("finish", thread, tile), self._advance(WRITE)]
-                stmts += [self._wait(prefetched - 1), self._advance(READ)]
+                stmts += [self._prefetch("finish", thread, tile), ring.advance_write()]
+                stmts += [ring.wait(), ring.advance_read()]
             stmts.append(self._load(thread, (k16 + 1) % self._steps, (k16 + 1) % 2))
             if k16 == 0:
-                stmts += [self._prefetch("begin", thread, tile), self._commit()]
+                stmts += [self._prefetch("begin", thread, tile), ring.commit()]
             stmts.append(self._multiply(k16 % 2))
         return sequence(stmts)
 
     def _simple(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply a tile, loading each of its fragments before it is used."""
-        stmts = [self._wait(self._config.stages - 2)]
-        stmts += [self._prefetch("begin", thread, tile), self._commit()]
+        ring = self._ring
+        stmts = [ring.wait(), self._prefetch("begin", thread, tile), ring.commit()]
         for k16 in range(self._steps):
             stmts += [self._load(thread, k16, 0), self._multiply(0)]
         stmts.append(self._prefetch("finish", thread, tile))
-        return sequence([*stmts, self._advance(WRITE), self._advance(READ)])
-
-    def _commit(self) -> tirx.Stmt:
-        return commit() if self._config.is_async else sequence([])
-
-    def _wait(self, pending: int) -> tirx.Stmt:
-        """Wait for all but the last few copies of every thread of the block."""
-        return wait_and_barrier(pending) if self._config.is_async else block_barrier()
-
-    def _advance(self, pointer: int) -> tirx.Stmt:
-        """Go on to the next stage of the ring."""
-        word, size = load(self._words, [index(pointer)]), self._stage_words
-        last = tirx.const((self._config.stages - 1) * size, "int32")
-        zero, step = tirx.const(0, "int32"), tirx.const(size, "int32")
-        return tirx.BufferStore(
-            self._words, tirx.Select(word == last, zero, word + step), [pointer]
-        )
-
-    def _word(self, pointer: int) -> ir.Expr:
-        return tirx.Cast("int64", load(self._words, [index(pointer)]))
+        return sequence([*stmts, ring.advance_write(), ring.advance_read()])
 
     def _prefetch(self, do: str, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Begin or finish the copy of the tile that a stage is free for, if there is one."""
         prefetched = tile + (self._config.stages - 1)
-        return when(prefetched < self._count, self._copy(do, thread, prefetched, self._word(WRITE)))
+        return when(prefetched < self._count, self._copy(do, thread, prefetched, self._ring.write))
 
     def _copy(self, do: str, thread: ir.Expr, tile: ir.Expr, word: ir.Expr) -> tirx.Stmt:
         """Copy the tiles of A and B to a stage."""
@@ -253,7 +227,7 @@ class TileMmaMainloop(TileAccumulators):
     def _load(self, thread: ir.Expr, k16: int, slot: int) -> tirx.Stmt:
         """Load a warp's fragments of A and B, of the stage that is read."""
         k_slice, warp_m, warp_n = self.warp_of(thread)
-        step, stage = k_slice * self._steps + k16, self._word(READ)
+        step, stage = k_slice * self._steps + k16, self._ring.read
         a_tile, b_tile = (self._shared, stage), (self._shared, stage + self._a.words)
         return sequence(
             [

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.loops import block, index, kernel, sequence, threads, when
+from ....core.loops import block, index, kernel, sequence, threads
 from ....program.program import Program
 from ...gpu import tma, wgmma
-from ...gpu.launch import dependency_wait, min_blocks_per_sm
+from ...gpu.launch import min_blocks_per_sm
 from ...gpu.shared_tiles import block_barrier
-from ...gpu.warp import warp_of, warp_uniform
+from ...gpu.warp import warp_of
+from ...gpu.warp_specialized import warp_specialized
 from ..tile.concat_parts import ConcatParts
 from ..tile.shape import M16
 from ..tile.shared_epilogue import TileEpilogue
@@ -56,26 +57,19 @@ def _block(
 
     def of_thread(thread: ir.Expr) -> tirx.Stmt:
         roles = Roles(config, maps, number, thread, shared)
-        group = tirx.Var("warpgroup", "int32")
         workers, worker = IDLE_THREADS, thread - (wgmma.THREADS - IDLE_THREADS)
         parts = None
         if beside is not None:
             parts = beside.stmt(number * workers + worker, config.blocks * workers)
-        first = config.producers
-        uniform = warp_uniform(tirx.floordiv(thread, index(wgmma.THREADS)))
-        stmts = [
-            when(thread.equal(0), roles.initialize()),
-            dependency_wait(),
-            roles.fill_table(),
-            block_barrier(),
-            roles.count_tiles(),
-            tirx.Bind(group, uniform),
-            tirx.IfThenElse(
-                group.equal(0) if first == 1 else group < first,
-                roles.produce(group, parts),
-                roles.consume(group - first),
-            ),
-        ]
+        stmts = warp_specialized(
+            thread,
+            roles.initialize(),
+            lambda group: roles.produce(group, parts),
+            roles.consume,
+            config.producers,
+            config.moved_registers if config.moves_registers else None,
+            around=([roles.fill_table()], [roles.count_tiles()]),
+        )
         if config.split_k > 1:
             place = config.tile_of(number)
             stmts.append(TileEpilogue(config, place, _Sums(config, roles.acc), shared).stmt(thread))

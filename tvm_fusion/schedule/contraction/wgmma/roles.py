@@ -30,9 +30,9 @@ from ....core.expressions import load
 from ....core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import dependents_launch
-from ...gpu.mbarrier import RingPosition
 from ...gpu.shared_tiles import touch
-from ...gpu.warp import LANES
+from ...gpu.warp import LANES, lane_of
+from ...gpu.warp_specialized import persistent_tiles
 from ..tile.config import TilePlace
 from ..tile.operand_layout import TilePosition
 from .computed_operand import ComputedTile
@@ -77,8 +77,8 @@ class Roles:
         dtype = config.contraction.dtype
         self._own = self.acc = local("acc", [config.accumulators], dtype)  # of a stage, and of all
         self._tile = local("tile", [3], "int32")  # matrix of the batch, tile along M and N
-        self._ring = RingPosition(config.stages)
-        self.buffers = [self.acc, self._tile, self._ring.buffer]
+        self._ring = self._stages.ring
+        self.buffers = [self.acc, self._tile, self._ring.at.buffer]
         if config.ragged is not None:
             self.buffers.append(config.ragged.registers)
         if config.is_promoted:
@@ -114,43 +114,41 @@ class Roles:
             What the threads of the other warps do.
         """
         config = self._config
-        thread, own, start = self._thread, index(0), self._ring.start()
+        thread, own, start = self._thread, index(0), self._ring.at.start()
         if config.producers > 1:
             thread, own = tirx.floormod(thread, index(wgmma.THREADS)), tirx.Cast("int64", group)
-            start.append(when(own.equal(1), sequence(self._ring.advance(1))))
-        producer = Producer(config, self._maps, self._stages, self._ring, thread, own)
+            start.append(when(own.equal(1), sequence(self._ring.at.advance(1))))
+        producer = Producer(config, self._maps, self._stages, thread, own)
         self.buffers += producer.buffers
-        give = [wgmma.give_registers(config.moved_registers[0])] if config.moves_registers else []
-        tiles = self._tiles(lambda _, place: producer.tile(place), index(0), 1)
+        tiles = self._tiles(lambda _, place: producer.tile(place))
         made = sequence([*start, tiles])
         made = made if config.computes_b else when(self._thread.equal(0), made)
         if beside is not None:
             made = tirx.IfThenElse(self._thread < LANES, made, beside)
-        return sequence([*give, made])
+        return made
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:
         """Multiply, and store the results: the warpgroups behind the first."""
-        config, stages = self._config, self._stages
+        config, stages, ring, at = self._config, self._stages, self._ring, self._ring.at
         own = tirx.Cast("int64", group)
+        warp_lane = lane_of(self._thread)
         first_row = index(0) if config.is_ping_pong else own * (config.slabs * wgmma.M)
 
         def of_tile(step: ir.Expr, place: TilePlace) -> tirx.Stmt:
             order = stages.ping_pong(self._thread, own, step) if config.is_ping_pong else ([], [])
 
             def one(k_tile: ir.Expr) -> tirx.Stmt:
-                stage = self._ring.stage
-                wait = mbarrier.wait(stages.full(stage), self._ring.parity)
-                products = self._multiply(stage, first_row, k_tile)
+                products = self._multiply(at.stage, first_row, k_tile)
                 if config.is_promoted:
-                    own = [wgmma.wait(0), stages.release(self._thread, stage), self._promote()]
-                    return sequence([wait, products, *own, *self._ring.advance(1)])
+                    own = [wgmma.wait(0), ring.release(warp_lane, at.stage), self._promote()]
+                    return sequence([ring.wait(), products, *own, *at.advance(1)])
                 return sequence(
                     [
-                        wait,
+                        ring.wait(),
                         products,
                         wgmma.wait(1),
-                        when(k_tile > 0, stages.release(self._thread, self._ring.before)),
-                        *self._ring.advance(1),
+                        when(k_tile > 0, ring.release(warp_lane, at.before)),
+                        *at.advance(1),
                     ]
                 )
 
@@ -160,8 +158,8 @@ class Roles:
             if config.split_k > 1:  # all blocks of the cluster store results together
                 whole = touch(self.acc, config.accumulators - 1)
                 return sequence([whole, products, wgmma.wait(0)])
-            last = [] if config.is_promoted else [stages.release(self._thread, self._ring.before)]
-            skip = self._ring.advance(config.k_tiles) if config.is_ping_pong else []
+            last = [] if config.is_promoted else [ring.release(warp_lane, at.before)]
+            skip = at.advance(config.k_tiles) if config.is_ping_pong else []
             epilogue = self._epilogue(place, first_row, own)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
             loads = [epilogue.prologue(lane)]
@@ -181,14 +179,13 @@ class Roles:
             ]
             return block("tile", sequence(stmts), epilogue.buffers)
 
-        take = [wgmma.take_registers(config.moved_registers[1])] if config.moves_registers else []
-        mine = (own, 2) if config.is_ping_pong else (index(0), 1)
-        start = self._ring.start()
+        mine = (own, 2) if config.is_ping_pong else (0, 1)
+        start = at.start()
         if config.is_ping_pong:  # the first tile is the other's
-            start.append(when(own.equal(1), sequence(self._ring.advance(config.k_tiles))))
+            start.append(when(own.equal(1), sequence(at.advance(config.k_tiles))))
         # Producers have ended before; with split-K, all threads store results.
         last = [] if config.split_k > 1 else [dependents_launch()]
-        return sequence([*take, *start, self._tiles(of_tile, *mine), *last])
+        return sequence([*start, self._tiles(of_tile, mine), *last])
 
     def _epilogue(
         self, place: TilePlace, first_row: ir.Expr, consumer: ir.Expr
@@ -237,22 +234,17 @@ class Roles:
     def _tiles(
         self,
         body: Callable[[ir.Expr, TilePlace], tirx.Stmt],
-        first: ir.Expr,
-        every: int,
+        share: tuple[ir.Expr | int, int] = (0, 1),
     ) -> tirx.Stmt:
         """Loop over a block's tiles, or every second of them from the first or second on."""
-        config, grid = self._config, self._config.blocks
+        config = self._config
         if config.split_k > 1:
             return body(index(0), config.tile_of(self._number))
         rows = config.ragged
         tiles = config.tiles if rows is None else rows.tiles * config.tiles_n
-        trips = tirx.floordiv(tiles - self._number + (grid - 1), grid)
-        trips = tirx.floordiv(trips - first + (every - 1), index(every))
         held = [tirx.Cast("int64", load(self._tile, [index(i)])) for i in range(3)]
 
-        def one(trip: ir.Expr) -> tirx.Stmt:
-            step = trip * every + first
-            number = self._number + step * grid
+        def one(step: ir.Expr, number: ir.Expr) -> tirx.Stmt:
             if rows is not None:
                 place, find = config.found(number, self._shared)
                 return sequence([*find, body(step, place)])
@@ -269,7 +261,7 @@ class Roles:
             batch = tuple(coordinates(held[0], extents))
             return sequence([*stores, body(step, TilePlace(batch, held[1], held[2], index(0)))])
 
-        return loop("turn", trips, one)
+        return persistent_tiles(tiles, config.blocks, self._number, one, share)
 
 
 # The producer of a Hopper GEMM: fills the stages of shared memory with tiles of A and B.
@@ -303,12 +295,11 @@ class Producer:
         config: WgmmaConfig,
         maps: list[list[ir.Var]],
         stages: TileStages,
-        ring: RingPosition,
         thread: ir.Expr,
         number: ir.Expr,
     ) -> None:
         self._config, self._maps, self._stages = config, maps, stages
-        self._ring, self._thread, self._own = ring, thread, number
+        self._ring, self._thread, self._own = stages.ring, thread, number
         self._computed = ComputedTile(config) if config.computes_b else None
         self.buffers = [] if self._computed is None else self._computed.buffers
 
@@ -330,20 +321,20 @@ class Producer:
         return sequence([begin(self._own), loop("k_tile", count // every, one)])
 
     def _fill(self, place: TilePlace, k_tile: ir.Expr, ahead: tirx.Stmt | None = None) -> tirx.Stmt:
-        stages, stage = self._stages, self._ring.stage
-        free = mbarrier.wait(stages.empty(stage), 1 - self._ring.parity)
+        stages, stage = self._stages, self._ring.at.stage
         copies = self._copies(place, k_tile)
         if self._computed is not None and ahead is not None:
             b = self._position(place, k_tile), self._b(stage)
             made = self._computed.finish(self._thread, *b)
             first = when(self._thread.equal(0), sequence(copies))
             copies = [first, made, ahead, stages.fill(self._thread, stage)]
-        return sequence([free, *copies, *self._ring.advance(self._config.producers)])
+        advance = self._ring.at.advance(self._config.producers)
+        return sequence([self._ring.acquire(), *copies, *advance])
 
     def _copies(self, place: TilePlace, k_tile: ir.Expr) -> list[tirx.Stmt]:
         """Copy what TMA copies of a stage."""
-        config, stages, stage = self._config, self._stages, self._ring.stage
-        full, batch = stages.full(stage), config.axes_at(place.batch)
+        config, stages, stage = self._config, self._stages, self._ring.at.stage
+        full, batch = self._ring.full[stage], config.axes_at(place.batch)
         first = config.first_row(place.m_tile)
         if config.ragged is not None:
             first = config.ragged.copied_first

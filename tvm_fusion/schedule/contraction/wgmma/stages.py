@@ -1,4 +1,4 @@
-"""Stages of a Hopper GEMM in shared memory, and the mbarriers that hand them over.
+"""Stages of a Hopper GEMM in shared memory, and the barriers that hand them over (gpu/pipeline).
 
 A of all stages, B of all stages      128-byte swizzle, as TMA writes them and wgmma reads them
 full[stage]     the copies of a stage are there: one arrival, and the bytes that TMA counts; of a
@@ -12,66 +12,53 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from ....core.expressions import load
-from ....core.loops import index, sequence, when
-from ...gpu import mbarrier, tma, wgmma
+from ....core.loops import index, sequence
+from ...gpu import tma, wgmma
 from ...gpu.cp_async import warp_sync
+from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
 from ...gpu.warp import lane_of
 from .config import WgmmaConfig
 
 
 class TileStages:
-    """Addresses of stages and barriers.
+    """Addresses of stages, and their barriers.
 
     Parameters
     ----------
     shared : Var
         Shared memory, bytes.
+
+    Attributes
+    ----------
+    ring : Ring
+        Of the stages.
     """
 
     def __init__(self, config: WgmmaConfig, shared: ir.Var) -> None:
         self._config, self._shared = config, shared
+        filled = 1 + (wgmma.WARPS if config.computes_b else 0)
+        emptied = config.consumers_of_tile * wgmma.WARPS
+        at = RingPosition(config.stages)
+        self.ring = Ring(shared, config.barrier_offset, (filled, emptied), at)
+        turns = 2 if config.is_ping_pong else 0
+        self._order = Barriers(shared, self.ring.empty.end, turns, wgmma.WARPS)
 
     def initialize(self, maps: list[list[ir.Var]]) -> tirx.Stmt:
         """Initialize the barriers, and prefetch tensor maps; one thread does."""
-        arrivals = self._config.consumers_of_tile * wgmma.WARPS
-        producers = 1 + (wgmma.WARPS if self._config.computes_b else 0)
         stmts = [tma.prefetch(m) for some in maps for m in some]
-        for stage in range(self._config.stages):
-            stmts.append(mbarrier.init(self.full(index(stage)), producers))
-            stmts.append(mbarrier.init(self.empty(index(stage)), arrivals))
-        if self._config.is_ping_pong:
-            stmts += [mbarrier.init(self.order_barrier(index(i)), wgmma.WARPS) for i in range(2)]
-        return sequence([*stmts, mbarrier.fence_init()])
+        return sequence([*stmts, *initialize(self.ring.barriers, [self._order])])
 
     def operand(self, i: int, stage: ir.Expr, at: ir.Expr | int = 0) -> ir.TensorLoad:
         """Return the byte ``at`` of A (0) or B (1) of a stage."""
         a, b = self._config.operands
         stage = index(stage)
         place = stage * a.bytes if i == 0 else stage * b.bytes + self._config.stages * a.bytes
-        return self._at(place + at)
-
-    def full(self, stage: ir.Expr) -> ir.TensorLoad:
-        """Return the barrier at which consumers wait for a stage."""
-        return self._at(index(stage) * mbarrier.BYTES + self._config.barrier_offset)
-
-    def empty(self, stage: ir.Expr) -> ir.TensorLoad:
-        """Return the barrier at which the producer waits for a stage."""
-        behind = self._config.barrier_offset + self._config.stages * mbarrier.BYTES
-        return self._at(index(stage) * mbarrier.BYTES + behind)
-
-    def order_barrier(self, consumer: ir.Expr) -> ir.TensorLoad:
-        """Return the barrier at which a consumer waits for its turn."""
-        behind = self._config.barrier_offset + 2 * self._config.stages * mbarrier.BYTES
-        return self._at(consumer * mbarrier.BYTES + behind)
-
-    def release(self, thread: ir.Expr, stage: ir.Expr) -> tirx.Stmt:
-        """Let the producer overwrite a stage: each warp has read it."""
-        return when(lane_of(thread).equal(0), mbarrier.arrive(self.empty(stage)))
+        return load(self._shared, [place + at])
 
     def fill(self, thread: ir.Expr, stage: ir.Expr) -> tirx.Stmt:
         """Let consumers read what the threads of a warp of the producer wrote to a stage."""
-        arrive = when(lane_of(thread).equal(0), mbarrier.arrive(self.full(stage)))
-        return sequence([wgmma.fence_proxy(), warp_sync(), arrive])
+        filled = self.ring.full.arrive(stage, lane_of(thread))
+        return sequence([wgmma.fence_proxy(), warp_sync(), filled])
 
     def ping_pong(
         self, thread: ir.Expr, own: ir.Expr, step: ir.Expr
@@ -91,8 +78,4 @@ class TileStages:
             What stands before the products of the tile, and behind them.
         """
         parity = tirx.floormod(tirx.floordiv(step, index(2)) + 1 - own, index(2))
-        ready = when(lane_of(thread).equal(0), mbarrier.arrive(self.order_barrier(1 - own)))
-        return [mbarrier.wait(self.order_barrier(own), parity)], [ready]
-
-    def _at(self, place: ir.Expr) -> ir.TensorLoad:
-        return load(self._shared, [place])
+        return [self._order.wait(own, parity)], [self._order.arrive(1 - own, lane_of(thread))]
