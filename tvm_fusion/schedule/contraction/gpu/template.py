@@ -37,7 +37,7 @@ from ..wgmma.dual_gemm import dual_gemm_proposals
 from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .forms import choose, weighed
 from .product import Product, Reading, read_product
-from .space import KERNELS, GemmConfig
+from .space import KERNELS, GemmConfig, clocks
 from .tile_forms import GATHERED, GemmForm, is_dequantized, refuse_parts
 from .tuning import configured, designs, gemm_launches, workspace_bytes
 
@@ -123,6 +123,12 @@ class GpuContraction(Contraction):
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate tiles, warps, pipelines and instructions; untiled kernels have no choices."""
         return map(KERNELS.plain, designs(claim, device))
+
+    def estimates(self, claim: Claim, device: Device) -> Iterator[tuple[Config, float]]:
+        """Estimate tiles on tensor cores; the kernels of few rows have no model."""
+        for config in designs(claim, device):
+            if isinstance(config, TileGemmConfig):
+                yield KERNELS.plain(config), clocks(config, device)
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Give a claimed contraction another configuration."""
