@@ -38,7 +38,7 @@ from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .forms import choose, weighed
 from .product import Product, Reading, read_product
 from .space import KERNELS, GemmConfig, clocks
-from .tile_forms import GATHERED, GemmForm, is_dequantized, refuse_parts
+from .tile_forms import GATHERED, GemmForm, computes_weights_only, refuse_parts
 from .tuning import configured, designs, gemm_launches, workspace_bytes
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as
@@ -162,7 +162,7 @@ def _refuse(product: Product, form: GemmForm) -> Refusal | None:
     is_copied = isinstance(form.copies, OperandCopies)
     if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):
         return _no_statistics(contraction)
-    if tile is not None and lie_across(tile):
+    if tile is not None and lie_across(tile.problem):
         return _across(contraction)
     if form.gemm is None and (refusal := _refuse_split(contraction, product.device)):
         return refusal
@@ -223,7 +223,7 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
 
 def _slowdown(group: Group, contraction: SumOfProducts, gemm: GemmConfig | None) -> int:
     """Weigh producers that the sum evaluates again and again."""
-    if isinstance(gemm, TileGemmConfig) and is_dequantized(gemm):
+    if isinstance(gemm, TileGemmConfig) and computes_weights_only(gemm.problem):
         return 1
     operands = (contraction.left, contraction.right)
     has_expensive = any(is_expensive(x) or operations(x) > PROLOGUE for x in operands)
