@@ -295,7 +295,7 @@ def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | 
     tile = GpuGemmProblem(contraction, device).tile
     if tile is None:
         return other_form("Tensor cores have no tile for it.")
-    if not is_plain(tile.a) and has_wgmma(device) and gemm_sizes(tile.problem).m > FEW_ROWS:
+    if not is_plain(tile.problem.a) and has_wgmma(device) and gemm_sizes(tile.problem).m > FEW_ROWS:
         return Refusal(
             "prologue_recomputed",
             f"{contraction.stage.title} would gather or compute its rows for every tile of "

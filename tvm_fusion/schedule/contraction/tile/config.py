@@ -77,16 +77,6 @@ class TileGemmConfig(TileShape):
         return self.problem.k_axes
 
     @property
-    def a(self) -> ir.Expr:
-        """The operand A."""
-        return self.problem.a
-
-    @property
-    def b(self) -> ir.Expr:
-        """The operand B."""
-        return self.problem.b
-
-    @property
     def m(self) -> ir.Expr:
         """Rows of C, of one matrix of the batch."""
         return self.problem.m
