@@ -20,7 +20,7 @@ def check(folder: Path) -> subprocess.CompletedProcess:
 def test_contracts_are_kept():
     done = check(ROOT)
     assert done.returncode == 0, done.stdout
-    assert "3 kept, 0 broken" in done.stdout
+    assert "4 kept, 0 broken" in done.stdout
 
 
 @pytest.mark.slow
@@ -32,6 +32,7 @@ def test_contracts_are_kept():
         ("schedule/stage/emit.py", "from ...fusion import plan"),
         ("core/decisions.py", "from ..device import Device"),
         ("program/stage.py", "from . import compose"),
+        ("tuning/search.py", "from ..schedule.contraction.gpu import space"),
         ("deploy/runtime/arguments.py", "import tvm"),
         ("deploy/runtime/tensors.py", "from ...ecg import graph"),
     ],

@@ -19,7 +19,7 @@ from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.frontend import Imported, import_model
 from tvm_fusion.pipeline import stages
 from tvm_fusion.tuning import measure
-from tvm_fusion.tuning.model_order import choose, estimated
+from tvm_fusion.tuning.model_order import choose
 from tvm_fusion.tuning.tasks import MAIN, calls_of, survey
 
 from .shapes import INDEX, swept
@@ -72,8 +72,7 @@ def _shape(name: str, target: str, folder: Path, count: int) -> tuple[dict[str, 
     config = FusionConfig(db=None, profile=None, allow=work.allow)
     imported = import_model(work.exported(), config)
     (task,) = survey(imported, spec, config).tasks
-    found = estimated(task.claim, spec.device)
-    clocks = [(config, value) for value, config in found]
+    found = list(task.claim.template.estimates(task.claim, spec.device))
     candidates, failed = [], []
     chosen_ones = choose(found, task.configs[0], count)
     chosen_ones += [c for c in orders(task.configs) if c not in chosen_ones]
@@ -89,7 +88,7 @@ def _shape(name: str, target: str, folder: Path, count: int) -> tuple[dict[str, 
             reason = str(error).strip().splitlines()[-1][:200]
             failed.append(f"{work.name}: {chosen}: {type(error).__name__}: {reason}")
             continue
-        estimate = next(value for config, value in clocks if config == chosen)
+        estimate = next(value for config, value in found if config == chosen)
         candidates.append({"file": file, "config": dict(chosen), "clocks": round(estimate)})
     return {
         "name": work.name,
@@ -115,10 +114,10 @@ def orders(configs: Sequence[Config]) -> list[Config]:
     return list(found.values())
 
 
-def of_each_kernel(found: Sequence[tuple[float, Config]]) -> list[Config]:
+def of_each_kernel(found: Sequence[tuple[Config, float]]) -> list[Config]:
     """Return the configurations estimated fastest for each kernel; ping-pong is one."""
     chosen: dict[tuple[Any, ...], list[Config]] = {}
-    for _, config in sorted(found, key=lambda one: one[0]):
+    for config, _ in sorted(found, key=lambda one: one[1]):
         kind = tuple(config.get(name) for name in ("kernel", "uses_wgmma", "is_ping_pong"))
         chosen.setdefault(kind, []).append(config)
     return [config for ranked in chosen.values() for config in ranked[:OF_KERNEL]]

@@ -244,6 +244,20 @@ class Template(ABC):
         """
         return iter(())
 
+    def estimates(self, claim: Claim, device: Device) -> Iterator[tuple[Config, float]]:
+        """Estimate the time of configurations of a claimed group by the model of the kernels.
+
+        All in one go, since a design space is enumerated as a whole. A template without a model
+        yields nothing; one whose model knows some of its kernels leaves the others out.
+
+        Yields
+        ------
+        (Config, float)
+            A configuration as :meth:`configs` has it, and clocks of a multiprocessor. Only to be
+            compared with others of the same claim.
+        """
+        return iter(())
+
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claim within its design space, for :meth:`emit`.
 

@@ -44,7 +44,7 @@ from ..measure.isolate import Failed
 from ..measure.timing import TOLERANCE
 from . import candidate_bench
 from .build_candidates import export_question, export_task
-from .model_order import choose, estimated
+from .model_order import choose
 from .search import Search
 from .tasks import Task, bytes_of, survey
 
@@ -204,8 +204,8 @@ def _chosen(
     tried = {text(trial.config) for trial in trials}
     ranked = [
         one
-        for one in estimated(task.claim, spec.device)
-        if one[1] == default or text(one[1]) not in tried
+        for one in task.claim.template.estimates(task.claim, spec.device)
+        if one[0] == default or text(one[0]) not in tried
     ]
     if ranked:
         return choose(ranked, default, 1 + count)

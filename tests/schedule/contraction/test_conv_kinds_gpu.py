@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tests.schedule.contraction.conv_graphs import laid_out
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.mma.default import best_tile
-from tvm_fusion.schedule.contraction.tile.problem import gemm_problem
+from tvm_fusion.schedule.contraction.tile.read_problem import gemm_problem
 from tvm_fusion.schedule.contraction.wgmma.config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma.space import best_wgmma_tile
 from tvm_fusion.schedule.stage.gather import gather

@@ -80,7 +80,7 @@ def test_a_bias_of_each_expert_is_looked_up(make):
     right = expected(None, *(inputs[name] for name in ("x", "w", "ends", "b")))[0]
     right += inputs["bias"].astype("float64")[inputs["ids"]]
     close(run(make(members, contraction), members, inputs, kernels=1), [right])
-    assert result_vectors(tile_gemm_config(contraction, CUDA.device)).width == 8
+    assert result_vectors(tile_gemm_config(contraction, CUDA.device).problem).width == 8
 
 
 @pytest.mark.parametrize("make", [mma, hopper])
@@ -101,7 +101,7 @@ def test_weights_of_tokens_are_gathered_once_for_a_vector(make):
     right = expected(None, *(inputs[name] for name in ("x", "w", "ends", "b")))[0]
     right *= inputs["weights"].astype("float64")[inputs["order"]][:, None]
     close(run(make(members, contraction), members, inputs, kernels=1), [right + inputs["b"]], 2e-3)
-    assert result_vectors(tile_gemm_config(contraction, CUDA.device)).width == 8
+    assert result_vectors(tile_gemm_config(contraction, CUDA.device).problem).width == 8
 
 
 @pytest.mark.parametrize("make", [mma, hopper])

@@ -73,6 +73,14 @@ def configs(pattern: Pattern, device: Device) -> Iterator[Config]:
     yield from (c for c in _cuda_cores(start) if c != start)
 
 
+def estimates(pattern: Pattern, device: Device) -> Iterator[tuple[FlashMmaConfig, float]]:
+    """Enumerate the configurations that have a model, with their clocks: FlashAttention's."""
+    problem = flash_problem(pattern)
+    if problem is not None:
+        for config in flash_mma_model.configs(problem, device):
+            yield config, flash_mma_model.cycles(config, problem, device)
+
+
 def _split_kv(start: FlashDecodeConfig, device: Device) -> Iterator[FlashDecodeConfig]:
     """Vary the splits of the keys, the groups of a block and, on tensor cores, the ring."""
     count = constant(start.pattern.key.extent)

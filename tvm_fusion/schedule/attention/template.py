@@ -41,7 +41,7 @@ from .problem.constants import read_group
 from .problem.match import FLOATS
 from .problem.pattern import FLOAT, Pattern
 from .problem.propose import attention_proposals
-from .space import KERNELS, configs
+from .space import KERNELS, configs, estimates
 from .space import Config as AnyConfig
 
 QUERIES_PER_TASK = 64  # on a CPU, roughly
@@ -150,6 +150,14 @@ class Attention(Template):
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the kernels of a GPU, or tiles and tasks of a CPU."""
         return map(self._kernels.plain, self._designs(claim, device))
+
+    def estimates(self, claim: Claim, device: Device) -> Iterator[tuple[Config, float]]:
+        """Estimate FlashAttention on tensor cores, which alone has a model."""
+        pattern = read_group(claim.group, self._floats)
+        if not self._is_gpu or isinstance(pattern, Refusal):
+            return
+        for config, clocks in estimates(pattern, device):
+            yield self._kernels.plain(config), clocks
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed attention."""

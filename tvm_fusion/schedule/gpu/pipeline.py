@@ -58,7 +58,7 @@ class Barriers:
         return self.first + self.count * mbarrier.BYTES
 
     def __getitem__(self, number: ir.Expr | int) -> ir.TensorLoad:
-        """Give a barrier."""
+        """Return a barrier."""
         item_bytes = DataType(str(self.shared.ty.dtype)).itemsize
         place = index(number) * (mbarrier.BYTES // item_bytes) + self.first // item_bytes
         return load(self.shared, [place])

@@ -31,7 +31,7 @@ def warp_specialized(
     registers: tuple[int, int] | None = None,
     around: tuple[Sequence[tirx.Stmt], Sequence[tirx.Stmt]] = ((), ()),
 ) -> list[tirx.Stmt]:
-    """Give the warpgroups of a block roles.
+    """Assign roles to the warpgroups of a block.
 
     Parameters
     ----------

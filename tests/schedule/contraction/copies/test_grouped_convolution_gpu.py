@@ -15,7 +15,7 @@ from tvm_fusion.schedule.contraction.gpu.emit import GpuContractionConfig
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
 from tvm_fusion.schedule.contraction.problem.template import constants_of
-from tvm_fusion.schedule.contraction.tile.problem import gemm_problem
+from tvm_fusion.schedule.contraction.tile.read_problem import gemm_problem
 from tvm_fusion.schedule.contraction.wgmma.config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma.space import best_wgmma_tile
 from tvm_fusion.schedule.index.inline import inlined

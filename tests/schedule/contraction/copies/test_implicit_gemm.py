@@ -165,7 +165,7 @@ def test_phases_of_a_transposed_convolution():
         return op.reshape(pixels, (1, 16, 18, 14))
 
     claim = claimed(laid_out([tensor("x", *x.shape, dtype="float16")], body))
-    assert result_vectors(claim.details.config.tile) == ResultVectors(8, False)
+    assert result_vectors(claim.details.config.tile.problem) == ResultVectors(8, False)
     wide = np.pad(x.astype("float64"), [(0, 0), (0, 0), (1, 0), (1, 0)])
     sums = convolution(wide, w.astype("float64"), stride=1, padding=(0, 0), dilation=1, groups=1)
     blocks = sums.reshape(1, 2, 2, 16, 9, 7).transpose(0, 3, 4, 1, 5, 2)

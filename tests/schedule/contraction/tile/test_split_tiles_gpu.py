@@ -209,7 +209,7 @@ def test_results_are_stored_in_vectors(name, width):
     """Conditions that hold for whole vectors do not split them."""
     _, contraction = contraction_of(CASES[name])
     for config in (tile_gemm_config(contraction, FEW), wgmma_config(contraction, FEW)):
-        assert result_vectors(config).width == width
+        assert result_vectors(config.problem).width == width
 
 
 def test_three_parts_without_wgmma():

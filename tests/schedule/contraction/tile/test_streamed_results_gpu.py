@@ -42,8 +42,8 @@ def test_what_outgrows_l2_is_streamed(kind, l2_bytes):
     members, contraction = contraction_of(*case[:2])
     config = configure(contraction, device(l2_bytes))
     func = emit(members.program, config)
-    assert config.is_streamed == (l2_bytes == BYTES - 1)
-    assert (stored(func) > 0) == config.is_streamed
+    assert config.problem.is_streamed == (l2_bytes == BYTES - 1)
+    assert (stored(func) > 0) == config.problem.is_streamed
     computes(func, members, case, 0)
 
 
@@ -68,7 +68,7 @@ def test_blocks_leave_registers_for_as_many_as_the_model_counts_with():
     _, contraction = contraction_of(*with_epilogue(2048, 88, 2048)[:2])
     found = list(tile_gemm_configs(contraction, CUDA.device))
     for config in found:
-        resident, _ = residency(config, gemm_sizes(config), CUDA.device)
+        resident, _ = residency(config, gemm_sizes(config.problem), CUDA.device)
         assert config.min_blocks_per_sm == resident
     assert {c.min_blocks_per_sm for c in found} >= {1, 2, 3, 4}
 

@@ -10,6 +10,7 @@ from tvm import tirx
 
 from tests.schedule.contraction.gemm_graphs import contraction_of, product
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.tile.operand import is_dequantized
 from tvm_fusion.schedule.contraction.tile.shape import REGISTER_FILE
 from tvm_fusion.schedule.contraction.wgmma import stages as wgmma_stages
 from tvm_fusion.schedule.contraction.wgmma.computed_operand import ComputedTile
@@ -54,7 +55,7 @@ def computes(case, tile, **change):
 @pytest.mark.parametrize("name", CASES)
 def test_computes_the_product(name):
     case, tile, by_pairs = CASES[name]
-    assert ComputedTile(computes(case, tile)).is_dequantized == by_pairs
+    assert is_dequantized(computes(case, tile).problem, is_a=False) == by_pairs
 
 
 @pytest.mark.parametrize(

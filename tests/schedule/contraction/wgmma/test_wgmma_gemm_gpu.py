@@ -67,7 +67,7 @@ def test_parts_of_a_split_are_stored_in_vectors(columns, width):
     params, body, _ = split(72, 72, *columns)
     _, contraction = contraction_of(params, body)
     config = of_tile(contraction, **TILE)
-    assert result_vectors(config).width == width
+    assert result_vectors(config.problem).width == width
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.schedule.contraction.conv_graphs import NHWC, laid_out, launched, wit
 from tvm_fusion.schedule.contraction.gpu.space import KERNELS
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
-from tvm_fusion.schedule.contraction.tile.problem import gemm_problem
+from tvm_fusion.schedule.contraction.tile.read_problem import gemm_problem
 from tvm_fusion.schedule.contraction.wgmma.config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma.space import best_wgmma_tile, wgmma_configs
 

@@ -108,5 +108,5 @@ class HiddenFragments:
         down, _ = c.of_register(c.run)  # from a lane's first row to the other
         n8, half = coordinates(i, [index(self._pairs // 2), 2])
         row, column = warp * M16 + half * down + own_row, n8 * mma.n + own_column + lane
-        rows = first.axes_at(()) | first.row_at(place.m_tile, row, is_clamped=True)
+        rows = first.problem.axes_at(()) | first.row_at(place.m_tile, row, is_clamped=True)
         return rows | first.column_at(chunk, column, clamped=self._width), column

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from tvm import ir
 
@@ -24,9 +24,11 @@ from ...instructions.nvidia import HALF_TYPES
 from ...instructions.table import find
 from ..gpu.space import GpuGemmProblem, clocks
 from ..mma.model import RATES, overlapped
-from ..tile.config import TileGemmConfig, is_plain
-from ..tile.problem import gemm_problem
+from ..tile.config import is_plain
+from ..tile.problem import GemmProblem
+from ..tile.read_problem import gemm_problem
 from ..tile.result_vectors import result_vectors
+from ..tile.shape import TileOperands
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.direct_epilogue import COLUMNS
 from ..wgmma.tma_operand import TmaOperand, merged, tma_operand
@@ -90,8 +92,8 @@ def back_to_back_configs(pair: BackToBack, device: Device) -> Iterator[BackToBac
 
 
 def _space(
-    first: TileGemmConfig,
-    second: TileGemmConfig,
+    first: GemmProblem,
+    second: GemmProblem,
     operands: tuple[TmaOperand, TmaOperand],
     device: Device,
 ) -> Iterator[BackToBackConfig]:
@@ -126,7 +128,7 @@ def _space(
             yield replace(config, stages=turns * consumers)
 
 
-def _is_of_halves(problem: TileGemmConfig, device: Device) -> bool:
+def _is_of_halves(problem: GemmProblem, device: Device) -> bool:
     """Whether wgmma multiplies operands of half types."""
     types = problem.a_dtype, problem.b_dtype
     return {*types} <= {*HALF_TYPES} and find(device, "wgmma", *types) is not None
@@ -138,17 +140,18 @@ def _rows(operand: TmaOperand, columns: int) -> int:
 
 
 def _tile(
-    problem: TileGemmConfig,
+    problem: GemmProblem,
     block_n: int,
     multiprocessors: int,
     a: TmaOperand | None,
     b: TmaOperand | None,
 ) -> WgmmaConfig:
     """Configure a problem with tiles of 64 rows, one consumer each."""
-    given = {f.name: getattr(problem, f.name) for f in fields(TileGemmConfig)}
+    given = vars(TileOperands.of(problem))
     tile = {"block_m": M, "block_n": block_n, "block_k": PANEL, "warps_m": WARPS, "warps_n": 1}
     return WgmmaConfig(
-        **{**given, **tile, "warps_k": 1, "split_k": 1},
+        **{**given, **tile},
+        problem=problem,
         operand_a=a,
         operand_b=b,
         consumers=1,
@@ -156,7 +159,7 @@ def _tile(
     )
 
 
-def _is_hidden(pair: BackToBack, first: TileGemmConfig, second: TileGemmConfig) -> bool:
+def _is_hidden(pair: BackToBack, first: GemmProblem, second: GemmProblem) -> bool:
     """Whether rows and columns of the first product are rows and terms of the second."""
     (result,) = pair.first.results
     if result.condition is not None or not is_plain(second.a):

@@ -32,7 +32,7 @@ from ..skinny.kernel import skinny_gemm_gpu
 from ..skinny.mma_config import skinny_gemm_config
 from ..tile.concat_parts import ConcatParts
 from ..tile.config import TileGemmConfig
-from ..tile.problem import LEAST_ROWS
+from ..tile.read_problem import LEAST_ROWS
 from ..tile.shape import TileShape
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.kernel import wgmma_gemm_gpu

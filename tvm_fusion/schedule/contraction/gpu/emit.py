@@ -141,7 +141,7 @@ def _tile_gemm(program: Program, tile: TileGemmConfig, beside: ConcatParts | Non
         func = wgmma_gemm_gpu(program, tile, beside)
     else:
         func = tile_gemm_gpu(program, tile, beside)
-    b = tile.b
+    b = tile.problem.b
     if not is_plain(b) or tile.ragged is not None:  # of some groups there may be no rows
         return func
     numbers = [n for n, param in enumerate(func.params) if param.same_as(b.source)]

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from ....core.forms import OTHER_FORM, Form, other_form
 from ....core.template import Refusal
-from ..tile.problem import LEAST_ROWS
+from ..tile.read_problem import LEAST_ROWS
 from ..wgmma.dual_gemm import dual_gemm_tile
 from .product import Product, Reading, no_dual
 from .space import default, described

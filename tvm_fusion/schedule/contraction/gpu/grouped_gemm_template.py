@@ -27,7 +27,8 @@ from ..mma.unaligned_tiles import unaligned_clocks, unaligned_operands
 from ..problem.grouped_products import concat_proposals, products_of
 from ..problem.sum_of_products import SumOfProducts
 from ..problem.template import constants_of
-from ..tile.problem import gemm_problem, gemm_sizes
+from ..tile.problem import gemm_sizes
+from ..tile.read_problem import gemm_problem
 from ..wgmma.config import WgmmaConfig
 from .space import GpuGemmProblem, clocks
 from .tile_forms import GemmForm, aligned_rows_form, is_gathered
@@ -137,9 +138,9 @@ def _separate_clocks(
     as_it_is = GemmForm(contraction, tile, device)
     if isinstance(aligned, GemmForm) and (aligned.clocks or 0.0) < (as_it_is.clocks or 0.0):
         return None
-    estimate, sizes = clocks(tile, device), gemm_sizes(tile)
+    estimate, sizes = clocks(tile, device), gemm_sizes(tile.problem)
     if not isinstance(tile, WgmmaConfig):
-        estimate += unaligned_clocks(tile, sizes, device, unaligned_operands(tile, sizes))
+        estimate += unaligned_clocks(tile, sizes, device, unaligned_operands(tile.problem, sizes))
     if problem.skinny is not None:  # maybe as fast as memory
         estimate = min(estimate, RATES.launch + memory_clocks(tile, sizes, device))
     return estimate

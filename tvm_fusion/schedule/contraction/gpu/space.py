@@ -25,7 +25,8 @@ from ..skinny.gemv_config import GemvConfig
 from ..skinny.mma_config import SkinnyMmaConfig, skinny_gemm_config
 from ..skinny.space import skinny_configs
 from ..tile.config import TileGemmConfig
-from ..tile.problem import LEAST_ROWS, assumed_rows, gemm_problem, gemm_sizes
+from ..tile.problem import assumed_rows, gemm_sizes
+from ..tile.read_problem import LEAST_ROWS, gemm_problem
 from ..wgmma.config import WgmmaConfig, WgmmaWindowConfig
 from ..wgmma.model import wgmma_clocks
 from ..wgmma.space import best_wgmma_tile, wgmma_configs
@@ -91,8 +92,8 @@ class GpuGemmProblem:
         small = best_tile(problem, self.device, rows)
         if small is None or large is None:
             return small or large
-        sizes = gemm_sizes(small, rows)
-        small_clocks = estimated_clocks(small, sizes, self.device, rates_of(small))
+        sizes = gemm_sizes(problem, rows)
+        small_clocks = estimated_clocks(small, sizes, self.device, rates_of(problem))
         return large if wgmma_clocks(large, self.device) < small_clocks else small
 
 
@@ -153,4 +154,4 @@ def clocks(config: TileGemmConfig, device: Device) -> float:
     """Estimate the time of a tiled GEMM, in clocks of a multiprocessor."""
     if isinstance(config, WgmmaConfig):
         return wgmma_clocks(config, device)
-    return estimated_clocks(config, gemm_sizes(config), device, rates_of(config))
+    return estimated_clocks(config, gemm_sizes(config.problem), device, rates_of(config.problem))

@@ -37,8 +37,8 @@ from ..wgmma.dual_gemm import dual_gemm_proposals
 from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .forms import choose, weighed
 from .product import Product, Reading, read_product
-from .space import KERNELS, GemmConfig
-from .tile_forms import GATHERED, GemmForm, is_dequantized, refuse_parts
+from .space import KERNELS, GemmConfig, clocks
+from .tile_forms import GATHERED, GemmForm, computes_weights_only, refuse_parts
 from .tuning import configured, designs, gemm_launches, workspace_bytes
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as
@@ -124,6 +124,12 @@ class GpuContraction(Contraction):
         """Enumerate tiles, warps, pipelines and instructions; untiled kernels have no choices."""
         return map(KERNELS.plain, designs(claim, device))
 
+    def estimates(self, claim: Claim, device: Device) -> Iterator[tuple[Config, float]]:
+        """Estimate tiles on tensor cores; the kernels of few rows have no model."""
+        for config in designs(claim, device):
+            if isinstance(config, TileGemmConfig):
+                yield KERNELS.plain(config), clocks(config, device)
+
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed contraction."""
         chosen = KERNELS.find(designs(claim, device), config)
@@ -156,7 +162,7 @@ def _refuse(product: Product, form: GemmForm) -> Refusal | None:
     is_copied = isinstance(form.copies, OperandCopies)
     if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):
         return _no_statistics(contraction)
-    if tile is not None and lie_across(tile):
+    if tile is not None and lie_across(tile.problem):
         return _across(contraction)
     if form.gemm is None and (refusal := _refuse_split(contraction, product.device)):
         return refusal
@@ -217,7 +223,7 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
 
 def _slowdown(group: Group, contraction: SumOfProducts, gemm: GemmConfig | None) -> int:
     """Weigh producers that the sum evaluates again and again."""
-    if isinstance(gemm, TileGemmConfig) and is_dequantized(gemm):
+    if isinstance(gemm, TileGemmConfig) and computes_weights_only(gemm.problem):
         return 1
     operands = (contraction.left, contraction.right)
     has_expensive = any(is_expensive(x) or operations(x) > PROLOGUE for x in operands)

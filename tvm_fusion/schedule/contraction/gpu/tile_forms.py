@@ -34,8 +34,10 @@ from ..problem.sum_of_products import SumOfProducts
 from ..skinny.gemv_config import GemvConfig
 from ..tile.concat_parts import ConcatParts
 from ..tile.config import TileGemmConfig, is_plain
-from ..tile.operand import OperandTile
-from ..tile.problem import gemm_problem, gemm_sizes
+from ..tile.operand import is_dequantized
+from ..tile.operand_chunks import OperandChunks
+from ..tile.problem import GemmProblem, gemm_sizes
+from ..tile.read_problem import gemm_problem
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.model import BESIDE_MMA, wgmma_clocks
 from ..wgmma.roles import IDLE_THREADS
@@ -89,7 +91,7 @@ class GemmForm:
     @cached_property
     def is_gathered(self) -> bool:
         """Whether elements of a tile are loaded one by one."""
-        return self.tile is not None and is_gathered(self.tile)
+        return self.tile is not None and is_gathered(self.tile.problem)
 
     @cached_property
     def clocks(self) -> float | None:
@@ -121,16 +123,16 @@ class GemmForm:
         return packing_bytes(self.copies)
 
 
-def is_gathered(tile: TileGemmConfig) -> bool:
+def is_gathered(problem: GemmProblem) -> bool:
     """Whether an operand's elements are loaded one by one, as those of NCHW images."""
-    sides = ((True, tile.staged_a), (False, tile.staged_b))
-    return any(staged and OperandTile(tile, is_a).is_gathered for is_a, staged in sides)
+    sides = ((True, problem.staged_a), (False, problem.staged_b))
+    return any(staged and OperandChunks(problem, is_a).is_gathered for is_a, staged in sides)
 
 
-def is_dequantized(tile: TileGemmConfig) -> bool:
-    """Whether what threads compute of a tile are weights of int4 or int8, by pairs."""
-    sides = ((True, tile.staged_a), (False, tile.staged_b))
-    found = [OperandTile(tile, is_a).is_dequantized for is_a, staged in sides if staged]
+def computes_weights_only(problem: GemmProblem) -> bool:
+    """Whether what threads compute of operands are weights of int4 or int8, by pairs."""
+    sides = ((True, problem.staged_a), (False, problem.staged_b))
+    found = [is_dequantized(problem, is_a) for is_a, staged in sides if staged]
     return bool(found) and all(found)
 
 
@@ -258,7 +260,7 @@ def packed_weight_form(
     tile = _conv_tile(made.contraction, device)
     if tile is None:
         return other_form("Tensor cores have no tile for it.")
-    if is_gathered(tile):
+    if is_gathered(tile.problem):
         return other_form("Even with a packed weight its tile would load elements one by one.")
     packed = clocks(tile, device) + packing_clocks(made, device)
     at_run_time = made.source not in constants
@@ -293,7 +295,7 @@ def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | 
     tile = GpuGemmProblem(contraction, device).tile
     if tile is None:
         return other_form("Tensor cores have no tile for it.")
-    if not is_plain(tile.a) and has_wgmma(device) and gemm_sizes(tile).m > FEW_ROWS:
+    if not is_plain(tile.problem.a) and has_wgmma(device) and gemm_sizes(tile.problem).m > FEW_ROWS:
         return Refusal(
             "prologue_recomputed",
             f"{contraction.stage.title} would gather or compute its rows for every tile of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -12,9 +12,10 @@ from ....core.loops import constant
 from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES
 from ..problem.sum_of_products import SumOfProducts
-from ..tile.config import TileGemmConfig
-from ..tile.problem import ROWS_OF_SYMBOLIC_M, Sizes, gemm_problem, gemm_sizes
-from ..tile.shape import M16, REGISTER_FILE, TileShape
+from ..tile.config import TileGemmConfig, tiled
+from ..tile.problem import ROWS_OF_SYMBOLIC_M, GemmProblem, Sizes, gemm_sizes
+from ..tile.read_problem import gemm_problem
+from ..tile.shape import M16, REGISTER_FILE, TileOperands, TileShape
 from .model import Rates, estimated_clocks, fits, rates_of, reduction_clocks, residency
 from .unaligned_tiles import (
     SHIFTED,
@@ -68,7 +69,7 @@ def tile_gemm_config(
     Parameters
     ----------
     contraction, device
-        As in :func:`.tile_gemm_problem.gemm_problem`.
+        As in :func:`.read_problem.gemm_problem`.
     rows : int
         A guess of M where it is symbolic.
     """
@@ -77,7 +78,7 @@ def tile_gemm_config(
 
 
 def best_tile(
-    problem: TileGemmConfig, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
+    problem: GemmProblem, device: Device, rows: int = ROWS_OF_SYMBOLIC_M
 ) -> TileGemmConfig | None:
     """Choose the tiles of a problem by the model; ``None`` where no tile fits the device."""
     sizes = gemm_sizes(problem, rows)
@@ -93,7 +94,7 @@ def best_tile(
     is_slow = not device.clusters and not any(unaligned) and has_shifted_operands(problem)
     shape = _best_shape(
         sizes,
-        TileShape.of(problem),
+        TileOperands.of(problem),
         device,
         unaligned,
         tuple(splits),
@@ -103,10 +104,12 @@ def best_tile(
     return None if shape is None else in_order(with_shape(problem, shape, sizes, device))
 
 
-def with_shape(problem: C, shape: TileShape, sizes: Sizes, device: Device) -> C:
+def with_shape(
+    problem: GemmProblem, shape: TileShape, sizes: Sizes, device: Device
+) -> TileGemmConfig:
     """Configure a problem with a shape, and the blocks per SM that the model assumes."""
     resident, _ = residency(shape, sizes, device)
-    return replace(problem, **asdict(shape), min_blocks_per_sm=resident)
+    return tiled(problem, shape, resident)
 
 
 def in_order(config: C) -> C:
@@ -119,7 +122,7 @@ def in_order(config: C) -> C:
     more than operands, blocks that start together write adjacent pieces of rows: on an H100
     6772x82x6824 79.0 us, with a residual and GELU 127; 90.4 and 147 in groups of 8.
     """
-    tiles_m, sizes = constant(config.tiles_m), gemm_sizes(config)
+    tiles_m, sizes = constant(config.tiles_m), gemm_sizes(config.problem)
     is_tall = tiles_m is not None and tiles_m > config.tiles_n and config.tiles_n <= GROUPS_M[-1]
     is_wide = tiles_m is not None and sizes.m * sizes.n >= OUTPUT * sizes.k * (sizes.m + sizes.n)
     is_tall &= config.ragged is None  # groups of rows have few tiles each
@@ -129,7 +132,7 @@ def in_order(config: C) -> C:
 @lru_cache(maxsize=1024, typed=True)
 def _best_shape(
     sizes: Sizes,
-    start: TileShape,
+    start: TileOperands,
     device: Device,
     unaligned: tuple[bool, ...],
     splits: tuple[int, ...],
@@ -158,7 +161,7 @@ def _best_shape(
 
 def tile_shapes(
     sizes: Sizes,
-    start: TileShape,
+    start: TileOperands,
     device: Device,
     tiles: Iterable[Tile],
     block_k: Sequence[int],
@@ -166,10 +169,11 @@ def tile_shapes(
     splits: Sequence[int],
 ) -> Iterator[TileShape]:
     """Combine block tiles with pipelines and split-K, as far as they fit."""
+    given = vars(TileOperands.of(start))
     for block_m, block_n, warps_m, warps_n, warps_k in tiles:
         for deep in block_k:
-            least = replace(
-                start,
+            least = TileShape(
+                **given,
                 block_m=block_m,
                 block_n=block_n,
                 block_k=deep,

@@ -12,15 +12,15 @@ choose in turns, every one the best tile beside those of the others, until none 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from ....device import Device
 from ....program.stage import Stage
 from ...index.estimate import points
-from ..tile.config import TileGemmConfig
-from ..tile.problem import Sizes, gemm_sizes
-from ..tile.shape import TileShape
+from ..tile.config import TileGemmConfig, tiled
+from ..tile.problem import GemmProblem, Sizes, gemm_sizes
+from ..tile.shape import TileOperands, TileShape
 from .default import BLOCK_K_BYTES, SHORT_BLOCK_K_BYTES, SPLIT_K, STAGES, TILES, tile_shapes
 from .model import RATES, block_clocks, blocks_per_sm, estimated_clocks, memory_clocks, overlapped
 from .unaligned_tiles import UNALIGNED_TILES, unaligned_block_clocks, unaligned_operands
@@ -39,21 +39,21 @@ class GroupedProduct:
     ----------
     sizes : Sizes
         Of the product.
-    start : TileShape
-        With types, before tiles are chosen.
+    start : TileOperands
+        Before tiles are chosen.
     unaligned : tuple of bool
         See :func:`.unaligned_tiles.unaligned_operands`.
     """
 
     sizes: Sizes
-    start: TileShape
+    start: TileOperands
     unaligned: tuple[bool, ...]
 
     @classmethod
-    def of(cls, problem: TileGemmConfig) -> GroupedProduct:
+    def of(cls, problem: GemmProblem) -> GroupedProduct:
         """Read a problem."""
         sizes = gemm_sizes(problem)
-        return cls(sizes, TileShape.of(problem), unaligned_operands(problem, sizes))
+        return cls(sizes, TileOperands.of(problem), unaligned_operands(problem, sizes))
 
     def blocks(self, shape: TileShape) -> int:
         """Count blocks."""
@@ -83,7 +83,7 @@ def has_few_sums(stages: Sequence[Stage], device: Device) -> bool:
 
 
 def grouped_tiles(
-    problems: Sequence[TileGemmConfig], device: Device
+    problems: Sequence[GemmProblem], device: Device
 ) -> tuple[tuple[TileGemmConfig, ...], float] | None:
     """Choose tiles of products that share a launch, and estimate its clocks.
 
@@ -96,7 +96,7 @@ def grouped_tiles(
     if found is None:
         return None
     shapes, clocks = found
-    tiles = [replace(p, **asdict(s)) for p, s in zip(problems, shapes, strict=True)]
+    tiles = [tiled(p, s) for p, s in zip(problems, shapes, strict=True)]
     return tuple(tiles), clocks
 
 

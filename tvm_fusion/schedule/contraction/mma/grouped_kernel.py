@@ -88,7 +88,8 @@ class GroupedGemmConfig:
     @property
     def weights(self) -> list[ir.Var]:
         """The matrices B that are loaded as they are."""
-        return [tile.b.source for tile in self.tiles if is_plain(tile.b)]
+        operands = [tile.problem.b for tile in self.tiles]
+        return [b.source for b in operands if is_plain(b)]
 
 
 def grouped_gemm_gpu(program: Program, config: GroupedGemmConfig) -> tirx.PrimFunc:

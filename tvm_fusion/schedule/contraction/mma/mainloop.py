@@ -132,7 +132,7 @@ class TileMmaMainloop(TileAccumulators):
             return sequence([tirx.BufferStore(b, zero, [i]) for b in (self.acc, *self._parts)])
 
         stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in self._by_address]
-        where = config.axes_at(self._place.batch)
+        where = config.problem.axes_at(self._place.batch)
         stmts.append(self._a.prepare(thread, where, config.first_row(self._place.m_tile)))
         stmts.append(self._b.prepare(thread, where, self._place.n_tile * config.block_n))
 
@@ -213,7 +213,8 @@ class TileMmaMainloop(TileAccumulators):
 
     def _copy(self, do: str, thread: ir.Expr, tile: ir.Expr, word: ir.Expr) -> tirx.Stmt:
         """Copy the tiles of A and B to a stage."""
-        config, place, where = self._config, self._place, self._config.axes_at(self._place.batch)
+        config, place = self._config, self._place
+        where = config.problem.axes_at(place.batch)
         k_tile = place.rank * config.k_tiles + tile
         a = TilePosition(where, config.first_row(place.m_tile), k_tile)
         b = TilePosition(where, place.n_tile * config.block_n, k_tile)

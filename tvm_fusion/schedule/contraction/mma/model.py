@@ -28,8 +28,7 @@ from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES
 from ...instructions.nvidia import FLOAT8_TYPES
 from ..problem.result_traffic import read_bytes, written_bytes
-from ..tile.config import TileGemmConfig
-from ..tile.problem import Sizes
+from ..tile.problem import GemmProblem, Sizes
 from ..tile.result_vectors import result_vectors
 from ..tile.shape import REGISTER_FILE, TileShape
 
@@ -116,13 +115,13 @@ WRITTEN = 1.5  # times the bytes of results
 SCALARS = 1.4
 
 
-def rates_of(problem: TileGemmConfig) -> Rates:
+def rates_of(problem: GemmProblem) -> Rates:
     """Return the rates of a problem's epilogue.
 
     Parameters
     ----------
-    problem : TileGemmConfig
-        The product, of any tile.
+    problem : GemmProblem
+        The product.
     """
     results = problem.contraction.results
     return replace(
@@ -134,12 +133,12 @@ def rates_of(problem: TileGemmConfig) -> Rates:
     )
 
 
-def result_bytes(problem: TileGemmConfig) -> float:
+def result_bytes(problem: GemmProblem) -> float:
     """Count the bytes of a result from and to memory, as :class:`Rates` has them."""
     return WRITTEN * written_bytes(problem.contraction.results) + _read_bytes(problem)
 
 
-def _read_bytes(problem: TileGemmConfig) -> int:
+def _read_bytes(problem: GemmProblem) -> int:
     return read_bytes(problem.contraction.results, problem.m_axes, problem.n_axes)
 
 

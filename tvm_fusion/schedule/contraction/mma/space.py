@@ -28,7 +28,7 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
     Parameters
     ----------
     contraction, device
-        As in :func:`.tile_gemm_problem.gemm_problem`.
+        As in :func:`.read_problem.gemm_problem`.
 
     Yields
     ------
@@ -43,12 +43,12 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
     tiles = itertools.product(SIZES, SIZES[1:], WARPS[:3], WARPS, WARPS[:3])
     splits = [*SPLIT_K]
     if not device.clusters:
-        splits = [*WORKSPACE_SPLIT_K] if chosen.is_static else [1]
+        splits = [*WORKSPACE_SPLIT_K] if chosen.problem.is_static else [1]
     block_k = [size // start.item_bytes for size in BLOCK_K_BYTES]
     spaces = (tiles, block_k, STAGES, splits)
-    sizes = gemm_sizes(chosen)
+    sizes = gemm_sizes(chosen.problem)
     for shape in tile_shapes(sizes, start, device, *spaces):
         for group_m in GROUPS_M:
             one = replace(shape, group_m=group_m)
             if one != start:
-                yield with_shape(chosen, one, sizes, device)
+                yield with_shape(chosen.problem, one, sizes, device)

@@ -12,8 +12,8 @@ import itertools
 from ....device import Device
 from ...gpu.warp import LANES
 from ..tile.config import TileGemmConfig
-from ..tile.operand_layout import OperandLayout
-from ..tile.problem import Sizes, gemm_sizes
+from ..tile.operand_chunks import OperandChunks
+from ..tile.problem import GemmProblem, Sizes, gemm_sizes
 from ..tile.shape import TileShape
 from .model import k_tiles, residency
 
@@ -39,26 +39,28 @@ SHIFTED = 3.95
 NARROW_COPIES = 1.0
 
 
-def unaligned_operands(problem: TileGemmConfig, sizes: Sizes) -> tuple[bool, ...]:
+def unaligned_operands(problem: GemmProblem, sizes: Sizes) -> tuple[bool, ...]:
     """Tell of A and B whether rows are not aligned; of larger products it makes no difference."""
     if sizes.m > UNALIGNED_ROWS and sizes.k > UNALIGNED_TERMS:
         return ()
-    tiles = (OperandLayout(problem, is_a) for is_a in (True, False))
-    return tuple(t.is_shifted or (t.is_copied and t.lanes < problem.chunk) for t in tiles)
+    sides = (OperandChunks(problem, is_a) for is_a in (True, False))
+    return tuple(
+        x.layout.is_shifted or (x.is_copied and x.layout.lanes < problem.chunk) for x in sides
+    )
 
 
-def has_shifted_operands(problem: TileGemmConfig) -> bool:
+def has_shifted_operands(problem: GemmProblem) -> bool:
     """Whether threads shift the words of A or of B."""
-    return any(OperandLayout(problem, is_a).is_shifted for is_a in (True, False))
+    return any(OperandChunks(problem, is_a).layout.is_shifted for is_a in (True, False))
 
 
 def narrow_copy_clocks(config: TileGemmConfig, device: Device) -> float:
     """Estimate what copies of less than 16 bytes take once the first stages are full."""
-    sizes, copies = gemm_sizes(config), 0
+    sizes, copies = gemm_sizes(config.problem), 0
     for is_a, rows in ((True, config.block_m), (False, config.block_n)):
-        layout = OperandLayout(config, is_a)
-        if layout.is_copied and layout.lanes < config.chunk:
-            copies += rows * config.block_k // layout.lanes
+        chunks = OperandChunks(config.problem, is_a)
+        if chunks.is_copied and chunks.layout.lanes < config.chunk:
+            copies += rows * config.block_k // chunks.layout.lanes
     resident, waves = residency(config, sizes, device)
     steps = max(0, k_tiles(config, sizes) - (config.stages - 1))
     return waves * resident * steps * copies / NARROW_COPIES

@@ -6,7 +6,9 @@
       results in vectors                               registers (-> shared) -> global
 
 ``shape``                        numbers: tile of C, warps, pipeline stages, split-K
-``config``, ``problem``          these numbers of a product; reading a product as a tiled GEMM
+``problem``, ``read_problem``    what is computed, in tiles of any shape; reading a product so
+``config``                       a problem in tiles of a shape, and where they lie
+``operand_chunks``               how chunks of an operand are read, in tiles of any shape
 ``operand``, ``operand_layout``  copies of tiles, and where their chunks lie in shared memory
 ``window_copies``                the same of an image under a window
 ``results``, ``result_vectors``  results in vectors, and the widest that all can be stored in

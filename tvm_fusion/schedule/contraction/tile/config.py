@@ -19,8 +19,8 @@ from ....core.expressions import call_name, loads
 from ....core.loops import ceildiv, constant, coordinates, index, product
 from ....program.stage import Axis
 from ...instructions.nvidia import BYTE_TYPES, FLOAT8_TYPES, HALF_TYPES
-from ..problem.gemm_view import GemmView, interleave_parts, static_extent
 from ..problem.sum_of_products import SumOfProducts
+from .problem import GemmProblem
 from .ragged_tiles import RaggedTiles, Table
 from .shape import TileShape
 
@@ -28,50 +28,68 @@ ONE_STAGE = 0.65  # of the registers of a loop over stages
 
 
 @dataclass(frozen=True)
-class TileGemmConfig(TileShape, GemmView):
-    """Configuration of a tiled GEMM: a :class:`.gemm_view.GemmView` in tiles of a shape.
-
-    Of a column split, ``n_axes`` have no axis of the parts.
+class TileGemmConfig(TileShape):
+    """Configuration of a tiled GEMM: a problem in tiles of a shape.
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The product.
-    ragged : RaggedTiles or None
-        Groups of rows whose number is the batch; then the place of a tile along M is its first row.
+    problem : GemmProblem
+        What is computed.
     min_blocks_per_sm : int
         Blocks of a multiprocessor that the compiler leaves registers for: as many as the model
         counts with. Left alone, it took 158 registers of 256 threads where 126 did not spill, and
         multiprocessors had one block.
-    is_streamed : bool
-        Whether results are stored to be evicted first: see :func:`.result_traffic.outgrows_l2`.
     """
 
-    contraction: SumOfProducts = field(kw_only=True)
-    ragged: RaggedTiles | None = field(default=None, kw_only=True)
+    problem: GemmProblem = field(kw_only=True)
     min_blocks_per_sm: int = field(default=1, kw_only=True)
-    is_streamed: bool = field(default=False, kw_only=True)
     steps_of_no_group: ClassVar[int] = 0  # along K, of a tile of rows of no group
+
+    # What kernels and epilogues read of the problem.
+    @property
+    def contraction(self) -> SumOfProducts:
+        """The product."""
+        return self.problem.contraction
+
+    @property
+    def ragged(self) -> RaggedTiles | None:
+        """Groups of rows whose number is the batch."""
+        return self.problem.ragged
+
+    @property
+    def batch(self) -> tuple[Axis, ...]:
+        """Axes of A, B and C."""
+        return self.problem.batch
+
+    @property
+    def m_axes(self) -> tuple[Axis, ...]:
+        """Axes of A and C."""
+        return self.problem.m_axes
+
+    @property
+    def n_axes(self) -> tuple[Axis, ...]:
+        """Axes of B and C."""
+        return self.problem.n_axes
+
+    @property
+    def k_axes(self) -> tuple[Axis, ...]:
+        """The reduction axes."""
+        return self.problem.k_axes
 
     @property
     def m(self) -> ir.Expr:
         """Rows of C, of one matrix of the batch."""
-        return product([a.extent for a in self.m_axes])
+        return self.problem.m
 
     @property
     def n(self) -> int:
         """Columns of C, of each part of a column split."""
-        return static_extent(self.n_axes)
+        return self.problem.n
 
     @property
     def k(self) -> int:
         """Terms of a sum."""
-        return static_extent(self.k_axes)
-
-    @property
-    def is_static(self) -> bool:
-        """Whether M and the batch are known."""
-        return all(constant(a.extent) is not None for a in (*self.batch, *self.m_axes))
+        return self.problem.k
 
     @property
     def k_tiles(self) -> int:
@@ -96,19 +114,6 @@ class TileGemmConfig(TileShape, GemmView):
     def tiles_n(self) -> int:
         """Block tiles along N."""
         return -(-self.n // self.tile_positions)
-
-    @property
-    def stored_n_axes(self) -> tuple[Axis, ...]:
-        """The axes of N as B has them: with that of the parts of a column split."""
-        split = self.contraction.column_split
-        if split is None:
-            return self.n_axes
-        return (*self.n_axes[:-1], split.part, split.position)
-
-    def interleaved(self) -> GemmView:
-        """View B with its columns in the order of a tile: 8 of each part."""
-        split = self.contraction.column_split
-        return self if split is None else interleave_parts(self, split, self.mma.n)
 
     @property
     def tiles_m(self) -> ir.Expr:
@@ -160,18 +165,13 @@ class TileGemmConfig(TileShape, GemmView):
         )
 
     @property
-    def table_bytes(self) -> int:
-        """Shared memory of the table of ragged rows."""
-        return 0 if self.ragged is None else self.ragged.table_bytes
-
-    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return super().shared_bytes + self.table_bytes
+        return super().shared_bytes + self.problem.table_bytes
 
     def table(self, shared: ir.Var) -> Table:
         """Return the shared-memory offset of the table of ragged rows: behind all else."""
-        return shared, self.shared_bytes - self.table_bytes
+        return shared, self.shared_bytes - self.problem.table_bytes
 
     def found(self, block: ir.Expr, shared: ir.Var) -> tuple[TilePlace, list[tirx.Stmt]]:
         """Return the tile of a block, and the statements that find it where rows are ragged."""
@@ -195,18 +195,10 @@ class TileGemmConfig(TileShape, GemmView):
         """Return the first row of a tile."""
         return m_tile if self.ragged is not None else m_tile * self.block_m
 
-    def axes_at(self, batch: Sequence[ir.Expr]) -> dict[ir.Var, ir.Expr]:
-        """Return the values of the batch axes, and of those of extent 1."""
-        found = {a.var: index(0) for a in self.contraction.stage.axes}
-        found |= {a.var: index(0) for a in self.contraction.stage.reduce}
-        for axis in (*self.m_axes, *self.n_axes, *self.k_axes):
-            del found[axis.var]
-        return found | {a.var: p for a, p in zip(self.batch, batch, strict=True)}
-
     def element_at(self, place: TilePlace, row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
         """Return the values of the axes at a row and a column of a tile."""
         rows, columns = self.row_at(place.m_tile, row), self.column_at(place.n_tile, column)
-        return {**self.axes_at(place.batch), **rows, **columns}
+        return {**self.problem.axes_at(place.batch), **rows, **columns}
 
     def row_at(
         self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False
@@ -247,6 +239,12 @@ class TileGemmConfig(TileShape, GemmView):
     def bounds(self, place: TilePlace, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         """List when a row and a column of a tile exist."""
         return self.row_bounds(place.m_tile, row) + self.column_bounds(place.n_tile, column)
+
+
+def tiled(problem: GemmProblem, shape: TileShape, min_blocks_per_sm: int = 1) -> TileGemmConfig:
+    """Configure a problem with tiles of a shape."""
+    given = vars(TileShape.of(shape))
+    return TileGemmConfig(**given, problem=problem, min_blocks_per_sm=min_blocks_per_sm)
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,20 @@ from ...gpu.shared_tiles import store_shared
 from ...gpu.shifted_loads import ELEMENTS, load_words, shift_words
 from ..dequantize.chunk import Words, dequantized_words
 from .config import TileGemmConfig, axis_values
+from .operand_chunks import OperandChunks
 from .operand_layout import OperandLayout, TilePosition
+from .problem import GemmProblem
 from .window_copies import WindowCopies
+
+
+def is_dequantized(problem: GemmProblem, is_a: bool) -> bool:
+    """Whether threads compute chunks of an operand by pairs: weights of int4 or int8."""
+    chunks = OperandChunks(problem, is_a)
+    values = chunks.layout.values
+    if chunks.is_copied or values is None:
+        return False
+    dtype = problem.a_dtype if is_a else problem.b_dtype
+    return dequantized_words(values, RegisterBuffers(chunks.layout.vectors, 1), dtype) is not None
 
 
 class OperandTile(OperandLayout):
@@ -88,11 +100,6 @@ class OperandTile(OperandLayout):
     @property
     def _copy_bytes(self) -> int:
         return self.lanes * self._config.item_bytes
-
-    @property
-    def is_dequantized(self) -> bool:
-        """Whether chunks are weights of int4 or int8."""
-        return self._words_of is not None
 
     def prepare(self, thread: ir.Expr, where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
         """Compute what all tiles of a block have in common; parameters as of TilePosition."""

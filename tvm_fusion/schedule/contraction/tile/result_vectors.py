@@ -25,7 +25,7 @@ from ...index.address import conditional_loads, is_aligned, offset
 from ...instructions.nvidia import BYTE_TYPES, FLOAT8_TYPES
 from ..problem.results import Result
 from ..problem.sum_of_products import SumOfProducts
-from .config import TileGemmConfig
+from .problem import GemmProblem
 
 WIDTHS = (8, 4, 2)  # elements of a vector of results
 WORD = 4  # bytes
@@ -51,9 +51,9 @@ class ResultVectors:
     is_plain: bool = True
 
 
-def result_vectors(config: TileGemmConfig) -> ResultVectors:
+def result_vectors(problem: GemmProblem) -> ResultVectors:
     """Choose the widest vectors that all results can be stored in."""
-    return _vectors(config.contraction, config.m_axes[-1], config.n_axes[-1])
+    return _vectors(problem.contraction, problem.m_axes[-1], problem.n_axes[-1])
 
 
 @lru_cache(maxsize=256)  # models ask for each candidate of a product
@@ -81,14 +81,14 @@ def _vectors(contraction: SumOfProducts, m_axis: Axis, n_axis: Axis) -> ResultVe
     return ResultVectors(1, False, is_contiguous)
 
 
-def lie_across(config: TileGemmConfig) -> bool:
+def lie_across(problem: GemmProblem) -> bool:
     """Whether some results lie along N and others along M: no vector is of all of them.
 
     1,024 rows of Q, K and V, 640 columns each, K transposed: 73 us on an H200, without that 7.
     """
-    if result_vectors(config).width > 1:
+    if result_vectors(problem).width > 1:
         return False
-    contraction, axes = config.contraction, (config.n_axes[-1], config.m_axes[-1])
+    contraction, axes = problem.contraction, (problem.n_axes[-1], problem.m_axes[-1])
     across = [
         [_is_contiguous(contraction, r, axis, WIDTHS[-1]) for r in contraction.results]
         for axis in axes

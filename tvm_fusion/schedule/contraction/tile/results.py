@@ -186,7 +186,7 @@ class _Vectors:
             return [substitute(i, {**where, self._axis.var: place}) for i in result.indices]
 
         words = _bytes(made, size) // WORD
-        if self._config.is_streamed and words in STORED_WORDS:
+        if self._config.problem.is_streamed and words in STORED_WORDS:
             first = load(result.buffer, places(index(0)))
             return store_streamed(first, load(made, [index(start)]), words)
         return vectorized(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 from tvm import DataType
 
@@ -17,32 +18,21 @@ STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in dif
 REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
 STAGED_REGISTERS = 14  # of a chunk of 8 elements, their addresses and conditions
 
+Own = TypeVar("Own", bound="TileOperands")
+
 
 @dataclass(frozen=True)
-class TileShape:
-    """The shape of the blocks of a tiled GEMM, and what they take.
+class TileOperands:
+    """How operands get to tensor cores, in tiles of any shape.
 
     Attributes
     ----------
     a_dtype, b_dtype : str
         Types of A and of B in shared memory.
-    block_m, block_n, block_k : int
-        The tile of C of a block, and the k of a pipeline stage; powers of two.
-    warps_m, warps_n : int
-        Warps that share the tile.
-    warps_k : int
-        Warps that share the k of a stage (slice-K); their sums are added up in shared memory.
-    stages : int
-        Stages of the cp.async pipeline.
-    split_k : int
-        Blocks that share K (split-K), whose sums are added up in a fixed order: a cluster, or
-        any blocks, behind which a second kernel adds up (split_k_workspace).
-    group_m : int
-        Tiles along M whose blocks run one after the other, so that L2 holds their B.
     staged_a, staged_b : bool
         Whether threads compute or gather an operand, on its way to shared memory.
     parts : int
-        Parts of a column split, of each of which the tile has as many columns.
+        Parts of a column split, of each of which a tile has as many columns.
     products : int
         Instructions for each product of fragments: 3 of float32 that keep its precision, each
         operand split into two tfloat32; otherwise 1.
@@ -54,25 +44,16 @@ class TileShape:
 
     a_dtype: str
     b_dtype: str
-    block_m: int
-    block_n: int
-    block_k: int
-    warps_m: int
-    warps_n: int
-    warps_k: int = 1
-    stages: int = 4
-    split_k: int = 1
-    group_m: int = 8
-    staged_a: bool = False
-    staged_b: bool = False
-    parts: int = 1
-    products: int = 1
-    is_async: bool = True
-    has_clusters: bool = True
+    staged_a: bool = field(default=False, kw_only=True)
+    staged_b: bool = field(default=False, kw_only=True)
+    parts: int = field(default=1, kw_only=True)
+    products: int = field(default=1, kw_only=True)
+    is_async: bool = field(default=True, kw_only=True)
+    has_clusters: bool = field(default=True, kw_only=True)
 
     @classmethod
-    def of(cls, config: TileShape) -> TileShape:
-        """Take the shape out of a configuration."""
+    def of(cls: type[Own], config: TileOperands) -> Own:
+        """Take these fields out of a problem or a configuration."""
         return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
 
     @property
@@ -110,6 +91,38 @@ class TileShape:
     def chunk(self) -> int:
         """Elements of a chunk."""
         return CHUNK_BYTES // self.item_bytes
+
+
+@dataclass(frozen=True)
+class TileShape(TileOperands):
+    """The shape of the blocks of a tiled GEMM, and what they take.
+
+    Attributes
+    ----------
+    block_m, block_n, block_k : int
+        The tile of C of a block, and the k of a pipeline stage; powers of two.
+    warps_m, warps_n : int
+        Warps that share the tile.
+    warps_k : int
+        Warps that share the k of a stage (slice-K); their sums are added up in shared memory.
+    stages : int
+        Stages of the cp.async pipeline.
+    split_k : int
+        Blocks that share K (split-K), whose sums are added up in a fixed order: a cluster, or
+        any blocks, behind which a second kernel adds up (split_k_workspace).
+    group_m : int
+        Tiles along M whose blocks run one after the other, so that L2 holds their B.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warps_m: int
+    warps_n: int
+    warps_k: int = 1
+    stages: int = 4
+    split_k: int = 1
+    group_m: int = 8
 
     @property
     def tile_positions(self) -> int:

@@ -90,7 +90,7 @@ class TileEpilogue:
         self._rows = mainloop.warps_m * M16 * self._slabs
         self._stride = self._width + STAGE_PAD
         self._positions = self._width // config.parts
-        self._vectors = result_vectors(config)
+        self._vectors = result_vectors(config.problem)
         width = self._vectors.width
         self._batch = min(MOST_VECTORS, BATCH_ELEMENTS // width)
         is_batched = width > 1 or self._vectors.is_plain

@@ -10,14 +10,16 @@ Each element of B is computed once for each tile of C, not for each warp that mu
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from tvm import ir
 
 from ...gpu.wgmma import WARPS
 from ...instructions.nvidia import HALF_TYPES
-from ..tile.config import TileGemmConfig
-from ..tile.operand import OperandTile
+from ..tile.config import TileGemmConfig, tiled
+from ..tile.operand import OperandTile, is_dequantized
+from ..tile.operand_chunks import OperandChunks
+from ..tile.problem import GemmProblem
 from ..tile.shape import TileShape
 from .tma_operand import TmaOperand
 
@@ -61,14 +63,14 @@ class ComputedOperand(TmaOperand):
         return []
 
 
-def computed_operand(problem: TileGemmConfig, block_k: int) -> ComputedOperand | None:
+def computed_operand(problem: GemmProblem, block_k: int) -> ComputedOperand | None:
     """Describe a computed B; ``None`` where it has no vectors along K, or parts."""
     if not problem.staged_b or problem.parts > 1 or problem.b_dtype not in HALF_TYPES:
         return None
-    layout = OperandTile(problem, False)
-    if layout.is_gathered or layout.is_shifted or not layout.is_k_contiguous:
+    chunks = OperandChunks(problem, False)
+    if chunks.is_gathered or chunks.layout.is_shifted or not chunks.layout.is_k:
         return None
-    clocks = DEQUANTIZED if layout.is_dequantized else COMPUTED
+    clocks = DEQUANTIZED if is_dequantized(problem, False) else COMPUTED
     return ComputedOperand((), True, (), 0, block_k, item=problem.item_bytes, clocks=clocks)
 
 
@@ -82,9 +84,8 @@ class ComputedTile(OperandTile):
     """
 
     def __init__(self, config: TileGemmConfig) -> None:
-        given = {f.name: getattr(config, f.name) for f in fields(TileGemmConfig)}
-        shape = asdict(TileShape.of(config)) | {"warps_m": WARPS, "warps_n": 1, "warps_k": 1}
-        super().__init__(TileGemmConfig(**{**given, **shape}), False)
+        shape = replace(TileShape.of(config), warps_m=WARPS, warps_n=1, warps_k=1)
+        super().__init__(tiled(config.problem, shape), False)
 
     def _word(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
         return super()._word(row, column) * WORD_BYTES

@@ -176,8 +176,8 @@ class WgmmaConfig(TileGemmConfig):
                 self._staged_bytes(*self.staged),
             )
         if not self.is_staged:
-            return self.staging_offset + self.table_bytes
-        return self.staging_offset + staged_bytes(self.consumers) + self.table_bytes
+            return self.staging_offset + self.problem.table_bytes
+        return self.staging_offset + staged_bytes(self.consumers) + self.problem.table_bytes
 
     @property
     def registers(self) -> int:
@@ -195,12 +195,12 @@ class WgmmaConfig(TileGemmConfig):
         split = self.contraction.column_split
         if split is None or len(self.operands[1].maps) > 1:
             return [first] * self.parts
-        extents = [a.extent for a in self.stored_n_axes]
+        extents = [a.extent for a in self.problem.stored_n_axes]
         columns = []
         for part in range(self.parts):
             place = axis_values(self.n_axes, first) | {split.part.var: index(part)}
             column: ir.Expr = index(0)
-            for axis, extent in zip(self.stored_n_axes, extents, strict=True):
+            for axis, extent in zip(self.problem.stored_n_axes, extents, strict=True):
                 column = column * index(extent) + place[axis.var]
             columns.append(column)
         return columns

@@ -103,7 +103,7 @@ class DirectEpilogue:
         self, config: WgmmaConfig, place: TilePlace, acc: ir.Var, first_row: ir.Expr
     ) -> None:
         self._config, self._place, self._acc, self._first_row = config, place, acc, first_row
-        found = result_vectors(config)
+        found = result_vectors(config.problem)
         self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
         groups = config.tile_positions // COLUMNS
         at_once = min(
@@ -228,7 +228,7 @@ class DirectEpilogue:
 
     def _row_at(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
         """Return the axes at a row, or at the last one for those beyond the edge."""
-        found = self._config.axes_at(self._place.batch)
+        found = self._config.problem.axes_at(self._place.batch)
         return found | self._config.row_at(self._place.m_tile, row, is_clamped=True)
 
     def _store(self, part: StoredFragment, number: int, thread: ir.Expr) -> list[tirx.Stmt]:

@@ -30,7 +30,8 @@ from ..mma.model import estimated_clocks
 from ..problem.prim_func import replace_operand
 from ..problem.sum_of_products import SumOfProducts, analyse
 from ..tile.config import narrow_operand
-from ..tile.problem import gemm_problem, gemm_sizes
+from ..tile.problem import gemm_sizes
+from ..tile.read_problem import gemm_problem
 from .config import WgmmaConfig
 from .model import wgmma_clocks
 from .space import best_wgmma_tile, has_wgmma
@@ -76,7 +77,7 @@ def dual_gemm_tile(contraction: SumOfProducts, device: Device) -> WgmmaConfig | 
         return None
     one = best_tile(replace(problem, parts=1), device)
     if one is not None:
-        clocks = problem.parts * estimated_clocks(one, gemm_sizes(one), device)
+        clocks = problem.parts * estimated_clocks(one, gemm_sizes(one.problem), device)
         if clocks < wgmma_clocks(tile, device):
             return None
     return tile

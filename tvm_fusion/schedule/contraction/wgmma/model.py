@@ -89,7 +89,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     """Estimate the time of a product, in clocks of a multiprocessor."""
     is_window = isinstance(config, WgmmaWindowConfig)
     rates = rates or (BESIDE_MMA if is_window else GEMM)
-    sms, sizes = device.sm_count or 1, gemm_sizes(config, assumed_rows(config))
+    sms, sizes = device.sm_count or 1, gemm_sizes(config.problem, assumed_rows(config.problem))
     batch, m, n, k = sizes
     tiles = sizes.row_tiles(config.block_m) * -(-n // config.block_n)
     read = float(m * k + k * n)
@@ -143,8 +143,8 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
         total = max(trips * main + epilogue, -(-trips // 2) * (main + epilogue))
     else:
         total = trips * (main + epilogue)
-    if not config.is_staged and result_vectors(config).width < VECTOR_ELEMENTS:
+    if not config.is_staged and result_vectors(config.problem).width < VECTOR_ELEMENTS:
         total = max(total, trips * resident * elements * PIECE)
-    result = result_bytes(config)
+    result = result_bytes(config.problem)
     dram = batch * (config.item_bytes * read + result * m * n) / (RATES.dram * sms)
     return max(total, dram) + RATES.launch + min(total, dram) / 8

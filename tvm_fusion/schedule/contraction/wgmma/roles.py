@@ -334,7 +334,7 @@ class Producer:
     def _copies(self, place: TilePlace, k_tile: ir.Expr) -> list[tirx.Stmt]:
         """Copy what TMA copies of a stage."""
         config, stages, stage = self._config, self._stages, self._ring.at.stage
-        full, batch = self._ring.full[stage], config.axes_at(place.batch)
+        full, batch = self._ring.full[stage], config.problem.axes_at(place.batch)
         first = config.first_row(place.m_tile)
         if config.ragged is not None:
             first = config.ragged.copied_first
@@ -354,7 +354,7 @@ class Producer:
 
     def _position(self, place: TilePlace, k_tile: ir.Expr) -> TilePosition:
         first = place.n_tile * self._config.block_n
-        where = self._config.axes_at(place.batch)
+        where = self._config.problem.axes_at(place.batch)
         return TilePosition(where, first, self._number(place, k_tile))
 
     def _b(self, stage: ir.Expr) -> tuple[ir.Var, ir.Expr]:

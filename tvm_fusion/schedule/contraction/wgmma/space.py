@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from ....core.expressions import is_expensive
 from ....core.loops import constant
@@ -26,10 +26,10 @@ from ...instructions.table import find
 from ..mma.default import GROUPS_M, MOST_ACCUMULATORS, in_order
 from ..mma.model import RESERVED_SHARED
 from ..problem.sum_of_products import SumOfProducts
-from ..tile.config import TileGemmConfig
-from ..tile.problem import gemm_problem, gemm_sizes
+from ..tile.problem import GemmProblem, gemm_sizes
+from ..tile.read_problem import gemm_problem
 from ..tile.result_vectors import result_vectors
-from ..tile.shape import REGISTER_FILE
+from ..tile.shape import REGISTER_FILE, TileOperands
 from .computed_operand import computed_operand
 from .config import STAGE_K_BYTES, WgmmaConfig, WgmmaWindowConfig, staged_bytes
 from .direct_epilogue import COLUMNS
@@ -83,7 +83,7 @@ def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | No
     return None if problem is None else best_wgmma_tile(problem, device)
 
 
-def best_wgmma_tile(problem: TileGemmConfig, device: Device) -> WgmmaConfig | None:
+def best_wgmma_tile(problem: GemmProblem, device: Device) -> WgmmaConfig | None:
     """Choose the tile of a problem by the model; ``None`` where wgmma or TMA cannot be used."""
     row = find(device, "wgmma", problem.a_dtype, problem.b_dtype)
     if row is None or not device.tma or problem.products > 1:
@@ -122,42 +122,42 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
         return
     yield chosen
     tiles = itertools.product((64, 128, 256), ALL_COLUMNS, (1, 2), (False, True))
-    for config in _space(chosen, device, tuple(tiles)):
+    for config in _space(chosen.problem, device, tuple(tiles)):
         for group_m in GROUPS_M:
             one = replace(config, group_m=group_m)
             if one != chosen:
                 yield one
 
 
-def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iterator[WgmmaConfig]:
+def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Iterator[WgmmaConfig]:
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
-    block_k = STAGE_K_BYTES // start.item_bytes
-    a, b = (tma_operand(start, is_a, block_k) for is_a in (True, False))
+    block_k = STAGE_K_BYTES // problem.item_bytes
+    a, b = (tma_operand(problem, is_a, block_k) for is_a in (True, False))
     kind: type[WgmmaConfig] = WgmmaConfig
-    if start.ragged is not None and (a is None or b is None):
+    if problem.ragged is not None and (a is None or b is None):
         return
     if a is not None and b is None:
-        b = computed_operand(start, block_k)
+        b = computed_operand(problem, block_k)
     if a is None or b is None:
-        found = tma_window(start, block_k)
-        if found is None or result_vectors(start).is_along_m:
+        found = tma_window(problem, block_k)
+        if found is None or result_vectors(problem).is_along_m:
             return
         (a, b), kind = found, WgmmaWindowConfig
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
-    vectors = result_vectors(start)
-    is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and start.parts == 1
-    given = {f.name: getattr(start, f.name) for f in fields(TileGemmConfig)}
-    is_promoted = start.a_dtype in FLOAT8_TYPES
-    if start.contraction.has_statistics and not _holds_statistics(start, kind):
+    vectors = result_vectors(problem)
+    is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and problem.parts == 1
+    given = vars(TileOperands.of(problem)) | {"problem": problem}
+    is_promoted = problem.a_dtype in FLOAT8_TYPES
+    if problem.contraction.has_statistics and not _holds_statistics(problem, kind):
         return
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
-        if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * start.parts):
+        if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * problem.parts):
             continue
-        if start.ragged is not None and is_ping_pong:
+        if problem.ragged is not None and is_ping_pong:
             continue  # tiles without products have no stages for the other to skip
         sums = rows // M * block_n // 2 * (2 if is_promoted else 1)
         most = MOST_PROMOTED if is_promoted else MOST_ACCUMULATORS
@@ -165,7 +165,7 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
             continue
         stage = (block_m + block_n) * STAGE_K_BYTES
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
-        room -= 256 + (staged_bytes(consumers) if is_staged else 0) + start.table_bytes
+        room -= 256 + (staged_bytes(consumers) if is_staged else 0) + problem.table_bytes
         stages = min(MOST_STAGES, room // stage)
         tile_a, tile_b = a.of_rows(block_m), b.of_rows(block_n)
         if stages < 3 or tile_a is None or tile_b is None:
@@ -197,10 +197,10 @@ def _space(start: TileGemmConfig, device: Device, tiles: Sequence[Tile]) -> Iter
             yield from (c for c in _splits(config) if _has_whole_groups(c))
 
 
-def _holds_statistics(start: TileGemmConfig, kind: type[WgmmaConfig]) -> bool:
+def _holds_statistics(problem: GemmProblem, kind: type[WgmmaConfig]) -> bool:
     """Whether threads store whole vectors of 8 columns, of which groups and rows are made up."""
-    vectors = result_vectors(start)
-    return kind is WgmmaConfig and vectors.width == start.mma.n and not vectors.is_along_m
+    vectors = result_vectors(problem)
+    return kind is WgmmaConfig and vectors.width == problem.mma.n and not vectors.is_along_m
 
 
 def _has_whole_groups(config: WgmmaConfig) -> bool:

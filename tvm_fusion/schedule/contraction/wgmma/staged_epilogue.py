@@ -139,7 +139,8 @@ class StagedEpilogue:
         """
         config, place = self._config, self._place
         rows = config.row_at(place.m_tile, m, is_clamped=True)
-        return config.axes_at(place.batch) | rows | config.column_at(place.n_tile, n, clamped=1)
+        where = config.problem.axes_at(place.batch)
+        return where | rows | config.column_at(place.n_tile, n, clamped=1)
 
     def _guarded(
         self,

@@ -26,7 +26,8 @@ from ...gpu.wgmma_operand import Operand
 from ...index.address import offset, stride
 from ..problem.column_split import ColumnSplit
 from ..problem.gemm_view import GemmView
-from ..tile.config import TileGemmConfig, is_plain
+from ..tile.config import is_plain
+from ..tile.problem import GemmProblem
 
 HALF_BYTES = 2  # of a half type
 
@@ -122,7 +123,7 @@ class TmaOperand:
         return tirx.floordiv(row, index(PANEL)) * self.panel_bytes
 
 
-def tma_operand(view: TileGemmConfig, is_a: bool, block_k: int) -> TmaOperand | None:
+def tma_operand(view: GemmProblem, is_a: bool, block_k: int) -> TmaOperand | None:
     """View A or B as a tensor map of tiles of no rows yet; ``None`` where TMA cannot copy it."""
     whole = view.a if is_a else view.b
     own, parts, split = view.m_axes, 1, None
