@@ -50,7 +50,9 @@ def cases() -> dict[str, tuple[str, ...]]:
         "patterns": tuple(pattern.name for pattern in PATTERNS),
         "passes": tuple(sorted({*transform.__all__} - stage_passes() - {"Rewrite"} | _rules())),
     }
-    return {kind: tuple(n for n in names if n != "ScheduleKernels") for kind, names in found.items()}
+    return {
+        kind: tuple(n for n in names if n != "ScheduleKernels") for kind, names in found.items()
+    }
 
 
 def _rules() -> set[str]:

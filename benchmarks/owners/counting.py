@@ -11,10 +11,19 @@ from tvm.ir.transform import PassContext
 
 from tvm_fusion import FusionConfig
 from tvm_fusion.core.template import Claim
+from tvm_fusion.device import parse
 from tvm_fusion.report.planned import PlannedModel, plan_model
 from tvm_fusion.rewrite.egraph.changes import noting
-from tvm_fusion.rewrite.laws import LAWS
+from tvm_fusion.rewrite.egraph.law import FLAGS
+from tvm_fusion.rewrite.egraph.regions import regions
+from tvm_fusion.rewrite.egraph.saturate import Limits
+from tvm_fusion.rewrite.laws import LAWS, allowed
 from tvm_fusion.rewrite.recompose.patterns import PATTERNS
+from tvm_fusion.rewrite.search.search import Searcher
+
+from .cases import cases
+
+SUITE_TARGET = "cpu:x86-64-v3"
 
 _OF_FORMS = {"attention": "attention"}  # other templates with forms are of products
 
@@ -68,24 +77,45 @@ def counted(model: Any, target: str, precision: Any = "fp32") -> dict[str, dict[
         planned = plan_model(model, target, config)
     chosen = {name: use.chosen for name, use in rewrites.uses.items() if use.chosen}
     laws, patterns = ({rule.name for rule in rules} for rules in (LAWS, PATTERNS))
+    passes = cases()["passes"]
     return {
         "templates": _templates(planned),
         "forms": _forms(planned),
         "laws": {name: count for name, count in chosen.items() if name in laws},
         "patterns": {name: count for name, count in chosen.items() if name in patterns},
-        "passes": dict(instrument.changed),
+        "passes": {name: n for name, n in instrument.changed.items() if name in passes},
         "applied": {
             name: use.fired for name, use in rewrites.uses.items() if use.fired and name in laws
         },
     }
 
 
+def counted_suite() -> dict[str, dict[str, int]]:
+    """Count the laws that wrote the cheapest forms of the expressions with a known optimum.
+
+    All laws take part, those that need a flag, too.
+    """
+    from tests.rewrite.suite import EXPRESSIONS
+
+    laws = allowed(tuple(FLAGS))
+    searcher = Searcher(laws, parse(SUITE_TARGET).tvm_target(), Limits(seconds=600))
+    found: Counter[str] = Counter()
+    for expression in EXPRESSIONS.values():
+        for block in expression.before["main"].body.blocks:
+            for region in regions(block):
+                found.update(searcher.search(region).laws)
+    applied = {name: use.fired for name, use in searcher.uses.items() if use.fired}
+    return {"laws": dict(found), "applied": applied}
+
+
 def _claims(planned: PlannedModel) -> list[Claim]:
-    return [claim for plan in planned.plans.values() for claim in plan.claims]
+    """List the claims of a plan, those of images in the layouts that are chosen later."""
+    claims = (claim for plan in planned.plans.values() for claim in plan.claims)
+    return [claim.laid_out or claim for claim in claims]
 
 
 def _templates(planned: PlannedModel) -> dict[str, int]:
-    kind = "GPU" if planned.spec.device.kind == "gpu" else "CPU"
+    kind = "GPU" if "gpu" in planned.spec.tvm_target().keys else "CPU"
     found: Counter[str] = Counter()
     for claim in _claims(planned):
         found[f"{kind}: {claim.template.name}"] += claim.launches
@@ -96,7 +126,6 @@ def _forms(planned: PlannedModel) -> dict[str, int]:
     known: dict[Any, str | None] = {}
     found: Counter[str] = Counter()
     for claim in _claims(planned):
-        claim = claim.laid_out or claim
         name = claim.template.name
         key = name, claim.group.key
         if key not in known:

@@ -2,9 +2,9 @@
 
     product [+ ..] -> norm -> product [, product ..] [, a sum with a product]
 
-With ``precision="fp16"`` a norm computes from float32 to float32 between casts: the one behind it is
-what products read. Its rows are then rounded to the products' type in front of it, as the kernel
-stores them; that computes its statistics in float32 all the same.
+At a half precision (:mod:`...frontend.half.precision`) a norm computes from float32 to float32, and
+products read a cast of it. Its rows are then rounded to their type in front of it, as the kernel
+that makes them stores them; statistics are in float32 all the same.
 A norm that anything else reads would be a kernel of its own again, and others take less than their
 statistics: those stay, and a decision tells why.
 """
@@ -125,12 +125,13 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
 
 
 def _readers(users: Mapping[int, Sequence[relax.VarBinding]], var: relax.Var) -> Iterator[Any]:
-    """Yield what reads a variable, through reshapes and casts."""
+    """Yield what reads a variable, through reshapes and casts; those that are results, too."""
     for b in users.get(hash(var), ()):
-        if isinstance(b.var, relax.DataflowVar) and is_same_rows(b.value):
-            yield from _readers(users, b.var)
-        else:
+        is_moved = is_same_rows(b.value)
+        if not is_moved or not isinstance(b.var, relax.DataflowVar):
             yield b.value
+        if is_moved:
+            yield from _readers(users, b.var)
 
 
 def _is_residual(value: Any, values: dict[int, Any], columns: int | None) -> bool:

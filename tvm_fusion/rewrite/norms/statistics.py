@@ -37,7 +37,6 @@ from tvm.target import Target
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
 from ...device import device_of
-from ...frontend.normalize.engine import op_name
 from ...frontend.tensor_types import HALF, dtype_of
 from .matches import MOST, Norm, is_product, is_same_rows, norms_between_products
 from .operators import normed_product, statistics_of
