@@ -206,7 +206,37 @@ def of_an_argument(builder, a, b, scale):
     return [emit(op.matmul(emit(layer_norm(x, scale)), const(W2)))]
 
 
+def wide_norm(x, scale=SCALE, shift=SHIFT):
+    """A layer norm that computes from float32 to float32."""
+    weights = (const(v.astype("float32")) for v in (scale, shift))
+    return op.nn.layer_norm(x, *weights, axes=[-1], epsilon=EPSILON)
+
+
+def between_casts(builder, a, b, dtype="float16", is_returned=False):
+    """A sum in float32, its norm in float32, products and a residual of the norm's half version."""
+    emit = builder.emit
+    x = emit(op.add(emit(op.matmul(a, const(W1), "float32")), emit(op.astype(b, "float32"))))
+    normed = emit(wide_norm(x))
+    rounded = (builder.emit_output if is_returned else emit)(op.astype(normed, "float16"))
+    product = emit(op.matmul(rounded, const(W2), "float32"))
+    if dtype != "float16":
+        other = emit(op.astype(normed, dtype))
+        return [product, emit(op.matmul(other, const(W2.astype(dtype)), "float32"))]
+    again = emit(op.matmul(a, const(W1), "float32"))
+    return [product, emit(op.add(again, emit(op.astype(rounded, "float32"))))]
+
+
+def two_half_types(builder, a, b):
+    return between_casts(builder, a, b, "bfloat16")
+
+
+def rounded_result(builder, a, b):
+    return between_casts(builder, a, b, is_returned=True)
+
+
 REFUSED = {
+    "two_half_types": (module(two_half_types, *GIVEN), "of one half type"),
+    "rounded_result": (module(rounded_result, *GIVEN), "a kernel of its own"),
     "too_small": (module(chain(layer_norm, w2=W2 * np.float16(2**-8)), *GIVEN), "too small"),
     "too_large": (module(chain(layer_norm, w2=W2 * np.float16(2**15)), *GIVEN), "too large"),
     "few_rows": (with_product(rows=63), "at least 64"),
@@ -264,3 +294,46 @@ def test_a_switch():
     config = FusionConfig(without=["norm_statistics"])
     found = plan_model(module(layers, *GIVEN), "cuda:sm_90a", config)
     assert sum(c.launches for plan in found.plans.values() for c in plan.claims) == 9
+
+
+def test_a_norm_in_float32_between_casts():
+    mod = module(between_casts, *GIVEN)
+    after = rewritten(mod)
+    assert operators(mod).count("relax.nn.layer_norm") == 1
+    assert "relax.nn.layer_norm" not in operators(after)
+    a, b = half(ROWS, K, center=30.0), half(ROWS, K, center=30.0)
+    x = a.astype("float64") @ W1.astype("float64") + b.astype("float64")
+    normed, w2 = exact(layer_norm, x, SCALE, SHIFT), W2.astype("float64")
+    (own, _), (product, residual) = (compiled(m)(a, b) for m in (mod, after))
+    # Rows of a mean: what is left of a float16 of 30 is 2^-7, of a norm of 1.
+    spread = x.std(-1).mean()
+    of_rows = np.abs(x).max() * 2.0**-11 / spread
+    assert error(product, normed @ w2) < max(1.2 * error(own, normed @ w2), of_rows)
+    expected = normed + a.astype("float64") @ W1.astype("float64")
+    assert error(residual, expected) < of_rows
+
+
+def wide_layers(builder, a, b):
+    """The two layers, as a model in float32 has them."""
+    emit = builder.emit
+
+    def product(x, columns):
+        weight = half(x.ty.shape.values[-1].value, columns).astype("float32")
+        return emit(op.matmul(x, const(weight)))
+
+    h = emit(op.add(product(a, K), b))
+    for _ in range(2):
+        y = emit(op.nn.relu(product(emit(wide_norm(h)), 4 * K)))
+        h = emit(op.add(product(y, K), h))
+    return [product(emit(wide_norm(h)), N)]
+
+
+@pytest.mark.parametrize(("precision", "kernels"), [("fp16", 7), ("bf16", 7), ("fp32", 9)])
+def test_kernels_of_a_model_in_float32_at_a_half_precision(precision, kernels):
+    """Without a kernel of any norm; one rounds what the model is given."""
+    wide = [tensor(ROWS, K, dtype="float32")] * 2
+    config = FusionConfig(precision=precision)
+    with recording() as decisions:
+        found = plan_model(module(wide_layers, *wide), "cuda:sm_90a", config)
+    assert sum(c.launches for plan in found.plans.values() for c in plan.claims) == kernels
+    assert not [d for d in decisions if d.code == "no_norm_statistics"]

@@ -1,28 +1,27 @@
 """Convert PyTorch operators, with every result checked.
 
-A module a family; importing it registers its converters.
+A module a family; importing it registers its converters. Those of ``rare`` are imported when
+a program first has one of their operators.
 """
 
 from ..registry import Unsupported
 from . import (  # noqa: F401  # for their registrations
     activations,
     bits,
-    complex_numbers,
     creation,
     decompositions,
     division,
     dynamic,
     elementwise,
     experts,
-    fourier,
     indexing,
     interpolation,
-    linalg,
     logarithms,
     matmul,
     normalization,
     pooling,
     ranks,
+    rare,
     recurrent,
     reductions,
     running,
@@ -31,7 +30,6 @@ from . import (  # noqa: F401  # for their registrations
     shapes,
     slices,
     sorting,
-    special,
     values,
 )
 from .call import Call

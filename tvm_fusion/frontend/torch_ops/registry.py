@@ -27,12 +27,13 @@ SYMBOLIC = (
 )
 
 
-def _key(name: str) -> str:
+def with_overload(name: str) -> str:
+    """Write a name as the registry has it: ``erfc`` is ``erfc.default``."""
     name = name.removeprefix("aten::")
     return name if "." in name else f"{name}.default"
 
 
-CONVERTERS = Registry(_key)
+CONVERTERS = Registry(with_overload)
 
 
 def register(

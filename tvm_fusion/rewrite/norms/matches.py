@@ -2,6 +2,9 @@
 
     product [+ ..] -> norm -> product [, product ..] [, a sum with a product]
 
+At a half precision (:mod:`...frontend.half.precision`) a norm computes from float32 to float32, and
+products read a cast of it. Its rows are then rounded to their type in front of it, as the kernel
+that makes them stores them; statistics are in float32 all the same.
 A norm that anything else reads would be a kernel of its own again, and others take less than their
 statistics: those stay, and a decision tells why.
 """
@@ -22,6 +25,7 @@ from ...frontend.tensor_types import HALF, dtype_of, static
 from .operators import WIDTH, row_values
 
 NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm")
+FLOATS = (*HALF, "float32")
 VECTOR = 8  # columns of a product that are stored together
 LEAST_ROWS = 64  # with fewer, products are of other kernels
 MOST_COLUMNS = 2048  # of x: every thread adds up the statistics of its rows
@@ -34,11 +38,12 @@ _LIGHT = tuple(f"relax.{name}" for name in ("add", "astype", "reshape"))
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm that products read: its call, its rows and their elements."""
+    """A norm that products read: its call, its rows, their elements, the products' half type."""
 
     call: relax.Call
     rows: int
     columns: int
+    dtype: str
 
     @property
     def is_centred(self) -> bool:
@@ -89,10 +94,12 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
             continue
         columns = _columns(b.value)
         widths = [_columns(x) or 1 for x in products]
-        norm = None if any(width % VECTOR for width in widths) else _read(b.value)
+        kinds = {dtype_of(x.args[1]) for x in products}
+        is_odd = len(kinds) > 1 or any(width % VECTOR for width in widths)
+        norm = None if is_odd else _read(b.value, *kinds)
         if norm is None:
             reason = (
-                f"It is not over rows of a multiple of {WIDTH} elements of a half type, at most "
+                f"It is not over rows of a multiple of {WIDTH} elements of one half type, at most "
                 f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or the "
                 f"columns of a product behind it are not a multiple of {VECTOR}."
             )
@@ -118,12 +125,13 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
 
 
 def _readers(users: Mapping[int, Sequence[relax.VarBinding]], var: relax.Var) -> Iterator[Any]:
-    """Yield what reads a variable, through reshapes."""
+    """Yield what reads a variable, through reshapes and casts; those that are results, too."""
     for b in users.get(hash(var), ()):
-        if op_name(b.value) == "relax.reshape":
-            yield from _readers(users, b.var)
-        else:
+        is_moved = is_same_rows(b.value)
+        if not is_moved or not isinstance(b.var, relax.DataflowVar):
             yield b.value
+        if is_moved:
+            yield from _readers(users, b.var)
 
 
 def _is_residual(value: Any, values: dict[int, Any], columns: int | None) -> bool:
@@ -133,10 +141,16 @@ def _is_residual(value: Any, values: dict[int, Any], columns: int | None) -> boo
     )
 
 
-def _read(call: relax.Call) -> Norm | None:
+def is_same_rows(value: Any) -> bool:
+    """Whether a value is a reshape, or a cast between types of floating point."""
+    name = op_name(value)
+    return name == "relax.reshape" or (name == "relax.astype" and dtype_of(value) in FLOATS)
+
+
+def _read(call: relax.Call, dtype: str) -> Norm | None:
     x, weights = call.args[0], call.args[1:]
     sizes = [static(d) for d in x.ty.shape.values] if x.ty.shape is not None else [None]
-    if None in sizes or dtype_of(x) not in HALF or dtype_of(call) != dtype_of(x):
+    if None in sizes or dtype_of(x) not in (dtype, "float32") or dtype_of(call) != dtype_of(x):
         return None
     *lead, columns = (s for s in sizes if s is not None)
     axes = [int(a) % len(sizes) for a in call.attrs.axes]
@@ -145,7 +159,7 @@ def _read(call: relax.Call) -> Norm | None:
         return None
     if columns % WIDTH or not WIDTH < columns <= MOST_COLUMNS or rows < LEAST_ROWS:
         return None
-    return Norm(call, rows, columns)
+    return Norm(call, rows, columns, dtype)
 
 
 def _is_exact(norm: Norm, weight: GenericConst) -> bool:

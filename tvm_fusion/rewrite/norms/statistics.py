@@ -37,9 +37,8 @@ from tvm.target import Target
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
 from ...device import device_of
-from ...frontend.normalize.engine import op_name
 from ...frontend.tensor_types import HALF, dtype_of
-from .matches import MOST, Norm, is_product, norms_between_products
+from .matches import MOST, Norm, is_product, is_same_rows, norms_between_products
 from .operators import normed_product, statistics_of
 
 
@@ -105,7 +104,7 @@ class _Rewriter(PyExprMutator):
             self._done[hash(binding.var)] = done = self._statistics(norm)
             self._bind(binding.var, self._normalized(done))
             return
-        if op_name(value) == "relax.reshape" and hash(value.args[0]) in self._done:
+        if is_same_rows(value) and hash(value.args[0]) in self._done:
             self._done[hash(binding.var)] = self._done[hash(value.args[0])]
         if is_product(value) and hash(value.args[0]) in self._done:
             self._bind(binding.var, self._product(self._done[hash(value.args[0])], value))
@@ -123,6 +122,8 @@ class _Rewriter(PyExprMutator):
     def _statistics(self, norm: Norm) -> _Rewritten:
         """Compute the statistics of tiles: of the kernel that writes the rows."""
         emit, x = self.builder_.emit, self.visit_expr(norm.call.args[0])
+        if dtype_of(x) != norm.dtype:
+            x = emit(relax.op.astype(x, norm.dtype))
         if x.ty.ndim != 2:
             x = emit(relax.op.reshape(x, (norm.rows, norm.columns)))
         found = self._call(statistics_of(norm.is_centred), x)
@@ -143,7 +144,7 @@ class _Rewriter(PyExprMutator):
         value = emit(op.multiply(value, _float32(norm.scale)))
         if norm.shift is not None:
             value = emit(op.add(value, _float32(norm.shift)))
-        value = emit(op.astype(value, dtype))
+        value = value if dtype == "float32" else emit(op.astype(value, dtype))
         return op.reshape(value, norm.call.ty.shape)
 
     def _product(self, done: _Rewritten, call: relax.Call) -> relax.Expr:

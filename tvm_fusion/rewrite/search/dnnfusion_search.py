@@ -1,8 +1,13 @@
 """The published search: the rule that saves most operations, again and again.
 
 DNNFusion (Niu et al., PLDI 2021, section 4.2) takes, inside a partition, the rule with the largest
-reduction in FLOPs, and repeats that until no rule reduces them. Kept to be compared with; it may
-use the published rules, which take several of our laws at once.
+reduction in FLOPs, and repeats that until no rule reduces them. It may use the published rules,
+which take several of our laws at once.
+
+Models gain nothing by it. It is in the package, and not in `benchmarks/rewriting`, which compares
+both searches, because ``--rewrite greedy`` and ``FusionConfig(rewrite="greedy")`` are options that
+the README and tutorial 05 show: whoever writes a law sees what the published search does with it,
+in a compilation that is the same but for that.
 """
 
 from __future__ import annotations

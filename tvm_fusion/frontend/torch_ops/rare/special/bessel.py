@@ -15,8 +15,8 @@ import mpmath
 import torch
 from tvm import tirx
 
-from ..call import Call
-from ..registry import register
+from ...call import Call
+from ..registry import REAL
 from .piecewise import Piecewise, choose, const, elementwise, horner
 
 _FAR = 32
@@ -178,7 +178,7 @@ def _on_positive(x: Any, value: Any, at_zero: float) -> Any:
     return choose(x < const(0, x), const(math.nan, x), value)
 
 
-@register("special_spherical_bessel_j0", "spherical_bessel_j0")
+@REAL.register("special_spherical_bessel_j0", "spherical_bessel_j0")
 def spherical(call: Call) -> Any:
     """Take sin(x) / x, by its series near zero."""
 
@@ -193,7 +193,7 @@ def spherical(call: Call) -> Any:
     return elementwise(call, "spherical_bessel_j0", body)
 
 
-@register("special_airy_ai")
+@REAL.register("special_airy_ai")
 def airy(call: Call) -> Any:
     """Take the Airy function Ai: tabulated from -16 to 16, its asymptotic series beyond."""
     terms = [1.0]
@@ -224,14 +224,16 @@ def airy(call: Call) -> Any:
 
 def _register() -> None:
     for order in (0, 1):
-        register(f"special_modified_bessel_i{order}", f"bessel_i{order}")(_modified(order, False))
-        register(f"special_i{order}e", f"bessel_i{order}e")(_modified(order, True))
-        register(f"special_bessel_j{order}", f"bessel_j{order}")(_first(order))
-        register(f"special_bessel_y{order}")(_second(order))
-        register(f"special_modified_bessel_k{order}")(_third(order, False))
-        register(f"special_scaled_modified_bessel_k{order}")(_third(order, True))
-    register("i0", "special_i0")(_modified(0, False))
-    register("special_i1")(_modified(1, False))
+        REAL.register(f"special_modified_bessel_i{order}", f"bessel_i{order}")(
+            _modified(order, False)
+        )
+        REAL.register(f"special_i{order}e", f"bessel_i{order}e")(_modified(order, True))
+        REAL.register(f"special_bessel_j{order}", f"bessel_j{order}")(_first(order))
+        REAL.register(f"special_bessel_y{order}")(_second(order))
+        REAL.register(f"special_modified_bessel_k{order}")(_third(order, False))
+        REAL.register(f"special_scaled_modified_bessel_k{order}")(_third(order, True))
+    REAL.register("i0", "special_i0")(_modified(0, False))
+    REAL.register("special_i1")(_modified(1, False))
 
 
 _register()

@@ -15,12 +15,12 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ....core.loops import index
-from ....core.task_kernel import Local, loop, store, when
-from ...registry import Unsupported
-from ...tensor_types import dtype_of
-from ..call import Call, name_of, static
-from ..registry import register
+from .....core.loops import index
+from .....core.task_kernel import Local, loop, store, when
+from ....registry import Unsupported
+from ....tensor_types import dtype_of
+from ...call import Call, name_of, static
+from ..registry import REAL
 from .matrices import Batch
 
 op = relax.op
@@ -86,7 +86,7 @@ def _tall(call: Call, a: Any, shape: list[int]) -> tuple[Any, list[int], bool]:
     return call.emit(op.permute_dims(a, swap)), [*front, n, m], True
 
 
-@register("_linalg_svd")
+@REAL.register("_linalg_svd")
 def singular_values(call: Call) -> Any:
     """Find singular values, the largest first."""
     if call.is_used(0) or call.is_used(2):
@@ -115,7 +115,7 @@ def _symmetric(call: Call, a: Any, shape: list[int], is_lower: bool) -> tuple[An
     return call.emit(op.subtract(op.add(half, mirrored), once)), eye
 
 
-@register("_linalg_eigh")
+@REAL.register("_linalg_eigh")
 def eigenvalues(call: Call) -> Any:
     """Find the eigenvalues of symmetric matrices, the smallest first.
 
@@ -141,7 +141,7 @@ def eigenvalues(call: Call) -> Any:
     return call.cast(values, dtype), None
 
 
-@register("linalg_pinv.atol_rtol_tensor", "linalg_pinv.atol_rtol_float")
+@REAL.register("linalg_pinv.atol_rtol_tensor", "linalg_pinv.atol_rtol_float")
 def pseudoinverse(call: Call) -> Any:
     """Invert on the singular vectors whose values are above a tolerance: ``V S^-2 W^T``."""
     fake = call.meta("self")

@@ -6,11 +6,11 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ....core.loops import index
-from ....core.task_kernel import Local, loop, store, when
-from ...registry import Unsupported
-from ..call import Call, name_of, static
-from ..registry import register
+from .....core.loops import index
+from .....core.task_kernel import Local, loop, store, when
+from ....registry import Unsupported
+from ...call import Call, name_of, static
+from ..registry import REAL
 from .matrices import Batch, copy, place_of_largest, swap_rows, tell_unchecked
 
 op = relax.op
@@ -47,7 +47,7 @@ def lu(call: Call, a: Any, shape: list[int], dtype: str, pivots: bool = True) ->
     return batch.emit("lu", [batch.flat(a, m, n)], outputs, body)
 
 
-@register("linalg_lu_factor_ex")
+@REAL.register("linalg_lu_factor_ex")
 def lu_factor(call: Call) -> Any:
     """Factorize by LU."""
     call.raw("check_errors")
@@ -55,7 +55,7 @@ def lu_factor(call: Call) -> Any:
     return tuple(lu(call, call.tensor("A"), shape, dtype, call["pivot"]))
 
 
-@register("linalg_lu")
+@REAL.register("linalg_lu")
 def lu_of(call: Call) -> Any:
     """Factorize into a permutation and two triangles."""
     shape, dtype = static(call.meta("A").shape), name_of(call.meta("A").dtype)
@@ -65,7 +65,7 @@ def lu_of(call: Call) -> Any:
     return _unpacked(call, both, rows, shape, dtype)
 
 
-@register("lu_unpack")
+@REAL.register("lu_unpack")
 def lu_unpack(call: Call) -> Any:
     """Take a factorization apart."""
     shape, dtype = static(call.meta("LU_data").shape), name_of(call.meta("LU_data").dtype)
@@ -132,7 +132,7 @@ def _diagonal_product(call: Call, both: Any, rows: Any, shape: list[int], dtype:
     return batch.emit("determinant", inputs, [([], dtype)] * 3, body)
 
 
-@register("_linalg_det")
+@REAL.register("_linalg_det")
 def determinant(call: Call) -> Any:
     """Multiply the pivots."""
     shape, dtype = static(call.meta("A").shape), name_of(call.meta("A").dtype)
@@ -140,7 +140,7 @@ def determinant(call: Call) -> Any:
     return _diagonal_product(call, both, rows, shape, dtype)[0], both, rows
 
 
-@register("_linalg_slogdet")
+@REAL.register("_linalg_slogdet")
 def log_determinant(call: Call) -> Any:
     """Add the logarithms of the pivots."""
     shape, dtype = static(call.meta("A").shape), name_of(call.meta("A").dtype)
@@ -149,7 +149,7 @@ def log_determinant(call: Call) -> Any:
     return sign, log, both, rows
 
 
-@register("linalg_cholesky_ex", "cholesky")
+@REAL.register("linalg_cholesky_ex", "cholesky")
 def cholesky(call: Call) -> Any:
     """Factorize ``A = L L^T``; of ``cholesky`` a matrix that is not positive is not told."""
     if "check_errors" in call:

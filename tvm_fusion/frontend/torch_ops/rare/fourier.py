@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..registry import Unsupported
-from .call import Call, real_name_of, static
-from .complex_pairs import Pair, pair_of, register
+from ...registry import Unsupported
+from ..call import Call, real_name_of, static
+from ..complex_pairs import Pair, pair_of
+from .registry import COMPLEX
 
 op = relax.op
 
@@ -178,7 +179,7 @@ def _axes(call: Call) -> list[int]:
     return [d % rank for d in call["dim"]]
 
 
-@register("_fft_c2c")
+@COMPLEX.register("_fft_c2c")
 def complex_to_complex(call: Call) -> Any:
     """Transform complex tensors along axes."""
     dtype = real_name_of(call.out.dtype)
@@ -197,7 +198,7 @@ def _last(call: Call, x: Any, axis: int) -> tuple[Any, list[int]]:
     return (x if axis == rank - 1 else call.emit(op.permute_dims(x, order))), back
 
 
-@register("_fft_r2c")
+@COMPLEX.register("_fft_r2c")
 def real_to_complex(call: Call) -> Any:
     """Transform real tensors; one-sided without the conjugate half along the last of the axes."""
     dtype = real_name_of(call.out.dtype)
@@ -214,7 +215,7 @@ def real_to_complex(call: Call) -> Any:
     return _normalized(call, y, count)
 
 
-@register("_fft_c2r")
+@COMPLEX.register("_fft_c2r")
 def complex_to_real(call: Call) -> Any:
     """Transform the half of hermitian tensors back to reals."""
     dtype, axes = call.dtype, _axes(call)

@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 
-from ....core.task_kernel import Local, repeat_while, when
-from ...registry import Unsupported
-from ..call import Call
-from ..elementwise import operands
-from ..kernel import emit_map
-from ..registry import register
-from .gamma import bernoulli, digamma
+from .....core.task_kernel import Local, repeat_while, when
+from ....registry import Unsupported
+from ...call import Call
+from ...elementwise import operands
+from ...kernel import emit_map
+from ..registry import REAL
+from .gamma import LGAMMA, bernoulli, digamma, log_gamma
 
 _WIDE = "float64"
 _LARGEST_ORDER = 100
@@ -76,16 +76,16 @@ def _polynomial(name: str, is_shifted: bool) -> Callable[[Call], Any]:
 def _register() -> None:
     for name in _POLYNOMIALS:
         overloads = ("default", "x_scalar", "n_scalar")
-        register(*(f"special_{name}.{o}" for o in overloads))(_polynomial(name, False))
+        REAL.register(*(f"special_{name}.{o}" for o in overloads))(_polynomial(name, False))
         if name.startswith("chebyshev"):
             shifted = f"special_shifted_{name}"
-            register(*(f"{shifted}.{o}" for o in overloads))(_polynomial(name, True))
+            REAL.register(*(f"{shifted}.{o}" for o in overloads))(_polynomial(name, True))
 
 
 _register()
 
 
-@register("special_zeta", "special_zeta.other_scalar", "special_zeta.self_scalar", "zeta")
+@REAL.register("special_zeta", "special_zeta.other_scalar", "special_zeta.self_scalar", "zeta")
 def zeta(call: Call) -> Any:
     """Take Hurwitz's zeta function."""
     first, second = (a.name for a in call.node.target._schema.arguments[:2])
@@ -93,7 +93,7 @@ def zeta(call: Call) -> Any:
     return call.cast(emit_map(call, "zeta", [s, q], _WIDE, _zeta), call.dtype)
 
 
-@register("polygamma", "special_polygamma")
+@REAL.register("polygamma", "special_polygamma")
 def polygamma(call: Call) -> Any:
     """Take a higher derivative of log gamma(x): ``(-1)^(n + 1) n! zeta(n + 1, x)``."""
     order = call["n"]
@@ -145,7 +145,7 @@ def _zeta(s: Any, q: Any) -> Any:
     return value.value
 
 
-@register("special_gammainc", "igamma", "special_gammaincc", "igammac")
+@REAL.register("special_gammainc", "igamma", "special_gammaincc", "igammac")
 def incomplete_gamma(call: Call) -> Any:
     """Take the regularized incomplete gamma functions.
 
@@ -157,11 +157,11 @@ def incomplete_gamma(call: Call) -> Any:
     first, second = (a.name for a in call.node.target._schema.arguments[:2])
     a, x = operands(call, _WIDE, first, second)
     a, x = (call.emit(relax.op.broadcast_to(v, call.shape())) for v in (a, x))
-    log_gamma = _log_gamma(call, a)
+    logarithm = _log_gamma(call, a)
 
-    def body(a: Any, x: Any, log_gamma: Any) -> Any:
+    def body(a: Any, x: Any, logarithm: Any) -> Any:
         lower, number = Local(_WIDE, 0.0), Local(_WIDE, 1.0)
-        scale = tirx.exp(a * tirx.log(x) - x - log_gamma)
+        scale = tirx.exp(a * tirx.log(x) - x - logarithm)
         with when(tirx.all(x > _f(0), x < a + _f(1))):
             term, total = Local(_WIDE, _f(1) / a), Local(_WIDE, _f(1) / a)
             running = tirx.all(
@@ -202,20 +202,16 @@ def incomplete_gamma(call: Call) -> Any:
             result.set(math.nan)
         return result.value
 
-    value = emit_map(call, "incomplete_gamma", [a, x, log_gamma], _WIDE, body)
+    value = emit_map(call, "incomplete_gamma", [a, x, logarithm], _WIDE, body)
     return call.cast(value, call.dtype)
 
 
 def _log_gamma(call: Call, a: Any) -> Any:
-    from tvm import te
-
-    from .gamma import _LGAMMA, log_gamma
-
-    table = relax.const(_LGAMMA.coefficients(_WIDE), _WIDE)
+    table = relax.const(LGAMMA.coefficients(_WIDE), _WIDE)
 
     def compute(x: te.Tensor, stored: te.Tensor) -> te.Tensor:
         def element(*index: Any) -> Any:
-            return log_gamma(x(*index), lambda v: _LGAMMA.at(v, lambda *at: stored(*at)))
+            return log_gamma(x(*index), lambda v: LGAMMA.at(v, lambda *at: stored(*at)))
 
         return te.compute(x.shape, element, name="lgamma")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tvm import relax
 
-from .call import Call, real_name_of
-from .complex_pairs import Pair, joined, pair_of, parted, register
-from .registry import register as register_real
+from ..call import Call, real_name_of
+from ..complex_pairs import Pair, joined, pair_of, parted
+from .registry import COMPLEX, REAL
 
 op = relax.op
 
@@ -46,7 +46,7 @@ def magnitude(call: Call, x: Pair) -> Any:
     return call.emit(op.where(op.isinf(high), high, value))
 
 
-@register("mul.Tensor", "mul.Scalar")
+@COMPLEX.register("mul.Tensor", "mul.Scalar")
 def mul(call: Call) -> Pair:
     """Multiply; by a real number each part."""
     dtype = real_name_of(call.out.dtype)
@@ -67,7 +67,7 @@ def _reciprocal(call: Call, x: Pair) -> Pair:
     return _emitted(call, real, imag)
 
 
-@register("div.Tensor", "div.Scalar", "true_divide.Tensor")
+@COMPLEX.register("div.Tensor", "div.Scalar", "true_divide.Tensor")
 def divide(call: Call) -> Pair:
     """Divide; by a real number each part."""
     y = call["other"]
@@ -80,33 +80,33 @@ def divide(call: Call) -> Pair:
     return multiply(call, x, _reciprocal(call, y))
 
 
-@register("reciprocal")
+@COMPLEX.register("reciprocal")
 def reciprocal(call: Call) -> Pair:
     """Divide one by each."""
     return _reciprocal(call, *_pairs(call, "self"))
 
 
-@register("_conj", "_conj_physical", "conj_physical")
+@COMPLEX.register("_conj", "_conj_physical", "conj_physical")
 def conjugate(call: Call) -> Pair:
     """Negate the imaginary part."""
     (x,) = _pairs(call, "self")
     return Pair(x.real, call.emit(op.negative(x.imag)))
 
 
-@register("abs")
+@COMPLEX.register("abs")
 def absolute(call: Call) -> Any:
     """Take the magnitude."""
     return magnitude(call, pair_of(call, call["self"], call.dtype))
 
 
-@register("angle")
+@COMPLEX.register("angle")
 def angle(call: Call) -> Any:
     """Take the angle with the positive real axis."""
     x = pair_of(call, call["self"], call.dtype)
     return op.atan2(x.imag, x.real)
 
 
-@register_real("angle")
+@REAL.register("angle")
 def angle_of_reals(call: Call) -> Any:
     """Take pi of negative numbers, zero of others."""
     x = call.tensor("self", call.dtype)
@@ -115,7 +115,7 @@ def angle_of_reals(call: Call) -> Any:
     return op.where(op.isnan(x), x, angle)
 
 
-@register("exp")
+@COMPLEX.register("exp")
 def exp(call: Call) -> Pair:
     """Raise e to a complex power."""
     (x,) = _pairs(call, "self")
@@ -123,14 +123,14 @@ def exp(call: Call) -> Pair:
     return _emitted(call, op.multiply(size, op.cos(x.imag)), op.multiply(size, op.sin(x.imag)))
 
 
-@register("log")
+@COMPLEX.register("log")
 def log(call: Call) -> Pair:
     """Take the logarithm."""
     (x,) = _pairs(call, "self")
     return _emitted(call, op.log(magnitude(call, x)), op.atan2(x.imag, x.real))
 
 
-@register("sgn", "sign")
+@COMPLEX.register("sgn", "sign")
 def sign(call: Call) -> Pair:
     """Divide by the magnitude; of zero zero."""
     (x,) = _pairs(call, "self")
@@ -140,7 +140,7 @@ def sign(call: Call) -> Pair:
     return _emitted(call, op.divide(x.real, size), op.divide(x.imag, size))
 
 
-@register("eq.Tensor", "eq.Scalar", "ne.Tensor", "ne.Scalar")
+@COMPLEX.register("eq.Tensor", "eq.Scalar", "ne.Tensor", "ne.Scalar")
 def equal(call: Call) -> Any:
     """Compare both parts."""
     pairs = [call.meta(name) for name in ("self", "other")]
@@ -151,7 +151,7 @@ def equal(call: Call) -> Any:
     return op.logical_or(op.not_equal(x.real, y.real), op.not_equal(x.imag, y.imag))
 
 
-@register("isnan", "isinf")
+@COMPLEX.register("isnan", "isinf")
 def either(call: Call) -> Any:
     """Test whether either part is."""
     x = call["self"]
@@ -159,14 +159,14 @@ def either(call: Call) -> Any:
     return op.logical_or(test(x.real), test(x.imag))
 
 
-@register("isfinite")
+@COMPLEX.register("isfinite")
 def both(call: Call) -> Any:
     """Test whether both parts are."""
     x = call["self"]
     return op.logical_and(op.isfinite(x.real), op.isfinite(x.imag))
 
 
-@register("mm", "bmm", "matmul")
+@COMPLEX.register("mm", "bmm", "matmul")
 def product(call: Call) -> Pair:
     """Multiply matrices: four real products."""
     names = ("self", "mat2" if "mat2" in call else "other")
@@ -176,26 +176,26 @@ def product(call: Call) -> Pair:
     return _emitted(call, real, imag)
 
 
-@register("view_as_real")
+@COMPLEX.register("view_as_real")
 def view_as_real(call: Call) -> Any:
     """Lay the parts out beside each other."""
     return joined(call.importer, call["self"])
 
 
-@register("view_as_complex")
+@COMPLEX.register("view_as_complex")
 def view_as_complex(call: Call) -> Pair:
     """Take the parts out of the last axis."""
     return parted(call.importer, call.tensor("self"))
 
 
-@register("real", "imag")
+@COMPLEX.register("real", "imag")
 def part(call: Call) -> Any:
     """Take one part."""
     x = call["self"]
     return x.real if call.node.target.__name__.startswith("real") else x.imag
 
 
-@register("complex")
+@COMPLEX.register("complex")
 def complex_(call: Call) -> Pair:
     """Make complex numbers of their parts."""
     shape = call.shape()
@@ -204,14 +204,14 @@ def complex_(call: Call) -> Pair:
     return Pair(*(call.emit(op.broadcast_to(x, shape)) for x in parts))
 
 
-@register("polar")
+@COMPLEX.register("polar")
 def polar(call: Call) -> Pair:
     """Make complex numbers of magnitudes and angles."""
     size, phase = call.tensor("abs"), call.tensor("angle")
     return _emitted(call, op.multiply(size, op.cos(phase)), op.multiply(size, op.sin(phase)))
 
 
-@register("_to_copy", "to.dtype", "convert_element_type")
+@COMPLEX.register("_to_copy", "to.dtype", "convert_element_type")
 def cast(call: Call) -> Any:
     """Cast both parts; to a real dtype the real part, as torch does."""
     for name in ("dtype", "device", "layout"):

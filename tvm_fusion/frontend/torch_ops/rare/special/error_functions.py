@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from tvm import tirx
 
-from ..call import Call
-from ..registry import register
+from ...call import Call
+from ..registry import REAL
 from .piecewise import Piecewise, choose, const, elementwise, horner
 
 _ERFCX = Piecewise(torch.special.erfcx, 0, 8, 0.5)
@@ -44,7 +44,7 @@ def _scaled(size: Any, table: Any) -> Any:
     return choose(size < const(8, size), table(size), far)
 
 
-@register("erfc", "special_erfc")
+@REAL.register("erfc", "special_erfc")
 def erfc(call: Call) -> Any:
     """Take 1 - erf(x), to the full precision of small results."""
 
@@ -56,7 +56,7 @@ def erfc(call: Call) -> Any:
     return elementwise(call, "erfc", body, _ERFCX)
 
 
-@register("special_erfcx")
+@REAL.register("special_erfcx")
 def erfcx(call: Call) -> Any:
     """Take exp(x * x) * erfc(x)."""
 
@@ -78,7 +78,7 @@ def _inverse(x: Any, complement: Any, table: Any) -> Any:
     return choose(tail < const(0, x), const(math.nan, x), value)
 
 
-@register("erfinv", "special_erfinv", "erf_inv")
+@REAL.register("erfinv", "special_erfinv", "erf_inv")
 def erfinv(call: Call) -> Any:
     """Invert the error function."""
     return elementwise(
@@ -89,7 +89,7 @@ def erfinv(call: Call) -> Any:
     )
 
 
-@register("special_ndtri", "ndtri")
+@REAL.register("special_ndtri", "ndtri")
 def ndtri(call: Call) -> Any:
     """Invert the normal distribution function, from whichever end is nearer."""
 

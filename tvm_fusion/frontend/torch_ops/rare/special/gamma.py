@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from tvm import tirx
 
-from ..call import Call
-from ..registry import register
+from ...call import Call
+from ..registry import REAL
 from .piecewise import Piecewise, choose, const, elementwise, horner, sine_of_pi
 
-_LGAMMA = Piecewise(torch.lgamma, 1, 9, 0.5)
+LGAMMA = Piecewise(torch.lgamma, 1, 9, 0.5)
 _DIGAMMA = Piecewise(torch.digamma, 1, 9, 0.5)
 #: Terms of the series in 1/x, enough for float64 from 9 on.
 _TERMS = 9
@@ -28,10 +28,10 @@ def bernoulli(count: int) -> list[float]:
     return [float(b) for b in numbers[2::2]]
 
 
-@register("lgamma")
+@REAL.register("lgamma")
 def lgamma(call: Call) -> Any:
     """Take log |gamma(x)|: tabulated from 1 to 9, Stirling's series beyond, reflected below 0."""
-    return elementwise(call, "lgamma", log_gamma, _LGAMMA)
+    return elementwise(call, "lgamma", log_gamma, LGAMMA)
 
 
 def log_gamma(x: Any, table: Any) -> Any:
@@ -57,7 +57,7 @@ def log_gamma(x: Any, table: Any) -> Any:
     return choose(tirx.any(is_pole, size == infinite), infinite, value)
 
 
-@register("digamma", "special_digamma", "special_psi")
+@REAL.register("digamma", "special_digamma", "special_psi")
 def digamma(call: Call) -> Any:
     """Take the derivative of log gamma(x)."""
     return elementwise(call, "digamma", _digamma, _DIGAMMA)

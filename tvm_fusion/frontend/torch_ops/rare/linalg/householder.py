@@ -6,10 +6,10 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ....core.loops import index
-from ....core.task_kernel import Local, loop, store, when
-from ..call import Call, name_of, static
-from ..registry import register
+from .....core.loops import index
+from .....core.task_kernel import Local, loop, store, when
+from ...call import Call, name_of, static
+from ..registry import REAL
 from .matrices import Batch, copy
 
 op = relax.op
@@ -87,14 +87,14 @@ def reflected(
     return batch.emit("reflections", inputs, [([m, columns], dtype)], body)[0]
 
 
-@register("geqrf")
+@REAL.register("geqrf")
 def geqrf(call: Call) -> Any:
     """Factorize by reflections."""
     shape, dtype = static(call.meta("self").shape), name_of(call.meta("self").dtype)
     return tuple(householder(call, call.tensor("self"), shape, dtype))
 
 
-@register("linalg_householder_product")
+@REAL.register("linalg_householder_product")
 def householder_product(call: Call) -> Any:
     """Multiply reflections: apply them to the first columns of the identity."""
     *front, m, n = static(call.meta("input").shape)
@@ -104,7 +104,7 @@ def householder_product(call: Call) -> Any:
     return reflected(call, *tensors, eye, front, (m, n, count, n), call.dtype, False)
 
 
-@register("ormqr")
+@REAL.register("ormqr")
 def ormqr(call: Call) -> Any:
     """Multiply a matrix by the orthogonal one that reflections make."""
     *front, rows, width = static(call.meta("self").shape)
@@ -121,7 +121,7 @@ def ormqr(call: Call) -> Any:
     return y if is_left else call.emit(op.permute_dims(y, swap))
 
 
-@register("linalg_qr")
+@REAL.register("linalg_qr")
 def qr(call: Call) -> Any:
     """Factorize ``A = Q R`` with the signs of LAPACK."""
     fake, mode = call.meta("A"), call["mode"]

@@ -22,7 +22,7 @@ import torch
 from numpy.polynomial import chebyshev
 from tvm import relax, te, tirx
 
-from ..call import Call
+from ...call import Call
 
 #: Converges below float64's precision on the segments chosen here.
 _DEGREE = 15

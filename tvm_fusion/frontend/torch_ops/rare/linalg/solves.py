@@ -6,11 +6,11 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ....core.loops import index
-from ....core.task_kernel import Local, loop
-from ...registry import Unsupported
-from ..call import Call, name_of, static
-from ..registry import register
+from .....core.loops import index
+from .....core.task_kernel import Local, loop
+from ....registry import Unsupported
+from ...call import Call, name_of, static
+from ..registry import REAL
 from .factorizations import lu
 from .matrices import Batch, copy, swap_rows, tell_unchecked, triangular_solve
 
@@ -61,7 +61,7 @@ def _swapped(call: Call, x: Any) -> Any:
     return call.emit(op.permute_dims(x, [*range(rank - 2), rank - 1, rank - 2]))
 
 
-@register("linalg_inv_ex")
+@REAL.register("linalg_inv_ex")
 def inverse(call: Call) -> Any:
     """Solve for the identity; a singular matrix gives infinities, and its number in ``info``."""
     call.raw("check_errors")
@@ -73,7 +73,7 @@ def inverse(call: Call) -> Any:
     return lu_solve(call, both, rows, eye, front, n, n, dtype), info
 
 
-@register("_linalg_solve_ex")
+@REAL.register("_linalg_solve_ex")
 def solve(call: Call) -> Any:
     """Solve ``A X = B`` or ``X A = B``."""
     call.raw("check_errors")
@@ -109,7 +109,7 @@ def _extents(x: Any) -> list[int]:
     return [int(e) for e in x.ty.shape]
 
 
-@register("linalg_lu_solve")
+@REAL.register("linalg_lu_solve")
 def solve_by_factors(call: Call) -> Any:
     """Solve by a given factorization."""
     dtype, out = call.dtype, static(call.out.shape)
@@ -150,7 +150,7 @@ def triangular(
     return batch.emit("triangular_solve", inputs, [([n, columns], dtype)], body)[0]
 
 
-@register("linalg_solve_triangular")
+@REAL.register("linalg_solve_triangular")
 def solve_triangular(call: Call) -> Any:
     """Solve with a triangular matrix, from the left or the right."""
     t, x = call.tensor("self"), call.tensor("B")
@@ -163,7 +163,7 @@ def solve_triangular(call: Call) -> Any:
     return y if is_left else _swapped(call, y)
 
 
-@register("triangular_solve")
+@REAL.register("triangular_solve")
 def old_triangular_solve(call: Call) -> Any:
     """Solve with a triangular matrix; the second result is the matrix itself."""
     t, x = call.tensor("A"), call.tensor("self")
@@ -175,7 +175,7 @@ def old_triangular_solve(call: Call) -> Any:
     return y, call.emit(op.broadcast_to(t, [*front, n, n]))
 
 
-@register("cholesky_solve")
+@REAL.register("cholesky_solve")
 def cholesky_solve(call: Call) -> Any:
     """Solve by the factor of ``A = L L^T``."""
     n, columns = static(call.out.shape)[-2:]
@@ -183,7 +183,7 @@ def cholesky_solve(call: Call) -> Any:
     return _by_cholesky(call, call.tensor("input2"), call.tensor("self"), front, n, columns, upper)
 
 
-@register("cholesky_inverse")
+@REAL.register("cholesky_inverse")
 def cholesky_inverse(call: Call) -> Any:
     """Invert ``A = L L^T`` by its factor."""
     *front, n, _ = static(call.out.shape)
@@ -199,7 +199,7 @@ def _by_cholesky(
     return triangular(call, factor, y, *size, transposed=not upper)
 
 
-@register("linalg_matrix_exp")
+@REAL.register("linalg_matrix_exp")
 def matrix_exponential(call: Call) -> Any:
     """Take the exponential: Taylor's polynomial of the matrix over 2^10, squared ten times.
 

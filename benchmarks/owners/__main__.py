@@ -1,0 +1,60 @@
+"""Count which special cases the plans of the zoo's models make use of, and write the page.
+
+Run as ``python -m benchmarks.owners [--target TARGET] [--precision fp16] [MODEL ...]``; without
+models the page is written anew from the record. ``--suite`` counts the laws of the expressions with
+a known optimum (`tests/rewrite/suite`). Nothing is built and nothing is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import zoo
+from benchmarks.records import text
+
+from .cases import TARGETS
+from .counting import counted, counted_suite
+from .table import SUITE, render
+
+HERE = Path(__file__).parent
+RESULT = HERE / "results" / "owners.json"
+PAGE = HERE / "README.md"
+
+
+def main() -> int:
+    """Plan models, keep the counts, write the page; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.owners", description=__doc__)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="of the zoo")
+    parser.add_argument("--target", action="append", help=f"default: {' and '.join(TARGETS)}")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "fp16", "bf16"))
+    parser.add_argument("--suite", action="store_true", help="count the expressions' laws")
+    options = parser.parse_args()
+    for name in options.models:
+        for target in options.target or TARGETS:
+            run = f"{name} {options.precision} {target}"
+            _keep(run, counted(zoo.load(name), target, options.precision))
+    if options.suite:
+        _keep(SUITE, counted_suite())
+    PAGE.write_text(render(stored()))
+    return 0
+
+
+def stored() -> dict[str, Any]:
+    """Read the record: counts by run."""
+    return json.loads(RESULT.read_text()) if RESULT.exists() else {}
+
+
+def _keep(run: str, counts: dict[str, dict[str, int]]) -> None:
+    """Add a run to what other processes may have written in between."""
+    record = dict(sorted({**stored(), run: counts}.items()))
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(text(record))
+    print(run, "planned", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

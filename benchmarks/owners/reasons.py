@@ -1,0 +1,87 @@
+"""Why special cases stay that no planned model uses, with the benchmark that has them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Reason(NamedTuple):
+    """Where a special case is measured, or asked for, instead.
+
+    Attributes
+    ----------
+    benchmark : str
+        Path of a file with rows that need it.
+    sentence : str
+        What they are.
+    """
+
+    benchmark: str
+    sentence: str
+
+
+_OPERATORS = "benchmarks/operators_onnx/README.md"
+_TORCH = "benchmarks/operators_torch/README.md"
+_WORKS = "benchmarks/gpu/works.py"
+_FUSED = "benchmarks/gpu/FUSED_GEMMS.md"
+_EXPERTS = "benchmarks/gpu/experts.py"
+_DECODER = "benchmarks/gpu/decoder.py"
+_CONVOLUTIONS = "benchmarks/gpu/convolutions.py"
+_RECOMPOSE = "benchmarks/recompose/expected.py"
+
+#: By kind and name. Laws have none: the page says of each whether it was applied.
+REASONS: dict[str, dict[str, Reason]] = {
+    "templates": {
+        **{
+            f"{kind}: {name}": Reason(benchmark, sentence)
+            for name, benchmark, sentence in (
+                ("grouped_gemm", _EXPERTS, "mixtures of experts: rows in groups"),
+                ("prefix_sum", _OPERATORS, "CumSum and other scans"),
+                ("recurrent", _OPERATORS, "LSTM, GRU and RNN"),
+                ("rank_sort", _OPERATORS, "TopK and sorts"),
+                ("single", _TORCH, "the fallback: operators that no other template claims"),
+            )
+            for kind in ("CPU", "GPU")
+        },
+        "GPU: column_reduction": Reason(_OPERATORS, "reductions over leading axes"),
+        "GPU: split_rows": Reason(_WORKS, "few long rows: group norm of images"),
+        "GPU: back_to_back": Reason(_FUSED, "two narrow products in one kernel"),
+        "GPU: row_contraction": Reason(_OPERATORS, "few long products"),
+    },
+    "forms": {
+        "product: dual GEMM": Reason(_WORKS, "gated products: SwiGLU"),
+        "product: ragged rows": Reason(_EXPERTS, "mixtures of experts: rows in groups"),
+        "product: grouped convolution": Reason(_CONVOLUTIONS, "grouped convolutions"),
+        "product: aligned rows": Reason(_WORKS, "operands of rows that TMA cannot read"),
+        "product: packed weight": Reason(_CONVOLUTIONS, "weights of images of few channels"),
+        "attention: flash-decoding": Reason(_DECODER, "few queries: a decoder's step"),
+        "attention: CUDA cores": Reason(_TORCH, "attention of float32"),
+    },
+    "patterns": {
+        "log_softmax": Reason(_OPERATORS, "LogSoftmax as exporters write it"),
+        "mish": Reason(_OPERATORS, "Mish"),
+        "hard_swish": Reason(_OPERATORS, "HardSwish"),
+        "instance_norm": Reason(_OPERATORS, "InstanceNormalization"),
+        "softmax": Reason(_RECOMPOSE, "softmax that an exporter wrote out"),
+        "silu": Reason(_RECOMPOSE, "SiLU that an exporter wrote out"),
+        "gelu": Reason(_RECOMPOSE, "GELU that an exporter wrote out"),
+        "gelu_tanh": Reason(_RECOMPOSE, "GELU by tanh, of GPT-2"),
+        "group_norm": Reason(_RECOMPOSE, "group norm of the diffusion model"),
+        "layer_norm": Reason(_RECOMPOSE, "layer norm that an exporter wrote out"),
+        "rms_norm": Reason(_RECOMPOSE, "RMS norm of T5 and Llama"),
+        "rotary": Reason(_RECOMPOSE, "rotary embeddings of Llama"),
+    },
+    "passes": {
+        "GreedyEquivalents": Reason(
+            "benchmarks/rewriting/README.md", "the published search, which ours is compared with"
+        ),
+        "ByteProducts": Reason(
+            "benchmarks/convolutions/LOW_PRECISION.md", "products of quantised tensors"
+        ),
+        "BatchMatmuls": Reason("benchmarks/rewriting/README.md", "independent products"),
+        "TransposedConvByPhases": Reason(_OPERATORS, "ConvTranspose, on CPUs"),
+        "TransposeNarrowWeights": Reason(
+            "benchmarks/gpu/narrow_products.py", "weights of bytes and float8"
+        ),
+    },
+}

@@ -1,0 +1,9 @@
+"""Converters of the families here, entered when their module is imported."""
+
+from __future__ import annotations
+
+from ...registry import Registry
+from ..registry import with_overload
+
+#: Of real tensors, and of complex ones (:mod:`..complex_pairs`).
+REAL, COMPLEX = Registry(with_overload), Registry(with_overload)

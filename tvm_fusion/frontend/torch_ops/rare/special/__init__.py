@@ -1,0 +1,1 @@
+"""Special functions: piecewise polynomials, asymptotic series, and loops in kernels."""
