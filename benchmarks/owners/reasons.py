@@ -59,7 +59,9 @@ REASONS: dict[str, dict[str, Reason]] = {
         "product: grouped convolution": Reason(_CONVOLUTIONS, "grouped convolutions"),
         "product: implicit GEMM": Reason(_CONVOLUTIONS, "convolutions of images"),
         "product: aligned rows": Reason(_WORKS, "operands of rows that TMA cannot read"),
-        "product: packed weight": Reason(_CONVOLUTIONS, "weights of images of few channels"),
+        "product: packed weight": Reason(
+            _CONVOLUTIONS, "implicit GEMMs whose weight is packed first"
+        ),
         "attention: flash-decoding": Reason(_DECODER, "few queries: a decoder's step"),
         "attention: CUDA cores": Reason(_TORCH, "attention of float32"),
     },
