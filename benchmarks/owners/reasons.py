@@ -24,6 +24,7 @@ _OPERATORS = "benchmarks/operators_onnx/README.md"
 _TORCH = "benchmarks/operators_torch/README.md"
 _WORKS = "benchmarks/gpu/works.py"
 _FUSED = "benchmarks/gpu/FUSED_GEMMS.md"
+_KERNELS = "benchmarks/kernels/README.md"
 _EXPERTS = "benchmarks/gpu/experts.py"
 _DECODER = "benchmarks/gpu/decoder.py"
 _CONVOLUTIONS = "benchmarks/gpu/convolutions.py"
@@ -46,14 +47,21 @@ REASONS: dict[str, dict[str, Reason]] = {
         "GPU: column_reduction": Reason(_OPERATORS, "reductions over leading axes"),
         "GPU: split_rows": Reason(_WORKS, "few long rows: group norm of images"),
         "GPU: back_to_back": Reason(_FUSED, "two narrow products in one kernel"),
-        "GPU: row_contraction": Reason(_OPERATORS, "few long products"),
+        "CPU: convolution": Reason("benchmarks/convolutions/README.md", "convolution layers"),
+        **{
+            f"{kind}: row_contraction": Reason(_KERNELS, "a norm and the product behind it")
+            for kind in ("CPU", "GPU")
+        },
     },
     "forms": {
         "product: dual GEMM": Reason(_WORKS, "gated products: SwiGLU"),
         "product: ragged rows": Reason(_EXPERTS, "mixtures of experts: rows in groups"),
         "product: grouped convolution": Reason(_CONVOLUTIONS, "grouped convolutions"),
+        "product: implicit GEMM": Reason(_CONVOLUTIONS, "convolutions of images"),
         "product: aligned rows": Reason(_WORKS, "operands of rows that TMA cannot read"),
-        "product: packed weight": Reason(_CONVOLUTIONS, "weights of images of few channels"),
+        "product: packed weight": Reason(
+            _CONVOLUTIONS, "implicit GEMMs whose weight is packed first"
+        ),
         "attention: flash-decoding": Reason(_DECODER, "few queries: a decoder's step"),
         "attention: CUDA cores": Reason(_TORCH, "attention of float32"),
     },
