@@ -60,6 +60,7 @@ COMMAND_LINES = {
     "groups": "test_groups.py",
     "harness.table": "test_harness.py",
     "kernel_diff": "test_kernel_diff.py",
+    "owners": "test_owners.py",
     "planning": None,
     "profile": None,
     "profile.gpu": None,

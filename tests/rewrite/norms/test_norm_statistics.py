@@ -212,41 +212,26 @@ def wide_norm(x, scale=SCALE, shift=SHIFT):
     return op.nn.layer_norm(x, *weights, axes=[-1], epsilon=EPSILON)
 
 
-def between_casts(builder, a, b, dtype="float16", is_returned=False):
-    """A sum in float32, its norm in float32, products and a residual of the norm's half version."""
+def between_casts(builder, a, b):
+    """A sum in float32, its norm in float32, products of the norm's half version."""
     emit = builder.emit
     x = emit(op.add(emit(op.matmul(a, const(W1), "float32")), emit(op.astype(b, "float32"))))
-    normed = emit(wide_norm(x))
-    rounded = (builder.emit_output if is_returned else emit)(op.astype(normed, "float16"))
-    product = emit(op.matmul(rounded, const(W2), "float32"))
-    if dtype != "float16":
-        other = emit(op.astype(normed, dtype))
-        return [product, emit(op.matmul(other, const(W2.astype(dtype)), "float32"))]
-    again = emit(op.matmul(a, const(W1), "float32"))
-    return [product, emit(op.add(again, emit(op.astype(rounded, "float32"))))]
-
-
-def two_half_types(builder, a, b):
-    return between_casts(builder, a, b, "bfloat16")
-
-
-def rounded_result(builder, a, b):
-    return between_casts(builder, a, b, is_returned=True)
+    rounded = emit(op.astype(emit(wide_norm(x)), "float16"))
+    return [emit(op.matmul(rounded, const(W2), "float32"))]
 
 
 REFUSED = {
-    "two_half_types": (module(two_half_types, *GIVEN), "of one half type"),
-    "rounded_result": (module(rounded_result, *GIVEN), "a kernel of its own"),
+    "between_casts": (module(between_casts, *GIVEN), "store them as float16"),
     "too_small": (module(chain(layer_norm, w2=W2 * np.float16(2**-8)), *GIVEN), "too small"),
     "too_large": (module(chain(layer_norm, w2=W2 * np.float16(2**15)), *GIVEN), "too large"),
     "few_rows": (with_product(rows=63), "at least 64"),
     "narrow": (with_product(k=96), "multiple of 64"),
     "wide": (with_product(k=2112), "at most 2048"),
-    "odd_columns": (with_product(n=75), "multiple of 8 columns"),
+    "odd_columns": (with_product(n=75), "not a multiple of 8"),
     "float32": (with_product("float32"), None),
     "no_product_before": (module(of_an_input, tensor(ROWS, K)), "the sum of a product"),
-    "read_elsewhere": (module(read_elsewhere, *GIVEN), "a kernel of its own"),
-    "as_a_result": (module(as_a_result, *GIVEN), "a kernel of its own"),
+    "read_elsewhere": (module(read_elsewhere, *GIVEN), "readers other than"),
+    "as_a_result": (module(as_a_result, *GIVEN), "readers other than"),
     "many_results": (with_product(rows=4096, k=768, n=3072), "3.6 us by the model"),
     "no_constant": (module(of_an_argument, *GIVEN, tensor(K)), "constant weights"),
 }
@@ -296,23 +281,6 @@ def test_a_switch():
     assert sum(c.launches for plan in found.plans.values() for c in plan.claims) == 9
 
 
-def test_a_norm_in_float32_between_casts():
-    mod = module(between_casts, *GIVEN)
-    after = rewritten(mod)
-    assert operators(mod).count("relax.nn.layer_norm") == 1
-    assert "relax.nn.layer_norm" not in operators(after)
-    a, b = half(ROWS, K, center=30.0), half(ROWS, K, center=30.0)
-    x = a.astype("float64") @ W1.astype("float64") + b.astype("float64")
-    normed, w2 = exact(layer_norm, x, SCALE, SHIFT), W2.astype("float64")
-    (own, _), (product, residual) = (compiled(m)(a, b) for m in (mod, after))
-    # Rows of a mean: what is left of a float16 of 30 is 2^-7, of a norm of 1.
-    spread = x.std(-1).mean()
-    of_rows = np.abs(x).max() * 2.0**-11 / spread
-    assert error(product, normed @ w2) < max(1.2 * error(own, normed @ w2), of_rows)
-    expected = normed + a.astype("float64") @ W1.astype("float64")
-    assert error(residual, expected) < of_rows
-
-
 def wide_layers(builder, a, b):
     """The two layers, as a model in float32 has them."""
     emit = builder.emit
@@ -328,12 +296,12 @@ def wide_layers(builder, a, b):
     return [product(emit(wide_norm(h)), N)]
 
 
-@pytest.mark.parametrize(("precision", "kernels"), [("fp16", 7), ("bf16", 7), ("fp32", 9)])
-def test_kernels_of_a_model_in_float32_at_a_half_precision(precision, kernels):
-    """Without a kernel of any norm; one rounds what the model is given."""
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_model_in_float32_keeps_its_norms_and_says_why(precision):
     wide = [tensor(ROWS, K, dtype="float32")] * 2
     config = FusionConfig(precision=precision)
     with recording() as decisions:
-        found = plan_model(module(wide_layers, *wide), "cuda:sm_90a", config)
-    assert sum(c.launches for plan in found.plans.values() for c in plan.claims) == kernels
-    assert not [d for d in decisions if d.code == "no_norm_statistics"]
+        plan_model(module(wide_layers, *wide), "cuda:sm_90a", config)
+    found = [d.sentence for d in decisions if d.code == "no_norm_statistics"]
+    assert len(found) == 3
+    assert all("may overflow" in s for s in found)

@@ -2,9 +2,9 @@
 
     product [+ ..] -> norm -> product [, product ..] [, a sum with a product]
 
-At a half precision (:mod:`...frontend.half.precision`) a norm computes from float32 to float32, and
-products read a cast of it. Its rows are then rounded to their type in front of it, as the kernel
-that makes them stores them; statistics are in float32 all the same.
+At a half precision (:mod:`...frontend.half.precision`) a model keeps the sums in front of its norms
+in float32, whose range and digits a product that stores rows in a half type would lose: these norms
+stay kernels, and a decision says so.
 A norm that anything else reads would be a kernel of its own again, and others take less than their
 statistics: those stay, and a decision tells why.
 """
@@ -97,7 +97,13 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
         kinds = {dtype_of(x.args[1]) for x in products}
         is_odd = len(kinds) > 1 or any(width % VECTOR for width in widths)
         norm = None if is_odd else _read(b.value, *kinds)
-        if norm is None:
+        if kinds <= set(HALF) and dtype_of(b.value.args[0]) == "float32":
+            reason = (
+                "Its rows are float32, as a model keeps them at a half precision; the product in "
+                f"front of it would store them as {' and '.join(sorted(kinds))}, which rounds them "
+                "and may overflow."
+            )
+        elif norm is None:
             reason = (
                 f"It is not over rows of a multiple of {WIDTH} elements of one half type, at most "
                 f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or the "
@@ -150,7 +156,7 @@ def is_same_rows(value: Any) -> bool:
 def _read(call: relax.Call, dtype: str) -> Norm | None:
     x, weights = call.args[0], call.args[1:]
     sizes = [static(d) for d in x.ty.shape.values] if x.ty.shape is not None else [None]
-    if None in sizes or dtype_of(x) not in (dtype, "float32") or dtype_of(call) != dtype_of(x):
+    if None in sizes or dtype_of(x) != dtype or dtype_of(call) != dtype:
         return None
     *lead, columns = (s for s in sizes if s is not None)
     axes = [int(a) % len(sizes) for a in call.attrs.axes]

@@ -122,8 +122,6 @@ class _Rewriter(PyExprMutator):
     def _statistics(self, norm: Norm) -> _Rewritten:
         """Compute the statistics of tiles: of the kernel that writes the rows."""
         emit, x = self.builder_.emit, self.visit_expr(norm.call.args[0])
-        if dtype_of(x) != norm.dtype:
-            x = emit(relax.op.astype(x, norm.dtype))
         if x.ty.ndim != 2:
             x = emit(relax.op.reshape(x, (norm.rows, norm.columns)))
         found = self._call(statistics_of(norm.is_centred), x)
@@ -144,7 +142,7 @@ class _Rewriter(PyExprMutator):
         value = emit(op.multiply(value, _float32(norm.scale)))
         if norm.shift is not None:
             value = emit(op.add(value, _float32(norm.shift)))
-        value = value if dtype == "float32" else emit(op.astype(value, dtype))
+        value = emit(op.astype(value, dtype))
         return op.reshape(value, norm.call.ty.shape)
 
     def _product(self, done: _Rewritten, call: relax.Call) -> relax.Expr:
