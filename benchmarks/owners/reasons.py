@@ -87,6 +87,9 @@ REASONS: dict[str, dict[str, Reason]] = {
             "benchmarks/convolutions/LOW_PRECISION.md", "products of quantised tensors"
         ),
         "BatchMatmuls": Reason("benchmarks/rewriting/README.md", "independent products"),
+        "NormStatistics": Reason(
+            "benchmarks/gpu/FUSED_GEMMS.md", "norms of models that are exported in a half type"
+        ),
         "TransposedConvByPhases": Reason(_OPERATORS, "ConvTranspose, on CPUs"),
         "TransposeNarrowWeights": Reason(
             "benchmarks/gpu/narrow_products.py", "weights of bytes and float8"
