@@ -130,7 +130,7 @@ def test_matrices_of_different_widths_are_no_split():
 
     refusal = TEMPLATE.claim(group(given, body, CUDA), CUDA.device)
     assert isinstance(refusal, Refusal)
-    assert "one A" in refusal.sentence
+    assert "share A" in refusal.sentence
 
 
 def test_a_sum_may_be_a_result():
