@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tvm_ffi
 from group_kernels import CUDA, group, kernel, run, tensor
-from test_rows_gpu import threads_and_blocks
 from tvm import relax, tirx
 
+from tests.schedule.rows.gpu.test_rows_gpu import threads_and_blocks
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.rows.template import Rows
 

@@ -1,10 +1,10 @@
 """Rows of half-type results on a GPU: what may be loosened, and what must not."""
 
 import pytest
-from test_rows_gpu import scheduled
 from tvm import te
 
 from tests.schedule.rows import row_programs as programs
+from tests.schedule.rows.gpu.test_rows_gpu import scheduled
 from tests.schedule.rows.row_checks import check
 
 

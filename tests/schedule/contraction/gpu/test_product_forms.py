@@ -2,12 +2,12 @@
 
 import pytest
 from group_kernels import CUDA, group, tensor
-from test_dual_gemm import gated
 from tvm import relax
 
 from tests.schedule.contraction.conv_graphs import laid_out, with_residual
 from tests.schedule.contraction.gemm_graphs import product, with_epilogue
 from tests.schedule.contraction.ragged_graphs import experts
+from tests.schedule.contraction.wgmma.test_dual_gemm import gated
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu import forms as forms_gpu

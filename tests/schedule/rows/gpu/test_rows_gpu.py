@@ -9,10 +9,10 @@ import tvm_ffi
 from emulator.memory import EmulationError
 from nvcc import cuda_source, machine_code, needs_nvcc
 from relax_modules import main_module
-from test_rows_cpu import CASES, HALF, POOLS, SYMBOLIC
 from tvm import relax, s_tir, tirx
 
 from tests.schedule.rows import row_programs as programs
+from tests.schedule.rows.cpu.test_rows_cpu import CASES, HALF, POOLS, SYMBOLIC
 from tests.schedule.rows.row_checks import check, gpu_target
 from tvm_fusion.deploy.count import count
 from tvm_fusion.device import parse
