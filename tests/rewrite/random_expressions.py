@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
-from suite.expression import module, whole
 from tvm import relax
 from tvm.relax import op
 
+from tests.rewrite.suite.expression import module, whole
 from tvm_fusion.rewrite.egraph.head import Head, Heads
 from tvm_fusion.rewrite.egraph.regions import Region
 

@@ -1,10 +1,10 @@
 """The templates' claims decide between equal forms: what a form costs depends on who makes it."""
 
 import pytest
-from suite.expression import module, whole
 from tvm import relax
 from tvm.relax import op
 
+from tests.rewrite.suite.expression import module, whole
 from tvm_fusion.core import templates
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite.egraph.emit import function_of

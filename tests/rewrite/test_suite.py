@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tvm
-from suite import EXPRESSIONS, whole
 
+from tests.rewrite.suite import EXPRESSIONS, whole
 from tests.rewrite.term_numerics import exactly, run, wide, worst_error
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite.egraph.egraph import EGraph

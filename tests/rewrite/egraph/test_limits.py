@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from suite import EXPRESSIONS
-from suite.expression import module, whole
 from tvm import relax, tirx
 from tvm.relax import op
 
+from tests.rewrite.suite import EXPRESSIONS
+from tests.rewrite.suite.expression import module, whole
 from tests.rewrite.term_numerics import worst_error
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite.egraph.egraph import EGraph
