@@ -30,6 +30,7 @@ from .block_info import BlockInfo, block_info, inline_maps
 PARALLEL_WORK = 16384  # iterations below which waking a second thread costs more than it saves
 WIDE_TILE = 2048  # columns of a tile that LLVM vectorises; 8 rows of it fit into a level-2 cache
 VECTORS = 4  # registers of the innermost loop of a nest that is no contraction
+CORES = 8  # if unknown
 PARALLEL_TASKS = 32  # tasks that keep the cores of a usual machine evenly busy
 
 

@@ -19,8 +19,7 @@ from tvm import ir, tirx
 
 from ...core.loops import block, coordinates, index, local, loop, sequence, tasks, vectorized, when
 from ...device import Device
-from ..contraction.cpu.blocking import CORES
-from ..cpu.schedule import PARALLEL_WORK, VectorRegisters
+from ..cpu.schedule import CORES, PARALLEL_WORK, VectorRegisters
 from .problem import SortProblem
 
 

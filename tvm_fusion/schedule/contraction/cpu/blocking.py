@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ....device import Device
 from ...cpu.register_tile import VectorUnit
+from ...cpu.schedule import CORES
 
 LATENCY = 4  # cycles of a fused multiply-add
 PER_CYCLE = 2  # fused multiply-adds, and loads
@@ -182,7 +183,6 @@ def cycles_of(rows: int, vectors: int) -> float:
 
 # A GEMM and a CPU as blocking sees them, and a blocking: plain numbers.
 MAX_VECTORS = 4
-CORES = 8  # if unknown
 L2_BYTES = 1 << 20  # if unknown
 L3_BYTES = 1 << 25  # if unknown
 # What one core may fill of a level-2 cache that several share, whose size is told as a whole.
