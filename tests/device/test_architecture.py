@@ -165,9 +165,11 @@ def limits_read(nodes):
 
 @pytest.mark.slow
 def test_no_other_room_knows_names_of_architectures(other_rooms):
+    """But the table of instructions, whose names LLVM makes of them."""
     found = [
         f"{path}:{line}: {text!r}"
         for path, nodes in other_rooms
+        if not str(path).startswith("schedule/instructions/")
         for line, text in literals(nodes)
         if NAME.search(text)
     ]

@@ -53,7 +53,8 @@ class Registers:
             if mask is None:
                 data[:, index] = value
             else:
-                data[mask, index] = value[mask] if np.ndim(value) else value
+                # A choice that no thread makes otherwise is one row, for all threads.
+                data[mask, index] = value[mask] if np.shape(value)[:1] == mask.shape else value
             return
         where = np.broadcast_to(index, (len(data), np.shape(index)[1]))
         self._inside(where)
