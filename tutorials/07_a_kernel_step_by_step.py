@@ -311,7 +311,7 @@ assert stage_bytes < needed < 2 * stage_bytes
 # %% [markdown]
 # From here on kernels are built out of functions that return statements, as in
 # `tutorials/04_write_a_template`: `loop`, `threads` and `sequence` build the nest, and
-# `schedule/gpu/cp_async.py` has the copies. The page at the top of that file is the pattern.
+# `schedule/gpu/cp_async.py` has the copies, `pipeline.py` the ring; its page is the pattern.
 #
 # One barrier for each tile is left, behind the wait. It says two things: everybody's copies of this
 # tile are there, and everybody is done with the tile before, whose stage is filled next.
@@ -319,7 +319,7 @@ assert stage_bytes < needed < 2 * stage_bytes
 # %%
 from tvm_fusion.core.expressions import call_name, load
 from tvm_fusion.core.loops import block, find, index, local, loop, sequence, threads, unrolled, when
-from tvm_fusion.schedule.gpu import cp_async
+from tvm_fusion.schedule.gpu import cp_async, pipeline
 from tvm_fusion.schedule.gpu.shared_tiles import wait_and_barrier
 
 VECTOR = 8  # elements of 16 bytes
@@ -346,7 +346,7 @@ def ring_kernel(stages, pending):
     tiles = K // TERMS
 
     def of_thread(number, t):
-        ring = cp_async.StageRing.declare((stages, 2 * BLOCK, VECTORS, VECTOR), "float16")
+        ring = pipeline.StageRing.declare((stages, 2 * BLOCK, VECTORS, VECTOR), "float16")
         total = local("total", [REGISTERS, REGISTERS], "float32")
         own = local("own", [2, REGISTERS], "float32")
         row, column = number // (N // BLOCK) * BLOCK, number % (N // BLOCK) * BLOCK
@@ -412,7 +412,7 @@ check("ring", ring)
 
 # %% [markdown]
 # `outline` prints a kernel's loops and what is in them: the CUDA functions that wrap instructions,
-# and the buffers that are stored to. Compare it with the page of `cp_async.py`.
+# and the buffers that are stored to. Compare it with the page of `pipeline.py`.
 
 
 # %%
