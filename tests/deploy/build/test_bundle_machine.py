@@ -27,6 +27,12 @@ def foreign_folder(dense_copy, monkeypatch):
     return dense_copy
 
 
+def test_the_runner_s_sources_are_found():
+    """They lie in another folder, where the wheel has them as data."""
+    assert (bundle.SOURCES / "CMakeLists.txt").is_file()
+    assert (bundle.SOURCES / "main.cc").is_file()
+
+
 def test_reads_the_family(dense_folder, foreign_folder, tmp_path):
     assert elf.machine_of(dense_folder / manifest.LIBRARY) == machine()
     assert elf.machine_of(foreign_folder / manifest.LIBRARY) == OTHER

@@ -21,7 +21,7 @@ from ..runtime import manifest
 from .artifact import check_writable, temporary_beside
 
 RUNNER, MODEL = "tvm_fusion_run", "model"
-SOURCES = Path(__file__).parent / "cpp"
+SOURCES = Path(__file__).parents[1] / "cpp"
 
 
 def bundle(artifact: Path, folder: Path) -> Path:
