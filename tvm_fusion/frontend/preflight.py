@@ -144,7 +144,7 @@ def unsupported(node: onnx.NodeProto, versions: Mapping[str, int]) -> Unsupporte
     Parameters
     ----------
     versions : mapping of str to int
-        See :func:`.onnx_graph.opsets_of`.
+        See :func:`.onnx_model.graph.opsets_of`.
     """
     name = qualified_name(node)
     for attribute in node.attribute:

@@ -5,8 +5,8 @@ against a model's figure. Williams, Waterman and Patterson ("Roofline", CACM 200
 its traffic over the bandwidth and by its arithmetic over the peak rate; launches come on top. It
 orders alternatives, on every device by the same rules, and is no prediction.
 
-Predictions are made by the model that was fitted to a device's kernels (:mod:`.fitted`), where
-there is one. Plans are not: on another machine of the same target they would be others.
+Predictions are made by the model that was fitted to a device's kernels (below), where there
+is one. Plans are not: on another machine of the same target they would be others.
 """
 
 from __future__ import annotations

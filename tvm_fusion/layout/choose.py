@@ -1,8 +1,8 @@
 """The choice of a layout for every tensor between groups, by the smallest cost of all kernels.
 
 Of claims (:mod:`.network`); where a profile database is there, it is asked convolution by
-convolution whether the other layout takes less (:mod:`.measured`). Not in densely connected
-networks, where a choice takes seconds (:mod:`.minimize`).
+convolution whether the other layout takes less. Not in densely connected networks, where a choice
+takes seconds (:mod:`.minimize`).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Values = list[int]  # the number of each tensor's state
 # both cost the same, as kernels that are bound by memory do by the roofline. Not beside norms: on
 # an H200, ResNet-50 of batch 8 took 385 us so and 565 with 1x1 convolutions over the layout of the
 # graph (and another first layer); but group norms of the UNet's channels last took 427 us, not 313,
-# and those of few pixels still take a tenth to a third longer so (rows/split_template).
+# and those of few pixels still take a tenth to a third longer so (rows/split/template).
 PREFERENCE = 0.02
 ROWS = ("rows", "split_rows")  # templates
 ROUNDS = 40

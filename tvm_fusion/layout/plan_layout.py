@@ -2,7 +2,7 @@
 
 DNNFusion's inter-block step: groups are planned in the layout of the graph; here one choice over
 the whole plan lets those around convolutions read and write blocked or channels-last tensors
-(:mod:`.choose`). Reshapes that are left between groups become views (:mod:`.views`).
+(:mod:`.choose`). Reshapes that are left between groups become views.
 """
 
 from __future__ import annotations

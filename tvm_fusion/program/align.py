@@ -1,6 +1,6 @@
 """Align stages to common leading row axes; no stage reads another row of a stage.
 
-The axes of each reduction are spread to the other stages (:mod:`.spread_rows`); the reduction that
+The axes of each reduction are spread to the other stages; the reduction that
 gives the most rows is taken.
 """
 

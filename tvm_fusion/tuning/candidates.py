@@ -4,7 +4,7 @@
   per task the default and configurations that are not recorded yet: on GPUs those that the
     analytical models rank first, one of each tile; else those that the search proposes
   before that, where comparisons are wanted: the questions that the planner cannot answer by the
-    records, each with its alternatives (:mod:`.export_profile`); while there are some, no tasks,
+    records, each with its alternatives; while there are some, no tasks,
     for the plan may change
   build each into a library, in a process of its own (:mod:`.build_candidates`)
   folder/  candidates.json  measure.py  candidate_bench/  NUMBER_NUMBER.so ...

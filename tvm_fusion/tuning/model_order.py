@@ -1,8 +1,8 @@
 """Which configurations of a design space to measure: those that its model ranks first, all sorts.
 
-The model is the template's: :meth:`.Template.estimates`. Chosen are the default; of each tile (its
-sizes, and how warps share it) the configuration with the least estimate, in the order of the
-estimates; of the default's tile two other pipelines or orders.
+The model is the template's: :meth:`..core.template.Template.estimates`. Chosen are the default; of
+each tile (its sizes, and how warps share it) the configuration with the least estimate, in the
+order of the estimates; of the default's tile two other pipelines or orders.
 """
 
 from __future__ import annotations

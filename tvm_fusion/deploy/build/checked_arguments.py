@@ -7,7 +7,7 @@
         relu(a, b)                                relu checks nothing
 
 The loader gives weights the shape, type and device of the manifest, in contiguous memory
-(:mod:`.weights_file`, :mod:`.tensors`). Destinations of results are their caller's, like inputs.
+(:mod:`..runtime.weights_file`, :mod:`..runtime.tensors`). Destinations of results are their caller's, like inputs.
 """
 
 from __future__ import annotations

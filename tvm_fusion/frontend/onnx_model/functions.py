@@ -24,7 +24,7 @@ def schema_of(node: onnx.NodeProto, versions: Mapping[str, int]) -> defs.OpSchem
     Parameters
     ----------
     versions : mapping of str to int
-        See :func:`.onnx_graph.opsets_of`.
+        See :func:`.graph.opsets_of`.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
     newest = defs.onnx_opset_version()
@@ -103,7 +103,7 @@ def _bodies_of_model(
 # Compute ONNX's functions over half types in float32, between casts of inputs and results.
 #
 # The body of a function rounds what it computes at each of its nodes; of what belongs to one
-# operator that is rounded once: see :mod:`.half_intermediates`.
+# operator that is rounded once: see :mod:`..half.intermediates`.
 _ELEMENTS = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
 

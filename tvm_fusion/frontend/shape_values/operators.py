@@ -2,7 +2,7 @@
 
 What moves elements (``Slice``, ``Gather``, ``Concat``, ``ScatterND``, ...) is evaluated by onnx's
 reference implementation on numbers that stand for the elements, what is elementwise by numpy's
-broadcasting with :mod:`.elements`. Constants alone are left to :mod:`..onnx_ops.fold`.
+broadcasting with :mod:`.elements`. Constants alone are left to :mod:`..onnx_ops.node_importer`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def grouped_mm(call: Call) -> Any:
 
 
 def _grouped(call: Call, rows: Any, matrices: Any, fake: Any) -> Any:
-    """Multiply once, a sum over groups of which each row has one (:mod:`....core.ragged`).
+    """Multiply once, a sum over groups of which each row has one (:mod:`...core.ragged`).
 
     Few rows take their experts' matrices instead, which reads no other expert's weights.
     """

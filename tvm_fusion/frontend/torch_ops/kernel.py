@@ -22,7 +22,7 @@ def emit_kernel(
     outputs: Sequence[tuple[Sequence[int], str]],
     body: Callable[..., None],
 ) -> list[Any]:
-    """Emit a kernel where the importer of a call is; see :func:`.task_kernels.emit_kernel`."""
+    """Emit a kernel where the importer of a call is; see :func:`..task_kernels.emit_kernel`."""
     return task_kernels.emit_kernel(call.importer.block_builder, name, tasks, inputs, outputs, body)
 
 

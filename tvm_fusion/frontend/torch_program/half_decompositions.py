@@ -1,7 +1,7 @@
 """Decompose torch's composed operators over half types in float32, rounded once.
 
 Torch's decompositions are made of operators that each round to the half type; what its kernels
-compute in float32 overflows then, or vanishes: see :mod:`.half_intermediates`.
+compute in float32 overflows then, or vanishes: see :mod:`..half.intermediates`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compute functions that torch composes in Python over half types in float32, rounded once.
 
 Export leaves their operators, each of which rounds to the half type, and names the function that
-they come from: see :mod:`.half_intermediates`.
+they come from: see :mod:`..half.intermediates`.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     A dynamic dimension is called as its ``torch.export.Dim``, or ``<input>_<axis>`` where it has
     no name, or was read from a file, which keeps none. It keeps the range it was exported with
     unless ``config.dims`` says otherwise. What the program changes in place is passed: see
-    :func:`.torch_state.with_state`.
+    :func:`.state.with_state`.
     """
     names_of_dims = user_names(program)
     without_ranges_of_expressions(program)

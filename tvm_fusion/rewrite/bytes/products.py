@@ -37,7 +37,7 @@ class ByteProducts:
     point goes into it if the differences still are bytes; the left one's becomes a row of
     constants, times the sums of the columns. Integers are exact, wrapped around in both forms; the
     float32 product of dequantised operands is rounded once for each result, not for each term.
-    Convolutions are products of the windows of an image: see :mod:`.byte_convolutions`.
+    Convolutions are products of the windows of an image: see :mod:`.convolutions`.
 
     Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
     Integer-Arithmetic-Only Inference", section 2.3.

@@ -1,6 +1,6 @@
 """The search over equivalent graphs, with the planner's cost.
 
-``search`` walks regions, ``attribution`` says which laws a gain needs, ``difference`` compares
+``search`` visits regions, ``attribution`` says which laws a gain needs, ``difference`` compares
 plans; ``dnnfusion_search`` and ``dnnfusion_rules`` are the greedy search and the rules of the
 DNNFusion paper.
 """

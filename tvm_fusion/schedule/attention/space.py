@@ -2,7 +2,7 @@
 
 The template chooses the first by rules and estimates; ``configs`` enumerates what a tuner may
 measure instead. Each is plain data; kernels are made of any of them. The space of FlashAttention on
-tensor cores is in :mod:`.flash_mma_model`.
+tensor cores is in :mod:`.flash.model`.
 """
 
 from __future__ import annotations

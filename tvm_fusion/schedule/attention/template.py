@@ -141,7 +141,7 @@ class Attention(Template):
         return Emission.one(func, claim.group)
 
     def forms(self, claim: Claim, device: Device) -> tuple[Form, ...]:
-        """Tell the forms of a GPU's kernels: see :mod:`.forms_gpu`."""
+        """Tell the forms of a GPU's kernels: see :mod:`.forms`."""
         pattern = read_group(claim.group, self._floats)
         if not self._is_gpu or isinstance(pattern, Refusal):
             return ()

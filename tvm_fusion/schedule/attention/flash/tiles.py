@@ -26,7 +26,7 @@ class KeyTiles:
         The first row of the block.
     limits : Var or None
         Of each bound that is read from memory by the row, the smallest and the largest limit of the
-        block: see :mod:`.flash_row_limits`.
+        block: see :func:`row_limits`.
     """
 
     def __init__(

@@ -142,7 +142,7 @@ class Consumers(Roles):
 # grid: batch * heads * ceil(queries / block_m) blocks; block: 1 + consumers warpgroups
 # shared memory: q[block_m, d]; rings of `stages` tiles k[block_n, d] and v[block_n, d], 128-byte
 #                swizzle; barriers full and empty of q, of each stage of k and v
-# registers of a consumer's thread: as in flash_mma, of 16 rows of its warp
+# registers of a consumer's thread: as with mma.sync, of 16 rows of its warp
 # limits of visible keys that rows read from memory: their extremes in the block, by all warps
 # producer, one thread:
 #     copy q
@@ -153,7 +153,7 @@ class Consumers(Roles):
 #     for n:
 #         wait(k_full[stage]); s = q * k               wgmma, both from shared memory
 #         arrive(k_empty[stage])
-#         softmax of s, as in flash_mma: p_frag
+#         softmax of s, as with mma.sync: p_frag
 #         wait(v_full[stage]); acc += p_frag * v       wgmma, v from shared memory
 #         arrive(v_empty[stage])
 #     bar.sync of the warpgroup; acc / l_i -> shared memory, where its queries were, or behind v

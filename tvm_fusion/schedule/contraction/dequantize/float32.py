@@ -36,7 +36,7 @@ def widened(expr: ir.Expr, word: Word) -> ir.Expr:
     expr : Expr
         Over variables that stand for elements.
     word : callable
-        See :func:`.unpack_int.unpack_to_float`.
+        See :func:`unpack_to_float`.
     """
     if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul)) and str(expr.ty.dtype) in FLOATS:
         return _joined(type(expr)(widened(expr.a, word), widened(expr.b, word)))

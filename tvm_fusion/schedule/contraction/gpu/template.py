@@ -104,7 +104,7 @@ class GpuContraction(Contraction):
         return made if details.copies is None else details.copies.emission(program, made)
 
     def forms(self, claim: Claim, device: Device) -> tuple[Form, ...]:
-        """Tell the forms of the product: see :mod:`.forms_gpu`."""
+        """Tell the forms of the product: see :mod:`.forms`."""
         product = read_product(claim.group, inlined(claim.group.program), device)
         return () if isinstance(product, Refusal) else weighed(product)
 

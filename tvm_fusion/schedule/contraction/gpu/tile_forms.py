@@ -7,7 +7,7 @@
     partial im2col     a copy of the image with the terms of a pixel contiguous
     packed weight      an implicit GEMM whose weight a kernel packs at run time
 
-Which of them is taken: :mod:`.forms_gpu`.
+Which of them is taken: :mod:`.forms`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from ..wgmma.model import BESIDE_MMA, wgmma_clocks
 from ..wgmma.roles import IDLE_THREADS
 from ..wgmma.space import FEW_ROWS, best_wgmma_tile, has_wgmma
 from .space import GemmConfig, GpuGemmProblem, clocks
-from .space import clocks as tile_clocks
 
 # How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
 # pixels and 64 channels in half types, NCHW against NHWC.
@@ -139,37 +138,25 @@ def computes_weights_only(problem: GemmProblem) -> bool:
 def grouped_form(
     contraction: SumOfProducts, constants: Collection[ir.Var], device: Device
 ) -> GemmForm | Refusal:
-    """Join groups of a convolution to the batch of implicit GEMMs that is estimated to be fastest.
-
-    Parameters
-    ----------
-    contraction, constants, device
-        As in :func:`aligned_rows_form`.
-    """
-    views, found = 0, list[GemmForm]()
+    """Join groups of a convolution to the batch of implicit GEMMs of the least estimated time."""
+    views, found = 0, list[tuple[float, GemmForm]]()
     for one in grouped_gemms(contraction, constants):
         views += 1
         made = replace(one, contraction=with_stored_columns(one.contraction, {one.packed}))
         form = GemmForm(made.contraction, _conv_tile(made.contraction, device), device, made)
         if form.tile is not None and not form.is_gathered:
-            found.append(form)
+            found.append((clocks(form.tile, device), form))
     if not views:
         return other_form("It is not a grouped convolution with a constant weight.")
     if not found:
         return other_form(f"Of {views} ways to join groups, none has a tile that loads vectors.")
-    return min(found, key=lambda form: 0.0 if form.tile is None else clocks(form.tile, device))
+    return min(found, key=lambda one: one[0])[1]
 
 
 def implicit_form(
     contraction: SumOfProducts, constants: Collection[ir.Var], device: Device
 ) -> GemmForm | Refusal:
-    """Make an implicit GEMM of a convolution, its weight packed at compile time.
-
-    Parameters
-    ----------
-    contraction, constants, device
-        As in :func:`aligned_rows_form`.
-    """
+    """Make an implicit GEMM of a convolution, its weight packed at compile time."""
     made = implicit_gemm(contraction, constants)
     if isinstance(made, Refusal):
         return made
@@ -325,7 +312,7 @@ def refuse_parts(
         sentence = "Threads that compute an operand of a product do not store other parts."
         return Refusal("epilogue_elsewhere", sentence)
     if isinstance(config, WgmmaConfig):
-        threads, most = IDLE_THREADS, int(tile_clocks(config, device) / RATES.latency)
+        threads, most = IDLE_THREADS, int(clocks(config, device) / RATES.latency)
     else:
         threads, most = config.threads, MOST_ROUNDS
     rounds = beside.rounds(at(config.blocks) * threads)

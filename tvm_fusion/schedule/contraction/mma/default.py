@@ -69,7 +69,7 @@ def tile_gemm_config(
     Parameters
     ----------
     contraction, device
-        As in :func:`.read_problem.gemm_problem`.
+        As in :func:`..tile.read_problem.gemm_problem`.
     rows : int
         A guess of M where it is symbolic.
     """

@@ -28,7 +28,7 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
     Parameters
     ----------
     contraction, device
-        As in :func:`.read_problem.gemm_problem`.
+        As in :func:`..tile.read_problem.gemm_problem`.
 
     Yields
     ------

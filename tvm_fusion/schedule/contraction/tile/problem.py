@@ -33,7 +33,8 @@ class GemmProblem(TileOperands, GemmView):
     ragged : RaggedTiles or None
         Groups of rows whose number is the batch; then the place of a tile along M is its first row.
     is_streamed : bool
-        Whether results are stored to be evicted first: see :func:`.result_traffic.outgrows_l2`.
+        Whether results are stored to be evicted first: see
+        :func:`..problem.result_traffic.outgrows_l2`.
     """
 
     contraction: SumOfProducts = field(kw_only=True)

@@ -40,7 +40,7 @@ BATCH_ELEMENTS, MOST_VECTORS = 32, 16
 
 
 class Mainloop(Protocol):
-    """What has accumulators: see :class:`.tile_mma_mainloop.TileMmaMainloop`."""
+    """What has accumulators: see :class:`..mma.mainloop.TileMmaMainloop`."""
 
     acc: ir.Var
     slabs: int

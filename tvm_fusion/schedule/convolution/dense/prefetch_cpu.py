@@ -34,7 +34,7 @@ class TilePrefetch:
     Parameters
     ----------
     problem, config, image, weight, ranges
-        Those of the tiles, see :class:`.dense_tile_cpu.DenseTile`.
+        Those of the tiles, see :class:`.tile.DenseTile`.
     """
 
     def __init__(

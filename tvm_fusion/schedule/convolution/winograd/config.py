@@ -79,7 +79,7 @@ def winograd_default(problem: ConvProblem, device: Device) -> tuple[WinogradConf
     Parameters
     ----------
     problem : ConvProblem
-        A convolution that has a :func:`~.winograd_window.winograd_window`.
+        A convolution that has a :func:`~.choice.winograd_window`.
     """
     machine = Machine.of(device)
     return _fastest(ConvSizes.of(problem, machine), machine)

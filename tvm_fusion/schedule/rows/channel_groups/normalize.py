@@ -1,7 +1,7 @@
 """The maps of a norm of channel groups on a GPU, in vectors of channels.
 
   grid    rows * tiles blocks: some pixels of an image with all their channels
-  join the statistics of all groups (joined_parts)                             shared memory
+  join the statistics of all groups                                            shared memory
   thread (line, vector):
     invariants[lane] = such as scale[c] / deviation[g of c], shift[c] - mean[g of c] * ..
     for its pixels, the last first: out[pixel][c] = f(v, invariants)
