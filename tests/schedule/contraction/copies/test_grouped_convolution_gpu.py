@@ -96,7 +96,7 @@ def test_other_groups_stay_finite():
 def test_float32_keeps_its_precision():
     made = build((1, 32, 9, 7), (32, 16, 3, 3), {"groups": 2}, dtype="float32")
     claim = TEMPLATE.claim(made[0], CUDA.device)
-    assert claim.details.config.tile.products == 3
+    assert claim.details.config.tile.problem.products == 3
     check(made, claim)
 
 

@@ -73,8 +73,8 @@ def test_computes_the_convolution(case, is_nchw, device):
     claim = TEMPLATE.claim(members, device)
     tile = claim.details.config.tile
     assert claim.launches == 2
-    assert not tile.staged_a
-    assert not tile.staged_b
+    assert not tile.problem.staged_a
+    assert not tile.problem.staged_b
     (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
     assert_sums_close(found, exact, size, tile.k + 2)
 
