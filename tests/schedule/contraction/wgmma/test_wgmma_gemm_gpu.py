@@ -183,7 +183,7 @@ def test_few_long_sums_are_split():
 )
 def test_tall_grids_go_along_rows_of_tiles(shape, group_m):
     _, contraction = contraction_of(*product(*shape)[:2])
-    assert wgmma_config(contraction, CUDA.device).group_m == group_m
+    assert wgmma_config(contraction, CUDA.device).tile.group_m == group_m
 
 
 @pytest.mark.parametrize("b_is_turned", [False, True])

@@ -68,7 +68,7 @@ def check(made, tile, change=None):
     config = replace(config, gemm=changed(config.tile, **(change or {})))
     claim = replace(claim, details=replace(claim.details, config=config))
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, arrays)
-    assert_sums_close(result, exact, size, config.tile.k + 2)
+    assert_sums_close(result, exact, size, config.tile.problem.k + 2)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -125,7 +125,7 @@ def test_few_output_channels_take_small_tiles():
     tile = claim.details.config.tile
     assert type(tile) is TileGemmConfig
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, arrays)
-    assert_sums_close(result, exact, size, tile.k + 2)
+    assert_sums_close(result, exact, size, tile.problem.k + 2)
 
 
 @pytest.mark.parametrize("is_nchw", [False, True])
