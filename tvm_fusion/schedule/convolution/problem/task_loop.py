@@ -22,6 +22,7 @@ def task_loop(
     products: Sequence[ir.Expr | int],
     ranges: Ranges,
     body: Callable[[], tirx.Stmt],
+    least: int = PARALLEL_WORK,
 ) -> tirx.For:
     """Write the loop; it is parallel where there is enough work.
 
@@ -33,6 +34,8 @@ def task_loop(
         Multiply to the products of a task.
     body : callable
         Writes a task, after that.
+    least : int
+        Products that are worth a second thread.
     """
     extents = [a.extent for a in axes]
 
@@ -46,7 +49,7 @@ def task_loop(
         return stmt
 
     work = constant(product([*extents, *products]))
-    return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
+    return tasks(product(extents), task, work is None or work >= least)
 
 
 def fresh(axes: Sequence[Axis]) -> list[Axis]:
