@@ -304,5 +304,6 @@ def _tasks(problem: ConvProblem, config: AnyConfig) -> int:
     rows, columns, channels = config.band, x, config.lanes
     if isinstance(config, ConvConfig):
         rows, channels = rows * config.height, channels * config.vectors * config.chunk
-        columns = config.columns(x)
+    if config.part:
+        columns = min(x, config.part * config.width)
     return batch * math.ceil(y / rows) * math.ceil(x / columns) * math.ceil(k / channels)

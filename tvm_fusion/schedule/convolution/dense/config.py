@@ -272,17 +272,9 @@ def _tile_cycles(tile: ConvConfig, sizes: ConvSizes) -> float:
 
 
 def _cycles(pixels: int, vectors: int, c: int, sizes: ConvSizes, tile: ConvConfig) -> float:
-    """Estimate the cycles of one input channel, at one place of the window, of a tile.
-
-    Of a weight that does not fit the level-1 cache, they are no fewer than reading it takes.
-    """
+    """Estimate the cycles of one input channel, at one place of the window, of a tile."""
     cycles, row = cycles_of(pixels, vectors), vectors * tile.lanes * 4
-    if row * c * sizes.window <= L1_BYTES:
-        return cycles
-    if sizes.is_packed:  # blocks of channels that a task has copied are as near as the weight
-        step, shared = sizes.columns
-        row += 4 * math.ceil((pixels * step + shared) / sizes.window)
-    return max(cycles, row / STREAM)
+    return max(cycles, row / STREAM) if row * c * sizes.window > L1_BYTES else cycles
 
 
 def cycles_of_busiest(

@@ -18,6 +18,7 @@ from ..problem.problem import ConvProblem
 
 GRAIN = 1 << 14  # multiplications of vectors that are worth a task
 TASKS = 4  # per core, for balance
+MAX_PARTS = 64  # of a row
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,14 @@ class DepthwiseConfig:
         Pixels of a tile.
     band : int
         Rows of pixels of a task.
+    part : int
+        Tiles along the rows of pixels of a task; 0 where tasks take whole rows.
     """
 
     lanes: int
     width: int
     band: int
+    part: int = 0
 
 
 def depthwise_config(problem: ConvProblem, device: Device) -> DepthwiseConfig | None:
@@ -60,10 +64,20 @@ def depthwise_config(problem: ConvProblem, device: Device) -> DepthwiseConfig | 
     around *= math.ceil((constant(k.extent) or 1) / lanes)
     window = math.prod(constant(a.extent) or 1 for a in problem.window)
     wanted = min(TASKS * machine.cores, max(1, around * y * x * window // GRAIN))
-    fewest = max(1, min(y, math.ceil(wanted / around)))
-    even = (n for n in range(fewest, y + 1) if around * n % machine.cores == 0)
-    bands = next(even, fewest) if wanted > 1 else 1
-    return DepthwiseConfig(lanes, width, math.ceil(y / bands))
+    if wanted <= 1:
+        return DepthwiseConfig(lanes, width, y)
+    bands = _pieces(y, around, wanted, machine.cores)
+    tiles, part = math.ceil(x / width), 0
+    if bands == y and around * y < wanted and tiles > 1:
+        part = math.ceil(tiles / _pieces(tiles, around * y, wanted, machine.cores))
+    return DepthwiseConfig(lanes, width, math.ceil(y / bands), part)
+
+
+def _pieces(extent: int, around: int, wanted: int, cores: int) -> int:
+    """Choose in how many pieces to cut an axis, so that cores are equally busy."""
+    fewest = max(1, min(extent, math.ceil(wanted / around)))
+    even = (n for n in range(fewest, extent + 1) if around * n % cores == 0)
+    return next(even, fewest)
 
 
 def depthwise_configs(problem: ConvProblem, device: Device) -> Iterator[DepthwiseConfig]:
@@ -80,6 +94,9 @@ def depthwise_configs(problem: ConvProblem, device: Device) -> Iterator[Depthwis
     widths = sorted({math.ceil(x / math.ceil(x / width)) for width in range(1, most + 1)})
     bands = sorted({math.ceil(y / parts) for parts in range(1, y + 1)})
     for width, band in itertools.product(widths, bands):
-        config = DepthwiseConfig(chosen.lanes, width, band)
-        if config != chosen:
-            yield config
+        tiles = math.ceil(x / width)
+        parts = {0, *(math.ceil(tiles / n) for n in range(2, min(tiles, MAX_PARTS) + 1))}
+        for part in sorted(parts) if band == 1 else [0]:
+            config = DepthwiseConfig(chosen.lanes, width, band, part)
+            if config != chosen:
+                yield config
