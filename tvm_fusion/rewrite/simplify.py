@@ -19,6 +19,7 @@ from ..core.untouched import is_rewritable, on_rewritable
 from ..frontend.normalize.expand_batch_norm import ExpandBatchNorm
 from ..frontend.normalize.fold_constants import FoldConstants
 from ..frontend.normalize.read_extents import ReadExtents
+from ..frontend.normalize.scatter_rows import ScatterRows
 from . import rules
 from .bytes.products import ByteProducts
 from .norms.statistics import NormStatistics
@@ -72,7 +73,7 @@ class Rewrite:
         """Apply to every rewritable function."""
         # What is stored depends on the target: FoldConstants of the import did not know it.
         inference = (ExpandBatchNorm(), ReadExtents(), relax.transform.DecomposeOpsForInference())
-        mod = on_rewritable(*inference, FoldConstants(), *_tidy())(mod)
+        mod = on_rewritable(*inference, ScatterRows(), FoldConstants(), *_tidy())(mod)
         if self._options.rewrite == "none":
             return mod
         without = self._options.without

@@ -85,7 +85,6 @@ def NormalizeImport() -> tvm.transform.Pass:
             FoldBatchNorm(),
             ClipPoolWindow(),
             ClampTake(),
-            ScatterRows(),
             CompareBooleans(),
             ExpandMedian(),
             ExpandNonzero(),

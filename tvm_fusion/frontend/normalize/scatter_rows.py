@@ -18,7 +18,8 @@ def ScatterRows(value: Any, scope: Scope) -> Any:
     """``scatter_elements(x, broadcast(i), u, axis) = scatter_nd(x, i, u)``, on CPUs.
 
     Graph networks broadcast the numbers of nodes along the features. Slices need no number of each
-    element, and are vectors. Indices out of range stay so: those from the end are counted here.
+    element, and are vectors. Indices out of range stay so: those from the end are counted here. It
+    runs where the target is known, not at import.
     """
     target = Target.current(allow_none=True)
     if op_name(value) != "relax.scatter_elements" or target is None or target.kind.name != "llvm":
