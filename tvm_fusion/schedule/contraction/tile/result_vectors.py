@@ -108,11 +108,8 @@ def _is_contiguous(contraction: SumOfProducts, result: Result, axis: Axis, width
         return False
     analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
     where = [substitute(i, {axis.var: vector * width + lane}) for i in result.indices]
-    # Contiguous in memory is not enough: where lanes differ in another index than the last, as
-    # those of heads of 12 channels do, vectors of indices stay, and elements are stored one by one.
-    outer = [analyzer.simplify(i) for i in where[:-1]]
     first = analyzer.simplify(offset(result.buffer, where) - lane)
-    if any(lane in tirx.analysis.undefined_vars(i) for i in (*outer, first)):
+    if lane in tirx.analysis.undefined_vars(first):
         return False
     return is_aligned(first, size, analyzer)
 

@@ -181,18 +181,18 @@ class _Vectors:
         start: int,
         size: int,
     ) -> tirx.Stmt:
-        def places(lane: ir.Expr) -> list[ir.Expr]:
-            place = where[self._vector] * self._width + start + lane
-            return [substitute(i, {**where, self._axis.var: place}) for i in result.indices]
-
+        place = where[self._vector] * self._width + start
+        first = [substitute(i, {**where, self._axis.var: place}) for i in result.indices]
         words = _bytes(made, size) // WORD
         if self._config.problem.is_streamed and words in STORED_WORDS:
-            first = load(result.buffer, places(index(0)))
-            return store_streamed(first, load(made, [index(start)]), words)
-        return vectorized(
-            size,
-            lambda lane: tirx.BufferStore(result.buffer, load(made, [start + lane]), places(lane)),
-        )
+            return store_streamed(load(result.buffer, first), load(made, [index(start)]), words)
+
+        # A vector may be beyond the extent of the last dimension, as of [heads, depth, 1].
+        def store(lane: ir.Expr) -> tirx.Stmt:
+            value = load(made, [start + lane])
+            return tirx.BufferStore(result.buffer, value, [*first[:-1], first[-1] + lane])
+
+        return vectorized(size, store)
 
     def _at(self, where: Mapping[ir.Var, ir.Expr]) -> dict[ir.Var, ir.Expr]:
         vector = tirx.floordiv(where[self._axis.var], index(self._width))
