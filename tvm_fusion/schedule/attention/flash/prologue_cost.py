@@ -1,8 +1,9 @@
 """Prologues of FlashAttention: operands that are computed as they are loaded, and what that costs.
 
     copied     cp.async or TMA brings rows as they lie in memory, while tensor cores multiply
+               (a concatenation of rows of whole vectors, too)
     computed   each element in registers of the block, from elements at other places (rotary
-               embedding, a concatenation of halves), between the products
+               embedding, halves of an odd size), between the products
 
 Every block of queries loads all keys and values that it sees, for each query head of a GQA group
 again. Computed once by a kernel before, they are written and read once more, and copied.
@@ -22,7 +23,7 @@ from ....ecg.work import at
 from ...index.estimate import operations
 from ..problem.query_group import QueryGroup
 from .config import FlashMmaConfig
-from .problem import FlashProblem, Operand
+from .problem import VECTOR, FlashProblem, Operand
 
 LAUNCH_US = 2.0
 # Time of an element over what its arithmetic and loads take at the peak of CUDA cores: nothing
@@ -30,6 +31,10 @@ LAUNCH_US = 2.0
 # attention at batch 1 and 457 at batch 8 on an H200; without it 27 and 116, and the product before,
 # which rotates instead, 7 and 22 more (python -m benchmarks.gpu_models, profiled).
 SLOWDOWN = 8
+# Time of one vector of a thread, which waits for its loads before it loads the next. Queries and
+# keys whose halves were chosen element by element, 4 heads of 256 over 512 tokens with a window of
+# 256, took 86 us on an H200: a warp of 16 queries computed about 320 vectors a thread.
+VECTOR_US = 0.24
 
 
 def expensive_prologue(
@@ -46,13 +51,15 @@ def expensive_prologue(
     computed = [x for x in (problem.q, problem.k, problem.v) if is_computed(x)]
     if not computed or not peak or not bandwidth:
         return None
-    fused, separate = 0.0, LAUNCH_US
+    fused, separate, vectors = 0.0, LAUNCH_US, 0.0
     for operand in computed:
         elements = _elements(problem, operand)
         work = operations(operand.element) + len(loads(operand.element))
         times = 1 if operand is problem.q else _readers(problem, config)
         fused += 1e6 * SLOWDOWN * elements * times * work / peak
         separate += 1e6 * 2 * 2 * elements / bandwidth
+        vectors += _vectors(problem, operand, config)
+    fused = max(fused, VECTOR_US * vectors * _waves(problem, config, device))
     if fused <= separate:
         return None
     return Refusal(
@@ -72,6 +79,23 @@ def is_computed(operand: Operand) -> bool:
     choices = [c for kind in (tirx.Select, ir.Call) for c in map(choice, find(element, kind)) if c]
     along = operand.along.var
     return operations(element) > 0 or any(along in variables(c[0]) for c in choices)
+
+
+def _vectors(problem: FlashProblem, operand: Operand, config: FlashMmaConfig) -> float:
+    """Count the vectors that a thread of an average block computes, one after the other."""
+    per_row = operand.extent16 // VECTOR
+    if operand is problem.q:
+        return math.ceil(config.block_m * per_row / config.threads)
+    tiles = math.ceil(at(problem.pattern.key.extent) / config.block_n)
+    seen = (tiles + 1) / 2 if problem.skips else tiles
+    return seen * math.ceil(config.block_n * per_row / config.threads)
+
+
+def _waves(problem: FlashProblem, config: FlashMmaConfig, device: Device) -> int:
+    """Count the blocks of a multiprocessor that run one after the other."""
+    blocks = math.prod(at(a.extent) for a in problem.pattern.batch)
+    blocks *= math.ceil(at(problem.query.extent) / config.block_m)
+    return math.ceil(blocks / ((device.sm_count or 1) * config.min_blocks))
 
 
 def _elements(problem: FlashProblem, operand: Operand) -> int:
