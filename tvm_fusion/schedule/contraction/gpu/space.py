@@ -27,7 +27,7 @@ from ..skinny.space import skinny_configs
 from ..tile.config import TileGemmConfig
 from ..tile.problem import assumed_rows, gemm_sizes
 from ..tile.read_problem import LEAST_ROWS, gemm_problem
-from ..wgmma.config import WgmmaConfig, WgmmaWindowConfig
+from ..wgmma.config import WgmmaConfig, WgmmaRowsConfig, WgmmaWindowConfig
 from ..wgmma.model import wgmma_clocks
 from ..wgmma.space import best_wgmma_tile, wgmma_configs
 
@@ -40,6 +40,7 @@ KERNELS = Kernels(
         TileGemmConfig: ("mma.sync", (*_TILE, "warps_m", "warps_n", "warps_k")),
         WgmmaConfig: ("wgmma", _WGMMA),
         WgmmaWindowConfig: ("wgmma of windows", _WGMMA),
+        WgmmaRowsConfig: ("wgmma of boxes of rows", _WGMMA),
         GemvConfig: ("gemv", (*_SKINNY, "threads_n", "cp_async_stages")),
         SkinnyMmaConfig: ("skinny mma.sync", _SKINNY),
     }

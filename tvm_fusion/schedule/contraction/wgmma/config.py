@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from tvm import ir, tirx
 
-from ....core.loops import constant, index, product
+from ....core.loops import ceildiv, constant, index, product
 from ....program.stage import Axis
 from ...gpu import mbarrier
 from ...gpu.tma import ROW_BYTES
@@ -23,6 +23,7 @@ from ..tile.config import TileGemmConfig, axis_values
 from ..tile.shape import REGISTER_FILE
 from .computed_operand import ComputedOperand
 from .tma_operand import TmaOperand
+from .tma_rows import TmaRows
 from .tma_window import TmaWindow
 
 STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
@@ -75,6 +76,11 @@ class WgmmaConfig(TileGemmConfig):
     steps_of_no_group: ClassVar[int] = 1
 
     @property
+    def tile_rows(self) -> int:
+        """Rows of C of a tile, at most those that are multiplied."""
+        return self.block_m
+
+    @property
     def resident(self) -> int:
         """Blocks that run at once."""
         return self.blocks_per_sm * self.multiprocessors
@@ -113,7 +119,7 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def copied_bytes(self) -> int:
         """Bytes of a stage that TMA copies."""
-        return sum(x.bytes for x in self.operands if x.maps)
+        return sum(x.copied_bytes for x in self.operands if x.maps)
 
     @property
     def moved_registers(self) -> tuple[int, int]:
@@ -276,6 +282,38 @@ class WgmmaWindowConfig(WgmmaConfig):
 
     def _pixel(self, axes: Sequence[Axis], place: list[ir.Expr]) -> dict[ir.Var, ir.Expr]:
         return {a.var: x for a, x in zip(axes, place, strict=True)}
+
+
+@dataclass(frozen=True)
+class WgmmaRowsConfig(WgmmaConfig):
+    """Configuration of a product whose rows are behind index maps: A is :class:`.tma_rows.TmaRows`.
+
+    A tile has as many rows as its boxes; the others are multiplied, and not stored.
+    """
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of C of a tile."""
+        assert isinstance(self.operand_a, TmaRows)
+        return self.operand_a.tile_rows
+
+    @property
+    def tiles_m(self) -> ir.Expr:
+        """Tiles along M."""
+        return ceildiv(self.m, self.tile_rows)
+
+    def first_row(self, m_tile: ir.Expr) -> ir.Expr:
+        """Return the first row of a tile."""
+        return m_tile * self.tile_rows
+
+    def row_bounds(self, m_tile: ir.Expr, row: ir.Expr) -> list[ir.Expr]:
+        """List when a row is in a box of its tile, and exists."""
+        rows, found = constant(self.m), []
+        if self.tile_rows < self.block_m:
+            found.append(row < self.tile_rows)
+        if rows is None or rows % self.tile_rows:
+            found.append(self.first_row(m_tile) + row < self.m)
+        return found
 
 
 def staged_bytes(consumers: int) -> int:

@@ -91,7 +91,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     rates = rates or (BESIDE_MMA if is_window else GEMM)
     sms, sizes = device.sm_count or 1, gemm_sizes(config.problem, assumed_rows(config.problem))
     batch, m, n, k = sizes
-    tiles = sizes.row_tiles(config.block_m) * -(-n // config.block_n)
+    tiles = sizes.row_tiles(config.tile_rows) * -(-n // config.block_n)
     read = float(m * k + k * n)
     if isinstance(config, WgmmaWindowConfig):
         others = config.tiles_n if config.is_of_rows else constant(config.tiles_m) or 1

@@ -31,11 +31,18 @@ from ..tile.read_problem import gemm_problem
 from ..tile.result_vectors import result_vectors
 from ..tile.shape import REGISTER_FILE, TileOperands
 from .computed_operand import computed_operand
-from .config import STAGE_K_BYTES, WgmmaConfig, WgmmaWindowConfig, staged_bytes
+from .config import (
+    STAGE_K_BYTES,
+    WgmmaConfig,
+    WgmmaRowsConfig,
+    WgmmaWindowConfig,
+    staged_bytes,
+)
 from .direct_epilogue import COLUMNS
 from .match_tma_window import tma_window
 from .model import wgmma_clocks
-from .tma_operand import tma_operand
+from .tma_operand import TmaOperand, tma_operand
+from .tma_rows import tma_rows
 
 Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
@@ -132,22 +139,25 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
 def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Iterator[WgmmaConfig]:
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
     block_k = STAGE_K_BYTES // problem.item_bytes
+    a: TmaOperand | None
     a, b = (tma_operand(problem, is_a, block_k) for is_a in (True, False))
     kind: type[WgmmaConfig] = WgmmaConfig
     if problem.ragged is not None and (a is None or b is None):
         return
     if a is not None and b is None:
         b = computed_operand(problem, block_k)
+    vectors = result_vectors(problem)
+    if a is None and b is not None and not vectors.is_along_m:
+        a, kind = tma_rows(problem, block_k), WgmmaRowsConfig
     if a is None or b is None:
         found = tma_window(problem, block_k)
-        if found is None or result_vectors(problem).is_along_m:
+        if found is None or vectors.is_along_m:
             return
         (a, b), kind = found, WgmmaWindowConfig
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
-    vectors = result_vectors(problem)
     is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and problem.parts == 1
     given = vars(TileOperands.of(problem)) | {"problem": problem}
     is_promoted = problem.a_dtype in FLOAT8_TYPES

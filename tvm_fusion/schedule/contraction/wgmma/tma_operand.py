@@ -83,6 +83,11 @@ class TmaOperand:
         return self.rows * self.block_k * self.item_bytes
 
     @property
+    def copied_bytes(self) -> int:
+        """Size of the boxes of a tile."""
+        return self.bytes
+
+    @property
     def panel_bytes(self) -> int:
         """From one box in shared memory to the next."""
         return ROW_BYTES * (self.rows if self.is_k_contiguous else self.block_k)
