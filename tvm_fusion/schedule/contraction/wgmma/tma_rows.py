@@ -123,7 +123,7 @@ class TmaRows(TmaOperand):
         return moved[0]
 
     def _order(self, runs: Sequence[int]) -> list[RowDim]:
-        """Order the dimensions as a box writes them: those of its runs first, the innermost first."""
+        """Order the dimensions as a box writes them: those of its runs first, from within."""
         first = [self._moved(p) for p in reversed(range(len(runs))) if runs[p] > 1]
         own = [d for d in first if d is not None]
         return [*own, *(d for d in self.dims if d not in own)]
@@ -228,7 +228,7 @@ def _digits(image: ir.TensorLoad, axes: Sequence[Axis]) -> _Digits | None:
         if any(outer % inner for inner, outer in itertools.pairwise(order)):
             return None
         value: ir.Expr = index(0)
-        own = []
+        own: list[Axis] = []
         for inner, outer in itertools.pairwise(order):
             digit = Axis(tirx.Var(f"{axis.var.name}_{inner}", "int64"), index(outer // inner))
             own.insert(0, digit)
