@@ -114,6 +114,7 @@ def _table() -> Any:
     table.update(DECOMPOSITIONS)
     for name in _KEPT:
         table.pop(getattr(torch.ops.aten, name).input)
+    table.pop(torch.ops.aten.roll.default)  # by tensors of indices; slices, joined, are movement
     for target, decomposition in in_float32(table).items():
         table[target] = decomposition
     # The root of a variance that vanishes, or overflows, though its root would not.

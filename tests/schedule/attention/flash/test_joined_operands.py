@@ -1,14 +1,18 @@
 """Queries and keys that are halves side by side, as after rotary embeddings: copied vectors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from group_kernels import CUDA, arrays, check, group, run_launches, tensor
+from group_kernels import CUDA, Emitted, agrees, arrays, check, group, run_launches, tensor
 
 from tests.schedule.attention.attention_graphs import attention, op, reference
 from tvm_fusion.core.template import Claim
 from tvm_fusion.schedule.attention.decode.config import FlashDecodeConfig
 from tvm_fusion.schedule.attention.flash.config import FlashMmaConfig
 from tvm_fusion.schedule.attention.flash.problem import flash_problem
+from tvm_fusion.schedule.attention.flash.tma_config import FlashTmaConfig, tma_configs
+from tvm_fusion.schedule.attention.flash.tma_operand import tma_operands
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.template import Attention
 
@@ -49,6 +53,36 @@ def test_vectors_of_each_part_are_copied(sizes):
     text = func.script()
     assert "cp_async_16" in text
     assert "vector[lane]" not in text  # nothing is chosen element by element
+
+
+@pytest.mark.parametrize("sizes", [(64, 64), (128, 64)], ids=str)
+def test_boxes_of_each_part(sizes):
+    """TMA has a map for each part that is whole panels."""
+    params, body, exact = joined(150, 150, sizes)
+    members = group(params, body, CUDA)
+    problem = flash_problem(read_group(members, (HALF, "float32")))
+    q, k, v = tma_operands(problem)
+    assert (
+        q.panels == k.panels == tuple((n, i) for n, s in enumerate(sizes) for i in range(0, s, 64))
+    )
+    assert v.panels == tuple((0, i) for i in range(0, sum(sizes), 64))
+    claim = TEMPLATE.claim(members, CUDA.device)
+    config = next(tma_configs(problem, CUDA.device))
+    claim = replace(claim, details=replace(claim.details, config=config))
+    (made,) = TEMPLATE.emit(claim, CUDA.tvm_target()).kernels
+    agrees(Emitted(members, claim, made.func), params, exact, CUDA, 4e-3)
+
+
+def test_parts_that_end_within_a_panel_have_no_boxes():
+    params, body, _ = joined(150, 150, (32, 96))
+    assert tma_operands(flash_problem(read_group(group(params, body, CUDA)))) is None
+
+
+def test_few_wide_heads_of_halves_are_copied_by_tma():
+    """As of Gemma 3: heads of 256 elements that share one KV head."""
+    params, body, _ = joined(512, 512, (128, 128))
+    claim = TEMPLATE.claim(group(params, body, CUDA), CUDA.device)
+    assert isinstance(claim.details.config, FlashTmaConfig)
 
 
 def test_parts_that_end_within_a_vector_are_no_copies():

@@ -25,13 +25,16 @@ from ....core.expressions import variables
 from ....core.loops import constant, coordinates, find, index, simplified, substitute
 from ....program.stage import Axis
 from ...gpu.tma import ALIGNMENT, MAX_BOX, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
+from ...gpu.wgmma import M
 from ...index.address import stride
 from ..tile.config import is_plain, unguarded
 from ..tile.problem import GemmProblem
 from .tma_operand import TmaOperand
 
 MOST_DIVISOR = 64  # of both sides of a condition
-MOST_BOXES = 16  # of a tile: one thread issues them for each step along K
+# Of 64 rows of a tile: a box takes longer than its few rows do. On an H200, with 9 boxes of 7 rows
+# and tiles of 64x256, the product of 1764x768x2304 took 19.9 us; with 9 of 14 and 128x256, 13.9.
+MOST_BOXES = 5
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class TmaRows(TmaOperand):
         for runs in self._runs(rows):
             size = math.prod(runs)
             count = min(rows // size, -(-whole // size))
-            if count <= MOST_BOXES:
+            if count * M <= MOST_BOXES * rows:
                 found.append((-(-whole // (count * size)), count, runs))
         if not found:
             return None
