@@ -7,6 +7,7 @@ import pytest
 from group_kernels import CUDA, Emitted, agrees, group
 from nvcc import machine_code, needs_nvcc
 
+from tests.schedule.contraction.gemm_graphs import with_numbers
 from tests.schedule.contraction.window_graphs import op, partitioned
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.tile.read_problem import gemm_problem
@@ -50,7 +51,7 @@ def configured(params, body, **tile):
     claim = TEMPLATE.claim(group(params, body, CUDA), CUDA.device)
     config = claim.details.config
     every = wgmma_configs(config.contraction, CUDA.device if tile["split_k"] > 1 else FEW)
-    found = next(c for c in every if all(getattr(c, k) == v for k, v in tile.items()))
+    found = with_numbers(every, **tile)
     assert isinstance(found, WgmmaRowsConfig)
     return replace(claim, details=replace(claim.details, config=replace(config, gemm=found)))
 
@@ -123,8 +124,8 @@ def test_the_windows_of_a_vision_transformer_fill_tiles():
     tile = claim.details.config.tile
     assert isinstance(tile, WgmmaRowsConfig)
     assert claim.launches == 1
-    assert tile.tile_rows >= 0.98 * tile.block_m
-    assert int(tile.tiles_m) * tile.tile_rows == 9 * 14 * 14
+    assert tile.tile_rows >= 0.98 * tile.tile.block_m
+    assert int(tile.grid.tiles_m) * tile.tile_rows == 9 * 14 * 14
     assert math.prod(tile.operand_a.runs) % 14 == 0
 
 

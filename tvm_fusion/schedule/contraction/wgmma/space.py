@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ....core.expressions import is_expensive
 from ....core.loops import constant
@@ -29,7 +28,7 @@ from ..problem.sum_of_products import SumOfProducts
 from ..tile.problem import GemmProblem, gemm_sizes
 from ..tile.read_problem import gemm_problem
 from ..tile.result_vectors import result_vectors
-from ..tile.shape import REGISTER_FILE, TileOperands
+from ..tile.shape import REGISTER_FILE, TileConfig, TileOperands
 from .computed_operand import computed_operand
 from .config import (
     STAGE_K_BYTES,
@@ -108,10 +107,10 @@ def best_wgmma_tile(problem: GemmProblem, device: Device) -> WgmmaConfig | None:
     tiles = [tile for tile in TILES if tile[1] not in skipped]
     found = _space(problem, device, tiles)
     if problem.ragged is not None:
-        found = (c for c in found if c.block_n in RAGGED_COLUMNS)
+        found = (c for c in found if c.tile.block_n in RAGGED_COLUMNS)
         found = (c for c in found if c.consumers * c.blocks_per_sm == 2)
         if gemm_sizes(problem).m <= RAGGED_ROWS:
-            found = (c for c in found if c.block_m == M)
+            found = (c for c in found if c.tile.block_m == M)
     best = min(found, key=lambda config: wgmma_clocks(config, device), default=None)
     return None if best is None else in_order(best)
 
@@ -131,7 +130,7 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
     tiles = itertools.product((64, 128, 256), ALL_COLUMNS, (1, 2), (False, True))
     for config in _space(chosen.problem, device, tuple(tiles)):
         for group_m in GROUPS_M:
-            one = replace(config, group_m=group_m)
+            one = config.with_tile(group_m=group_m)
             if one != chosen:
                 yield one
 
@@ -159,7 +158,7 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
     is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and problem.parts == 1
-    given = vars(TileOperands.of(problem)) | {"problem": problem}
+    operands = TileOperands.of(problem)
     is_promoted = problem.a_dtype in FLOAT8_TYPES
     if problem.contraction.has_statistics and not _holds_statistics(problem, kind):
         return
@@ -180,19 +179,12 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         tile_a, tile_b = a.of_rows(block_m), b.of_rows(block_n)
         if stages < 3 or tile_a is None or tile_b is None:
             continue
-        changed = {
-            "block_m": block_m,
-            "block_n": block_n,
-            "block_k": block_k,
-            "warps_m": WARPS * consumers,
-            "warps_n": 1,
-            "warps_k": 1,
-            "stages": stages,
-            "split_k": 1,
-            "group_m": 8,
-        }
+        tile = TileConfig(
+            operands, block_m, block_n, block_k, WARPS * consumers, warps_n=1, stages=stages
+        )
         config = kind(
-            **{**given, **changed},
+            problem,
+            tile,
             operand_a=tile_a,
             operand_b=tile_b,
             consumers=consumers,
@@ -215,25 +207,25 @@ def _holds_statistics(problem: GemmProblem, kind: type[WgmmaConfig]) -> bool:
 
 def _has_whole_groups(config: WgmmaConfig) -> bool:
     """Whether the columns that threads hold at once are whole groups, where groups are added up."""
-    sums = config.contraction.group_sums
+    sums = config.problem.contraction.group_sums
     if sums is None:
         return True
-    columns = config.staged[1] if config.split_k > 1 else config.block_n
-    return config.parts == 1 and columns % sums.width == 0
+    columns = config.tile.staged[1] if config.tile.split_k > 1 else config.tile.block_n
+    return config.problem.parts == 1 and columns % sums.width == 0
 
 
 def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
     """Split K among the blocks of clusters, as far as all of them run at once."""
     yield config
-    tiles = constant(config.tiles)
-    is_fit = config.blocks_per_sm == config.parts == 1 and not config.is_ping_pong
-    is_fit = is_fit and config.ragged is None
+    tiles = constant(config.grid.tiles)
+    is_fit = config.blocks_per_sm == config.problem.parts == 1 and not config.is_ping_pong
+    is_fit = is_fit and config.problem.ragged is None
     if tiles is None or not is_fit or config.accumulators > MOST_SPLIT_ACCUMULATORS:
         return
     for split_k in SPLIT_K[1:]:
-        k_tiles = -(-config.k_tiles // split_k)
-        if isinstance(config, WgmmaWindowConfig) and config.k_tiles % split_k:
+        k_tiles = -(-config.grid.k_tiles // split_k)
+        if isinstance(config, WgmmaWindowConfig) and config.grid.k_tiles % split_k:
             continue  # a window has no taps beyond the last, of which boxes are zeros
         if tiles * split_k <= config.multiprocessors and k_tiles >= LEAST_K_TILES:
-            stages = min(config.stages, k_tiles)
-            yield replace(config, split_k=split_k, stages=stages)
+            stages = min(config.tile.stages, k_tiles)
+            yield config.with_tile(split_k=split_k, stages=stages)
