@@ -14,6 +14,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...core.untouched import is_rewritable
 
+_names: dict[tvm.ir.Op, str] = {}  # asked for far more often than there are operators
+
 #: A rule takes a value whose operands are rewritten already, and returns its replacement or None.
 Rule = Callable[[Any, "Scope"], Any]
 
@@ -107,9 +109,13 @@ class Scope:
 
 def op_name(expr: Any) -> str:
     """Return the operator's name if ``expr`` is a call of one, else an empty string."""
-    if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-        return str(expr.op.name)
-    return ""
+    if not isinstance(expr, relax.Call):
+        return ""
+    op = expr.op
+    name = _names.get(op) if isinstance(op, tvm.ir.Op) else ""
+    if name is None:
+        name = _names[op] = str(op.name)
+    return name
 
 
 def rewrite(mod: tvm.IRModule, rule: Rule) -> tvm.IRModule:
