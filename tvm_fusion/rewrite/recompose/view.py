@@ -79,6 +79,7 @@ class View:
         self.bindings: list[relax.VarBinding] = []
         self.atoms: dict[str, Any] = {}
         self._values: dict[int, Any] = {}
+        self._places: dict[int, int] = {}
         self._readers: dict[int, list[int]] = defaultdict(list)
         self._numbers: dict[int, float | None] = {}
         self._kept: list[Any] = []  # whose hashes are keys above
@@ -88,6 +89,7 @@ class View:
                 if isinstance(binding, relax.VarBinding):
                     self._values[hash(binding.var)] = binding.value
                     if isinstance(block, relax.DataflowBlock):
+                        self._places[hash(binding.var)] = len(self.bindings)
                         self.bindings.append(binding)
                 for var in relax.analysis.free_vars(binding.value):
                     self._readers[hash(var)].append(hash(binding.var))
@@ -209,7 +211,8 @@ class View:
             inside.add(hash(expr))
             value = self._values[hash(expr)]
             stack.extend(operands(value) if isinstance(value, relax.Call) else [value])
-        return [b for b in self.bindings if hash(b.var) in inside]
+        places = sorted(self._places[var] for var in inside & self._places.keys())
+        return [self.bindings[place] for place in places]
 
 
 def op_name(expr: Any) -> str:
