@@ -28,6 +28,7 @@ from .products.transposed_phases import TransposedConvByPhases
 from .products.weight_layout import TransposeNarrowWeights
 from .recompose.recompose import Recompose
 from .search.dnnfusion_search import GreedyEquivalents
+from .constants_aside import with_constants_aside
 from .search.search import SearchEquivalents
 
 
@@ -131,7 +132,7 @@ class CommonSubexpr:
         functions = [f for f in mod.functions.values() if is_rewritable(f)]
         if all(map(_all_differ, functions)):
             return mod
-        return relax.transform.EliminateCommonSubexpr()(mod)
+        return with_constants_aside(mod, relax.transform.EliminateCommonSubexpr())
 
 
 def _all_differ(func: relax.Function) -> bool:
