@@ -71,7 +71,12 @@ class Builder:
 
 
 def encoder(
-    layers: int, width: int = 768, heads: int = 12, tokens: int = 128, as_inputs: bool = False
+    layers: int,
+    width: int = 768,
+    heads: int = 12,
+    tokens: int = 128,
+    as_inputs: bool = False,
+    is_masked: bool = True,
 ) -> tvm.IRModule:
     """Build a post-norm Transformer encoder in float32, such as BERT's.
 
@@ -81,11 +86,13 @@ def encoder(
         Of the model; the inner width is four times ``width``.
     as_inputs : bool
         Whether weights are inputs of the function instead of constants.
+    is_masked : bool
+        Whether there is an additive mask, which all layers read.
 
     Returns
     -------
     tvm.IRModule
-        One function ``main`` of hidden states ``(1, tokens, width)`` and an additive mask.
+        One function ``main`` of hidden states ``(1, tokens, width)``, and of the mask.
     """
     make = Builder("float32", as_inputs)
     emit, weight, number = make.emit, make.weight, make.number
@@ -102,7 +109,8 @@ def encoder(
         query, key, value = (parts(x) for _ in range(3))
         scores = emit(op.matmul(query, emit(op.permute_dims(key, [0, 1, 3, 2]))))
         scores = emit(op.divide(scores, number(math.sqrt(depth))))
-        scores = emit(op.nn.softmax(emit(op.add(scores, mask))))
+        scores = scores if mask is None else emit(op.add(scores, mask))
+        scores = emit(op.nn.softmax(scores))
         mixed = emit(op.permute_dims(emit(op.matmul(scores, value)), [0, 2, 1, 3]))
         return linear(emit(op.reshape(mixed, (1, tokens, width))), width, width)
 
@@ -115,7 +123,7 @@ def encoder(
         return emit(op.nn.layer_norm(x, weight(width), weight(width), [-1]))
 
     hidden = make.input("hidden", (1, tokens, width))
-    mask = make.input("mask", (1, 1, 1, tokens))
+    mask = make.input("mask", (1, 1, 1, tokens)) if is_masked else None
 
     def body() -> list[relax.Expr]:
         x: relax.Expr = hidden

@@ -97,7 +97,7 @@ def recompose(
     if not names & pattern.anchors or not names & pattern.roots:
         return func
     taken: dict[int, Match] = {}
-    told = {} if REASSOCIATE in allow else (readers or Readers(mod)).of(name, func)
+    readers = readers or Readers(mod)
     use = Use()
     dead: set[int] = set()
     mismatches: dict[int, Mismatch] = {}
@@ -112,7 +112,8 @@ def recompose(
         if not isinstance(found, Match):
             continue
         use.tried += 1
-        refused = _not_equal(pattern, root, found, allow, told.get(hash(root), NONE))
+        told = NONE if REASSOCIATE in allow else readers.of(name, func).get(hash(root), NONE)
+        refused = _not_equal(pattern, root, found, allow, told)
         if refused is not None:
             record(refused)
             use.refused[refused.sentence] += 1
