@@ -1,4 +1,4 @@
-"""Models of equal layers, each with weights of its own, operator by operator as importers give them.
+"""Models of equal layers, each with weights of its own, in the operators that importers give.
 
 Compiling them shows what is done once for each layer, and what once for all equal ones.
 """

@@ -21,6 +21,7 @@ from ..frontend.normalize.fold_constants import FoldConstants
 from ..frontend.normalize.read_extents import ReadExtents
 from . import rules
 from .bytes.products import ByteProducts
+from .constants_aside import with_constants_aside
 from .norms.statistics import NormStatistics
 from .products.batch_matmuls import BatchMatmuls
 from .products.join_matmuls import JoinMatmuls
@@ -28,7 +29,6 @@ from .products.transposed_phases import TransposedConvByPhases
 from .products.weight_layout import TransposeNarrowWeights
 from .recompose.recompose import Recompose
 from .search.dnnfusion_search import GreedyEquivalents
-from .constants_aside import with_constants_aside
 from .search.search import SearchEquivalents
 
 
