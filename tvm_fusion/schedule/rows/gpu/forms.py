@@ -16,12 +16,11 @@ Which one is taken is a rule; no model tells their times. Few long rows are bett
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
-from ....core.forms import other_form
+from ....core.forms import Row, first_of, other_form
 from ....core.template import Refusal
 from ....device import Device
 from ....program.program import Program
@@ -111,27 +110,12 @@ class RowForm:
 Found = RowForm | Refusal
 
 
-class Row(NamedTuple):
-    """A form that is taken where rows have it, before those behind it in the table.
-
-    Attributes
-    ----------
-    name : str
-        For a reader.
-    make : callable
-        Makes it of rows.
-    """
-
-    name: str
-    make: Callable[[RowProblem], Found]
-
-
 def _extremum_first(rows: RowProblem) -> Found:
     split = replace(rows, program=with_extrema_first(rows.program))
     if len(split.program.stages) == len(rows.program.stages):
         return other_form("It looks for no index of an extremum of floating point numbers.")
     form = first_form(split, ROWS[1:])
-    if isinstance(form, Refusal) or split.holds(form.config):
+    if split.holds(form.config):
         return form
     return other_form("Registers do not hold a row, which two reductions would read twice.")
 
@@ -195,7 +179,7 @@ def _read_again(rows: RowProblem) -> Found:
     return RowForm(rows.program, rows.threads)
 
 
-ROWS = (
+ROWS: tuple[Row[RowForm], ...] = (
     Row("extremum, then its index", _extremum_first),
     Row("a thread a row", _thread_a_row),
     Row("lanes along rows", _lanes_along_rows),
@@ -206,10 +190,11 @@ ROWS = (
 )
 
 
-def first_form(rows: RowProblem, table: tuple[Row, ...] = ROWS) -> RowForm:
+def first_form(rows: RowProblem, table: Sequence[Row[RowForm]] = ROWS) -> RowForm:
     """Take the first form that rows have; every one has the last."""
-    forms = (row.make(rows) for row in table)
-    return next(form for form in forms if isinstance(form, RowForm))
+    form = first_of(table, rows)
+    assert isinstance(form, RowForm)
+    return form
 
 
 def default_config(program: RowProgram, device: Device) -> RowConfig:

@@ -10,12 +10,11 @@ both tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
-from ....core.forms import OTHER_FORM, Form, other_form
+from ....core.forms import Form, Row, first_of, other_form
 from ....core.template import Refusal
 from ....device import Device
 from ....program.group import Group
@@ -85,21 +84,6 @@ class LongRows:
         return 0 if split is None else min(map(run_bytes, (split.first, split.second)))
 
 
-class Row(NamedTuple):
-    """A form that is taken where rows have it, before those behind it in the table.
-
-    Attributes
-    ----------
-    name : str
-        For a reader.
-    make : callable
-        Makes it of rows.
-    """
-
-    name: str
-    make: Callable[[LongRows], TwoLaunches | Refusal]
-
-
 def _by_pixels(rows: LongRows) -> TwoLaunches | Refusal:
     if rows.run >= LINE_BYTES:
         return other_form(f"{rows.run} bytes of a row are contiguous, at least {LINE_BYTES}.")
@@ -123,7 +107,10 @@ def _by_rows(rows: LongRows) -> TwoLaunches | Refusal:
     return _short(rows.size) if rows.size < rows.least else rows.parts
 
 
-ROWS = (Row("two launches, by pixels", _by_pixels), Row("two launches, by rows", _by_rows))
+ROWS: tuple[Row[TwoLaunches], ...] = (
+    Row("two launches, by pixels", _by_pixels),
+    Row("two launches, by rows", _by_rows),
+)
 
 
 def choose(group: Group, device: Device) -> TwoLaunches | Refusal:
@@ -131,12 +118,7 @@ def choose(group: Group, device: Device) -> TwoLaunches | Refusal:
     rows = read_long_rows(group, device)
     if isinstance(rows, Refusal):
         return rows
-    found = ROWS[0].make(rows)
-    for row in ROWS[1:]:
-        if not isinstance(found, Refusal) or found.code != OTHER_FORM:
-            break
-        found = row.make(rows)
-    return found
+    return first_of(ROWS, rows)
 
 
 def read_long_rows(group: Group, device: Device) -> LongRows | Refusal:
