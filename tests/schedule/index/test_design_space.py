@@ -1,4 +1,4 @@
-"""Design spaces: fields that a tuner varies, of a configuration or of a part of it, as plain data."""
+"""Design spaces: what a tuner varies, of a configuration or of a part of it, as plain data."""
 
 from dataclasses import dataclass, replace
 
