@@ -14,7 +14,8 @@ from ...program.program import Program
 from ..index.estimate import terms
 from ..index.strides import strided_access_cost
 from .gpu.contiguity import has_branches
-from .gpu.kernel import RowEstimate
+from .gpu.forms import RowEstimate
+from .program.read import count_rows
 
 MOST_UNROLLED = 32  # terms of a thread, of which more wait for loads
 # 40 ns at 150 GFLOP/s of one multiprocessor. On one H200, layer norms of 197 tokens of 768 elements
@@ -34,12 +35,6 @@ LONG_BRANCHED = 1 << 12  # elements
 # Of a short reduction by one thread, which loads its terms one by one: on one H200, 3x3 pooling of
 # 8x64x112x112 took 12.6 us, 4.3 by vectors of channels.
 OPERATIONS_AN_ELEMENT = 12
-
-
-def count_rows(program: Program) -> int:
-    """Count the rows of a program."""
-    axes = program.stages[0].axes[: program.row_rank]
-    return math.prod(at(axis.extent) for axis in axes)
 
 
 def read_again(program: Program) -> int:

@@ -24,6 +24,7 @@ from ....ecg.work import at
 from ...gpu.launch import STATIC_SHARED_BYTES
 from ...gpu.tma import PANEL
 from ...gpu.wgmma import WARPS as WARPS_OF_GROUP
+from ...index.design_space import default_first
 from ...instructions.table import find, find_half
 from .config import MAX_REGISTERS, FlashMmaConfig
 from .problem import FlashProblem
@@ -80,8 +81,7 @@ def configs(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
     chosen = flash_mma_config(problem, device)
     if chosen is None:
         return
-    yield chosen
-    yield from (c for c in _all(problem, device) if c != chosen)
+    yield from default_first(chosen, _all(problem, device))
 
 
 def _is_measured(config: FlashTmaConfig, problem: FlashProblem) -> bool:

@@ -20,6 +20,7 @@ from ....core.expressions import is_expensive
 from ....core.loops import constant
 from ....device import Device
 from ...gpu.wgmma import WARPS, M
+from ...index.design_space import default_first
 from ...instructions.nvidia import FLOAT8_TYPES
 from ...instructions.table import find
 from ..mma.default import GROUPS_M, MOST_ACCUMULATORS, in_order
@@ -126,13 +127,10 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
     chosen = wgmma_config(contraction, device)
     if chosen is None:
         return
-    yield chosen
     tiles = itertools.product((64, 128, 256), ALL_COLUMNS, (1, 2), (False, True))
-    for config in _space(chosen.problem, device, tuple(tiles)):
-        for group_m in GROUPS_M:
-            one = config.with_tile(group_m=group_m)
-            if one != chosen:
-                yield one
+    found = _space(chosen.problem, device, tuple(tiles))
+    orders = (config.with_tile(group_m=m) for config in found for m in GROUPS_M)
+    yield from default_first(chosen, orders)
 
 
 def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Iterator[WgmmaConfig]:

@@ -17,6 +17,7 @@ from ....core.loops import constant
 from ....device import Device
 from ...contraction.cpu.blocking import Machine, cycles_of
 from ...contraction.cpu.dot_products import Int16Dot
+from ...index.design_space import default_first, varied
 from ..problem.problem import ConvProblem, Groups
 from .prefetch import SYMBOLIC, Prefetch, far_streams
 
@@ -180,13 +181,15 @@ def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
     chosen = default(problem, device)
     if chosen is None:
         return
-    yield chosen
     machine = Machine.of(device)
-    sizes = ConvSizes.of(problem, machine)
+    yield from default_first(chosen, _designs(ConvSizes.of(problem, machine), machine))
+
+
+def _designs(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
     for tile in _tiles(sizes, machine):
         for config in _tasks(tile, sizes):
-            other = replace(config, prefetches=config.prefetches ^ Prefetch.WEIGHT)
-            yield from (one for one in (config, other) if one != chosen)
+            yield config
+            yield replace(config, prefetches=config.prefetches ^ Prefetch.WEIGHT)
 
 
 def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
@@ -214,8 +217,7 @@ def _tasks(tile: ConvConfig, sizes: ConvSizes) -> Iterator[ConvConfig]:
     """Enumerate the tasks of a tile."""
     bands = _even(math.ceil(sizes.y / tile.height))
     chunks = _even(math.ceil(sizes.k / (tile.vectors * tile.lanes)))
-    for band, chunk in itertools.product(bands, chunks):
-        yield replace(tile, band=band, chunk=chunk)
+    return varied(tile, band=bands, chunk=chunks)
 
 
 def _even(count: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from ....device import Device
 from ....program.stage import Axis
 from ...contraction.cpu.blocking import Machine
 from ...index.address import lies_along
+from ...index.design_space import default_first, varied
 from ...math.vector_math import makes_vectors, vector_math
 from ..problem.problem import ConvProblem
 
@@ -74,12 +74,8 @@ def depthwise_configs(problem: ConvProblem, device: Device) -> Iterator[Depthwis
     chosen = depthwise_config(problem, device)
     if chosen is None:
         return
-    yield chosen
     x, y = (constant(a.extent) or 1 for a in (problem.x, problem.y))
     most = min(x, Machine.of(device).unit.registers - 2)
     widths = sorted({math.ceil(x / math.ceil(x / width)) for width in range(1, most + 1)})
     bands = sorted({math.ceil(y / parts) for parts in range(1, y + 1)})
-    for width, band in itertools.product(widths, bands):
-        config = DepthwiseConfig(chosen.lanes, width, band)
-        if config != chosen:
-            yield config
+    yield from default_first(chosen, varied(chosen, width=widths, band=bands))
