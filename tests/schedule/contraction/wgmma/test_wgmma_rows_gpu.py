@@ -10,6 +10,7 @@ from nvcc import machine_code, needs_nvcc
 from tests.schedule.contraction.gemm_graphs import with_numbers
 from tests.schedule.contraction.window_graphs import op, partitioned
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.gpu.tile_forms import GATHERED
 from tvm_fusion.schedule.contraction.tile.read_problem import gemm_problem
 from tvm_fusion.schedule.contraction.wgmma.config import WgmmaRowsConfig
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs
@@ -105,6 +106,8 @@ def test_windows_that_are_rolled_are_no_boxes():
     claim = TEMPLATE.claim(group(params, body, CUDA), CUDA.device)
     problem = gemm_problem(claim.details.config.contraction, CUDA.device)
     assert tma_rows(problem, 64) is None
+    # Elements that are gathered have their price, by which the planner keeps a copy apart.
+    assert claim.flops >= GATHERED * 2 * 64 * 64 * 64
 
 
 def test_conditions_other_than_bounds_are_no_boxes():
