@@ -35,7 +35,7 @@ from .config import STAGE_K_BYTES, WgmmaConfig, WgmmaWindowConfig, staged_bytes
 from .direct_epilogue import COLUMNS
 from .match_tma_window import tma_window
 from .model import wgmma_clocks
-from .tma_operand import tma_operand
+from .tma_operand import tma_operand, whole_periods
 
 Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
@@ -99,6 +99,8 @@ def best_wgmma_tile(problem: GemmProblem, device: Device) -> WgmmaConfig | None:
     if row.kind == "tfloat32":  # of 192 columns nvcc spills where it unrolls a short loop over K
         skipped = (192, *SIMPLE_COLUMNS)
     tiles = [tile for tile in TILES if tile[1] not in skipped]
+    if not any(tile[1] % _period(problem) == 0 for tile in tiles):  # two heads of 80 columns
+        tiles += [tile for tile in TILES if tile[1] % _period(problem) == 0]
     found = _space(problem, device, tiles)
     if problem.ragged is not None:
         found = (c for c in found if c.block_n in RAGGED_COLUMNS)
@@ -133,12 +135,13 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
     block_k = STAGE_K_BYTES // problem.item_bytes
     a, b = (tma_operand(problem, is_a, block_k) for is_a in (True, False))
+    periods = whole_periods(problem, block_k)
     kind: type[WgmmaConfig] = WgmmaConfig
     if problem.ragged is not None and (a is None or b is None):
         return
-    if a is not None and b is None:
+    if a is not None and b is None and periods is None:
         b = computed_operand(problem, block_k)
-    if a is None or b is None:
+    if a is None or (b is None and periods is None):
         found = tma_window(problem, block_k)
         if found is None or result_vectors(problem).is_along_m:
             return
@@ -155,7 +158,10 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         return
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
-        if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * problem.parts):
+        if rows % M or (is_ping_pong and consumers != 2):
+            continue
+        has_periods = periods is not None and block_n % _period(problem) == 0
+        if not has_periods and block_n % (COLUMNS * problem.parts):
             continue
         if problem.ragged is not None and is_ping_pong:
             continue  # tiles without products have no stages for the other to skip
@@ -163,12 +169,15 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         most = MOST_PROMOTED if is_promoted else MOST_ACCUMULATORS
         if sums > most or (consumers == 2 and per_sm > 1):
             continue
-        stage = (block_m + block_n) * STAGE_K_BYTES
+        columns = periods if has_periods else b
+        tile_a = a.of_rows(block_m)
+        tile_b = None if columns is None else columns.of_rows(block_n)
+        if tile_a is None or tile_b is None:
+            continue
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
         room -= 256 + (staged_bytes(consumers) if is_staged else 0) + problem.table_bytes
-        stages = min(MOST_STAGES, room // stage)
-        tile_a, tile_b = a.of_rows(block_m), b.of_rows(block_n)
-        if stages < 3 or tile_a is None or tile_b is None:
+        stages = min(MOST_STAGES, room // (tile_a.bytes + tile_b.bytes))
+        if stages < 3:
             continue
         changed = {
             "block_m": block_m,
@@ -195,6 +204,12 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         most = REGISTER_FILE // (config.threads * per_sm)
         if config.moves_registers or config.accumulators + LEAST_OTHER_REGISTERS <= most:
             yield from (c for c in _splits(config) if _has_whole_groups(c))
+
+
+def _period(problem: GemmProblem) -> int:
+    """Count the columns of a period of a column split, such as a head's; 1 without one."""
+    split = problem.contraction.column_split
+    return 1 if split is None else split.count * split.width
 
 
 def _holds_statistics(problem: GemmProblem, kind: type[WgmmaConfig]) -> bool:
