@@ -72,7 +72,8 @@ class OperandLayout:
         chunks = OperandChunks(config.problem, is_a)
         layout = chunks.layout
         self._expr, self._axes, self._layout = chunks.expr, chunks.axes, layout
-        self._chunk, self._parts = config.chunk, 1 if is_a else config.parts
+        is_apart = not is_a and config.panel == config.mma.n
+        self._chunk, self._parts = config.chunk, config.parts if is_apart else 1
         self._block = config.block_m if is_a else config.block_n
         self._extent = product([a.extent for a in self._axes])
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector

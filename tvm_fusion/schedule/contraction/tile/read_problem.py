@@ -22,6 +22,7 @@ from .problem import GemmProblem, gemm_sizes
 from .ragged_tiles import RaggedTiles
 from .result_vectors import result_vectors
 
+MOST_PERIOD = 64  # columns of a column split's period that tiles have whole
 LEAST_ROWS, LEAST_COLUMNS, LEAST_K = 9, 8, 16  # of a tile that is worth its instructions
 
 
@@ -93,6 +94,7 @@ def _typed(
     problem = GemmProblem(
         *(view.batch, view.m_axes, n_axes, view.k_axes, a, b, *types),
         parts=parts,
+        panel=_panel(contraction, mma.n),
         is_async=device.async_copy,
         has_clusters=device.clusters,
         contraction=contraction,
@@ -114,6 +116,19 @@ def _typed(
     if mma.kind == "float8" and (staged_a or staged_b):
         return None  # float16 has vector loads, and transposes tiles
     return replace(problem, staged_a=staged_a, staged_b=staged_b)
+
+
+def _panel(contraction: SumOfProducts, columns: int) -> int:
+    """Choose how many columns of a part lie side by side in a tile.
+
+    Panels of eight columns of each part, interleaved, are of halves of a line, which are copied
+    slowly: 512x2048x3072 with heads of 64 columns rotated took 41 to 62 us with any tile of an
+    H200, 25 by the model.
+    """
+    split = contraction.column_split
+    if split is None or split.width % columns or MOST_PERIOD % (split.width * split.count):
+        return columns
+    return split.width
 
 
 def _without_parts(

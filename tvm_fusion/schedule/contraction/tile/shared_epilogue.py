@@ -216,12 +216,15 @@ class TileEpilogue:
         own_slab, warp_m, in_slab = coordinates(row, [index(1), loop.warps_m, M16])
         in_tile = in_slab + loop.slab_row(slab + own_slab, warp_m)
         parts = config.parts
-        warp_n, in_warp = coordinates(position, [index(1), self._columns // parts])
-        n = warp_n * (config.warp_n // parts) + first // parts + in_warp
+        if self._columns % (config.panel * parts):  # all columns are staged, warps share periods
+            warp_n, in_warp, n = index(0), position, position
+        else:
+            warp_n, in_warp = coordinates(position, [index(1), self._columns // parts])
+            n = warp_n * (config.warp_n // parts) + first // parts + in_warp
         column = position
         if parts > 1:
-            panel, in_panel = coordinates(in_warp, [index(1), config.mma.n])
-            column = warp_n * self._columns + panel * (config.mma.n * parts) + in_panel
+            panel, in_panel = coordinates(in_warp, [index(1), config.panel])
+            column = warp_n * self._columns + panel * (config.panel * parts) + in_panel
         where = config.element_at(self._place, in_tile, n)
         return VectorPlace(
             row, column, where, tirx.all(has_one, *config.bounds(self._place, in_tile, n))
@@ -235,7 +238,7 @@ class TileEpilogue:
         parts = range(self._config.parts)
         stmts = []
         for part in parts:
-            stmts += self._totals(part * width, place.row, place.column + part * self._config.mma.n)
+            stmts += self._totals(part * width, place.row, place.column + part * self._config.panel)
 
         def total(part: int, lane: int) -> ir.Expr:
             return load(self._total, [index(part * width + lane)])
