@@ -16,6 +16,7 @@ from ..problem.gemm_view import GemmView, gemm_view
 from ..problem.ragged_rows import ragged_rows
 from ..problem.result_traffic import outgrows_l2
 from ..problem.sum_of_products import SumOfProducts
+from .adjacent_columns import LEAST_WIDTH, AdjacentColumns, adjacent_columns
 from .config import narrow_operand, narrowed
 from .operand_chunks import OperandChunks
 from .problem import GemmProblem, gemm_sizes
@@ -43,6 +44,7 @@ def gemm_problem(
     initial = contraction.initial
     if not isinstance(initial, tirx.FloatImm | tirx.IntImm) or float(initial.value) != 0:
         return None
+    contraction = adjacent_columns(contraction) or contraction
     ragged, found = None, ragged_rows(contraction)
     if found is not None:
         contraction, ragged = found[0], RaggedTiles.of(found[1])
@@ -105,6 +107,8 @@ def _typed(
         problem,
         is_streamed=outgrows_l2(contraction.results, view.m_axes, n_axes, batch * m * n, device),
     )
+    if isinstance(contraction, AdjacentColumns) and result_vectors(problem).width < LEAST_WIDTH:
+        return None
     chunks = [OperandChunks(problem, is_a) for is_a in (True, False)]
     if ragged is not None and (not chunks[0].layout.is_k or result_vectors(problem).is_along_m):
         return None  # the first row of a tile is no multiple of a vector's
