@@ -58,7 +58,7 @@ class AdjacentColumns(SumOfProducts):
 
 
 def adjacent_columns(contraction: SumOfProducts) -> AdjacentColumns | None:
-    """Join the parts of a split that lie in a vector; ``None`` where they are others, or missing."""
+    """Join the parts of a split that lie in a vector; ``None`` where others do not."""
     split = contraction.column_split
     if split is None or WIDEST % (split.count * split.width):
         return None
@@ -124,9 +124,7 @@ def _simplified(value: ir.Expr, analyzer: sym.Analyzer) -> ir.Expr:
     return structural_map(value, (ir.TensorLoad, simple), order="post")
 
 
-def _whole(
-    parts: Sequence[Result], split: ColumnSplit, analyzer: sym.Analyzer
-) -> Result | None:
+def _whole(parts: Sequence[Result], split: ColumnSplit, analyzer: sym.Analyzer) -> Result | None:
     """Join what the parts have of one output; ``None`` where it is not adjacent there."""
     first = parts[0]
     if [r.part for r in parts] != [*range(split.count)]:

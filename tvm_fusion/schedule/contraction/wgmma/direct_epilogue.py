@@ -9,9 +9,9 @@
 
 Of four tiles of eight columns, each of four lanes has two columns of a row; transposed, each has
 one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again. Sums of
-all parts of a column split are in one thread, whose tiles of columns are those of the same positions
-of each part: so a head is rotated by the thread that has both of its halves. Where a tile's
-positions are no multiple of 32, some lanes have none of the last group's.
+all parts of a column split are in one thread, which has the tiles of the same positions of each
+part: so a head is rotated by the thread that has both of its halves. Where a tile's positions are
+no multiple of 32, some lanes have none of the last group's.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ _ADJACENT = (
 )
 _APART = (
     "const {kind}* a, const {kind}* b, const {kind}* c, const {kind}* d",
-    "#pragma unroll\n"
-    "  for (int i = 0; i < 2; ++i) { v[i] = a[i]; v[2 + i] = b[i]; v[4 + i] = c[i]; v[6 + i] = d[i]; }",
+    "const {kind}* tiles[] = {{a, b, c, d}};\n  #pragma unroll\n"
+    "  for (int i = 0; i < 8; ++i) v[i] = tiles[i / 2][i % 2];",
 )
 
 
@@ -214,7 +214,10 @@ class DirectEpilogue:
         for of_split, i in itertools.product(range(config.parts), range(self._at_once)):
             starts = self._starts(of_split, (part.group + i) * COLUMNS)
             sums = [
-                load(self._acc, [index((part.slab * config.n8 + tile) * _MMA.c.per_lane + part.register)])
+                load(
+                    self._acc,
+                    [index((part.slab * config.n8 + tile) * _MMA.c.per_lane + part.register)],
+                )
                 for tile in starts
             ]
             to = load(self._total, [index(of_split * self._size + i * _MMA.n)])
@@ -319,6 +322,7 @@ def _transpose(to: ir.TensorLoad, tiles: Sequence[ir.TensorLoad]) -> tirx.Stmt:
         given, read = _ADJACENT
     else:
         (given, read), name = _APART, f"{name}_apart"
-    source = _TRANSPOSE.format(name=name, kind=kind, tiles=given.format(kind=kind), load=read)
+    given, read = (text.format(kind=kind) for text in (given, read))
+    source = _TRANSPOSE.format(name=name, kind=kind, tiles=given, load=read)
     addresses = map(tirx.address_of, (to, *tiles))
     return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))
