@@ -602,13 +602,14 @@ print(f"{product.left} * {product.right}, sums of {product.dtype}")
 # the tile that we had.
 
 # %%
+from tvm_fusion.schedule.contraction.gpu.space import KERNELS
 from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.mma.space import tile_gemm_configs
 
 
 def chosen(configs, **numbers):
     """Find the first configuration with some numbers."""
-    return next(c for c in configs if all(getattr(c, k) == v for k, v in numbers.items()))
+    return next(c for c in configs if numbers.items() <= KERNELS.plain(c).items())
 
 
 tile = {"block_m": BLOCK, "block_n": BLOCK, "block_k": TERMS, "stages": STAGES}
@@ -645,7 +646,7 @@ assert (conflicts(4, False), conflicts(4, True)) == (4, 1)
 
 assert config.threads == 128
 assert config.accumulators == 8 * row.c.per_lane
-warp_m, warp_n = config.warp_m // row.m, config.warp_n // row.n
+warp_m, warp_n = config.tile.warp_m // row.m, config.tile.warp_n // row.n
 loads = warp_m + warp_n // 2  # ldmatrix, for 16 terms
 products = warp_m * warp_n
 print(f"{products} mma and {loads} ldmatrix: ", end="")
@@ -723,19 +724,22 @@ outline(hopper)
 
 # %%
 boxes = cuda_source(hopper).count("tvm_fusion_tma_load_2d(") - 1  # where it is defined
-print(f"{config.stage_bytes:,} bytes of a stage: {config.stage_bytes // 16:,} cp.async,", end=" ")
+print(
+    f"{config.tile.stage_bytes:,} bytes of a stage: {config.tile.stage_bytes // 16:,} cp.async,",
+    end=" ",
+)
 print(f"or {boxes} boxes")
-print(f"{config.stages} stages: {config.shared_bytes:,} bytes of shared memory")
+print(f"{config.tile.stages} stages: {config.shared_bytes:,} bytes of shared memory")
 gives, takes = config.moved_registers
 consumers, producers = config.consumers * wide.lanes, wide.lanes
 whole = DEVICE.registers_per_block // (consumers + producers) // 8 * 8
 print(f"{whole} registers for each thread, or {gives} of the producer and {takes} of a consumer")
 assert gives * producers + takes * consumers <= DEVICE.registers_per_block
 assert boxes == 2
-assert int(config.blocks) == SMALL_DEVICE.sm_count < int(config.tiles)
+assert int(config.blocks) == SMALL_DEVICE.sm_count < int(config.grid.tiles)
 assert config.threads == 12 * DEVICE.warp_size
 assert DEVICE.max_threads_per_sm == 64 * DEVICE.warp_size
-assert config.stages * config.stage_bytes > 10 * needed
+assert config.tile.stages * config.tile.stage_bytes > 10 * needed
 
 # %% [markdown]
 # Only one block runs on a multiprocessor, 12 warps of 64: *occupancy* is low, and it does not
@@ -875,7 +879,7 @@ best = {
     "wgmma": next(wgmma_configs(product, DEVICE)),
 }
 for name, config in best.items():
-    tile = f"{config.block_m} x {config.block_n}, {config.stages} stages"
+    tile = f"{config.tile.block_m} x {config.tile.block_n}, {config.tile.stages} stages"
     print(f"{name}: {tile}, {config.shared_bytes:,} bytes, {clocks(config, DEVICE):,.0f} clocks")
 assert clocks(best["wgmma"], DEVICE) < clocks(best["mma.sync"], DEVICE)
 

@@ -1,11 +1,15 @@
 """Graphs of GEMMs with operands of half types and sums of float32, and what they compute."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 from emulator.launch import launch
 from group_kernels import CUDA, arrays, close, group, run, tensor
 from tvm import relax
 
+from tvm_fusion.schedule.contraction.gpu.space import KERNELS
 from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
+from tvm_fusion.schedule.contraction.tile.shape import TileConfig
 from tvm_fusion.schedule.index.inline import inlined
 from tvm_fusion.schedule.stage.gather import gather
 
@@ -112,3 +116,14 @@ def results(members, emission, given):
         slots = (*kernel.reads, *kernel.writes)
         launch(kernel.func, [held[s.kind, s.index] for s in slots], CUDA.tvm_target())
     return [held["output", i] for i in range(len(members.outputs))]
+
+
+def with_numbers(configs, **numbers):
+    """Find the first configuration with some numbers."""
+    return next(c for c in configs if numbers.items() <= KERNELS.plain(c).items())
+
+
+def changed(config, **numbers):
+    """Change numbers of a configuration, of its tile or of its own."""
+    of_tile = {f.name: numbers.pop(f.name) for f in fields(TileConfig) if f.name in numbers}
+    return replace(config, tile=replace(config.tile, **of_tile), **numbers)

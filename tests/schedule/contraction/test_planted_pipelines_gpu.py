@@ -15,7 +15,13 @@ from emulator.plant import WAIT, plant, with_text
 from group_kernels import CUDA
 from tvm import tirx
 
-from tests.schedule.contraction.gemm_graphs import computes, contraction_of, product
+from tests.schedule.contraction.gemm_graphs import (
+    changed,
+    computes,
+    contraction_of,
+    product,
+    with_numbers,
+)
 from tvm_fusion.core.expressions import load
 from tvm_fusion.core.loops import index
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
@@ -39,7 +45,7 @@ def mma():
     """Six tiles of K through three stages."""
     case = product(32, 192, 64)
     members, contraction = contraction_of(*case[:2])
-    config = replace(tile_gemm_config(contraction, CUDA.device), **TILE, **WARPS)
+    config = changed(tile_gemm_config(contraction, CUDA.device), **TILE, **WARPS)
     computes(tile_gemm_gpu(members.program, config), members, case, 1)
 
 
@@ -49,8 +55,8 @@ def hopper():
     members, contraction = contraction_of(*case[:2])
     chosen = {"block_m": 64, "block_n": 64, "consumers": 1, "split_k": 1}
     found = wgmma_configs(contraction, FEW)
-    config = next(c for c in found if all(getattr(c, k) == v for k, v in chosen.items()))
-    config = replace(config, stages=3)
+    config = with_numbers(found, **chosen)
+    config = changed(config, stages=3)
     computes(wgmma_gemm_gpu(members.program, config), members, case, 1)
 
 

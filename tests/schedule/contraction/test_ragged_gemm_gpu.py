@@ -8,7 +8,7 @@ from group_kernels import CUDA, close, group, run, tensor
 from nvcc import machine_code, needs_nvcc
 from tvm import relax, tirx
 
-from tests.schedule.contraction.gemm_graphs import contraction_of
+from tests.schedule.contraction.gemm_graphs import changed, contraction_of, with_numbers
 from tests.schedule.contraction.ragged_graphs import drawn, ends_of, expected, experts, gated
 from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import parse
@@ -33,7 +33,7 @@ WARPS = {"warps_m": 1, "warps_n": 2, "warps_k": 1}
 
 def mma(members, contraction):
     """The kernel of mma.sync."""
-    config = replace(tile_gemm_config(contraction, CUDA.device), **MMA, **WARPS)
+    config = changed(tile_gemm_config(contraction, CUDA.device), **MMA, **WARPS)
     return tile_gemm_gpu(members.program, config)
 
 
@@ -41,8 +41,8 @@ def hopper(members, contraction, **chosen):
     """The kernel of wgmma."""
     chosen = {"block_m": 64, "block_n": 64, "consumers": 1, **chosen}
     found = wgmma_configs(contraction, FEW)
-    config = next(c for c in found if all(getattr(c, k) == v for k, v in chosen.items()))
-    return wgmma_gemm_gpu(members.program, replace(config, stages=3))
+    config = with_numbers(found, **chosen)
+    return wgmma_gemm_gpu(members.program, changed(config, stages=3))
 
 
 def wide(members, contraction):
@@ -137,7 +137,7 @@ def test_claims_one_kernel_with_the_operations_of_one_group():
     ampere = parse("cuda:sm_80")
     claim = TEMPLATE.claim(group(params, body, ampere), ampere.device)
     assert claim.launches == 1
-    assert claim.details.config.tile.ragged is not None
+    assert claim.details.config.tile.problem.ragged is not None
 
 
 def test_gathered_rows_are_gathered_once():

@@ -8,6 +8,7 @@ import pytest
 from group_kernels import CUDA, close, extents, group, run, tensor
 from tvm import relax
 
+from tests.schedule.contraction.gemm_graphs import changed, with_numbers
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
@@ -93,7 +94,7 @@ def wgmma_tile(contraction, device):
     """The smallest tile."""
     found = wgmma_configs(contraction, device)
     tile = {"block_m": 64, "block_n": 64, "consumers": 1}
-    return next(c for c in found if all(getattr(c, k) == v for k, v in tile.items()))
+    return with_numbers(found, **tile)
 
 
 def mma_tile(contraction, device):
@@ -101,8 +102,8 @@ def mma_tile(contraction, device):
     start = tile_gemm_config(contraction, device)
     if start is None:
         return None
-    return replace(
-        start, block_m=32, block_n=64, block_k=64 // start.item_bytes, warps_m=1, warps_n=2,
+    return changed(
+        start, block_m=32, block_n=64, block_k=64 // start.problem.item_bytes, warps_m=1, warps_n=2,
         warps_k=1, stages=3, split_k=1,
     )  # fmt: skip
 
@@ -123,13 +124,13 @@ TOLERANCE = {"odd_rows": 2e-3, "float8_results": 0.07}
 @pytest.mark.parametrize("name", BYTES)
 def test_wgmma(name):
     config = check(BYTES[name], wgmma_tile, wgmma_gemm_gpu, TOLERANCE.get(name, 2e-5))
-    assert config.block_k == 128
+    assert config.tile.block_k == 128
 
 
 @pytest.mark.parametrize("name", BYTES)
 def test_mma_sync(name):
     config = check(BYTES[name], mma_tile, tile_gemm_gpu, TOLERANCE.get(name, 2e-5))
-    assert config.k_step == 32
+    assert config.problem.k_step == 32
 
 
 FLOATS = {
@@ -149,14 +150,14 @@ def test_consumers_of_tfloat32_share_columns(m, k, n):
     members = group(params, body, CUDA)
     contraction = analyse(members.program, inlined(members.program))
     config = wgmma_config(contraction, replace(CUDA.device, rounds_to_tf32=True))
-    assert (config.block_m, config.block_n, config.is_ping_pong) == (128, 256, False)
+    assert (config.tile.block_m, config.tile.block_n, config.is_ping_pong) == (128, 256, False)
 
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_split_float32_keeps_its_precision(name):
     # Of the largest result; up to 3e-7 are float32's own. Without a lower half: above 1e-4.
     config = check(FLOATS[name], mma_tile, tile_gemm_gpu, 1e-6)
-    assert config.products == 3
+    assert config.problem.products == 3
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -215,8 +216,8 @@ def test_what_wgmma_does_not_read(case, types):
     contraction = analyse(members.program, inlined(members.program))
     assert wgmma_config(contraction, FEW) is None or types[0] == "float16"
     config = check(case, mma_tile, tile_gemm_gpu)
-    assert (config.a_dtype, config.b_dtype) == types
-    assert config.staged_a or config.staged_b
+    assert (config.problem.a_dtype, config.problem.b_dtype) == types
+    assert config.problem.staged_a or config.problem.staged_b
 
 
 @pytest.mark.parametrize(
@@ -243,8 +244,8 @@ def test_float32_that_is_computed():
         return [(np.maximum(x, 0) * g) @ w]
 
     config = check((given, body, reference), mma_tile, tile_gemm_gpu)
-    assert config.staged_a
-    assert config.products > 1
+    assert config.problem.staged_a
+    assert config.problem.products > 1
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ def test_devices(spec, types, expected):
     members = group(params, body, CUDA)
     contraction = analyse(members.program, inlined(members.program))
     config = tile_gemm_config(contraction, parse(spec).device)
-    assert (None if config is None else config.a_dtype) == expected
+    assert (None if config is None else config.problem.a_dtype) == expected
 
 
 def test_claims_tell_the_arithmetic():

@@ -140,15 +140,15 @@ class VectorStores:
             VectorAccess(s.buffer, s.indices, width, is_aligned) for s in space.outputs
         ]
         self._kept = space.files(width)
-        self._vectors = {
-            s.buffer: local(f"{s.buffer.name}_vector", [width], str(s.buffer.ty.dtype))
-            for s in space.outputs
-        }
+        # One a store, not one a buffer: the parts of a concatenation are stores to the same buffer.
+        self._vectors = [
+            local(f"{s.buffer.name}_vector", [width], str(s.buffer.ty.dtype)) for s in space.outputs
+        ]
 
     @property
     def registers(self) -> list[ir.Var]:
         """The results, and what is computed on the way."""
-        return [*self._kept.values(), *self._vectors.values()]
+        return [*self._kept.values(), *self._vectors]
 
     @property
     def numbers(self) -> list[ir.Var]:
@@ -172,13 +172,15 @@ class VectorStores:
             lanes are contiguous.
         """
         stmts: list[tirx.Stmt] = []
-        files = {**self._kept, **self._vectors}
+        files, vectors = dict(self._kept), iter(self._vectors)
         for store in self._space.stores:
+            if store.buffer not in self._kept:
+                files[store.buffer] = next(vectors)
 
             def one(lane: ir.Expr, store: Store = store) -> tirx.Stmt:
                 return store.reading(loaded(lane)).at(point(lane), files, lane)
 
             stmts.append(unrolled("lane", self._width, one))
-        for store, access in zip(self._space.outputs, self._accesses, strict=True):
-            stmts.append(access.store(self._vectors[store.buffer], place))
+        for access, vector in zip(self._accesses, self._vectors, strict=True):
+            stmts.append(access.store(vector, place))
         return stmts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from ...core.template import Claim, Config, Refusal
@@ -50,7 +51,8 @@ class Kernels:
     Attributes
     ----------
     fields : mapping of type to (str, tuple of str)
-        By class: what its kernel is called, and its fields of numbers and switches.
+        By class: what its kernel is called, and its fields of numbers and switches; of a part of
+        a configuration as ``part.field``, which plain data call ``field``.
     """
 
     fields: Mapping[type, tuple[str, tuple[str, ...]]]
@@ -59,7 +61,9 @@ class Kernels:
         """Write a configuration with the keys of all classes; those of others are 0."""
         name, own = self.fields[type(config)]
         every = dict.fromkeys(n for _, names in self.fields.values() for n in names)
-        values = {n: int(getattr(config, n) or 0) if n in own else 0 for n in every}
+        values = {
+            n.rpartition(".")[-1]: int(attrgetter(n)(config) or 0) if n in own else 0 for n in every
+        }
         return {"kernel": name, **values}
 
     def find(self, designs: Iterable[Any], config: Config) -> Any | None:

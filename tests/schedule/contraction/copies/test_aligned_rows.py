@@ -132,7 +132,7 @@ def test_sums_of_odd_rows_are_not_split_among_clusters():
     """Their elements would be read from other blocks, and stored, one by one."""
     members = group(*product(2964, 100, 1905, b_is_turned=True)[:2], CUDA)
     tile = TEMPLATE.claim(members, CUDA.device).details.config.tile
-    assert tile.split_k == 1
+    assert tile.tile.split_k == 1
 
 
 def test_odd_rows_of_results_take_consumers_longer():

@@ -49,7 +49,7 @@ def build(shape, weight, options, is_nchw=False, dtype="float16"):
 def check(made, claim):
     members, arrays, exact, size = made
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, arrays)
-    assert_sums_close(result, exact, size, claim.details.config.tile.k + 2)
+    assert_sums_close(result, exact, size, claim.details.config.tile.problem.k + 2)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -72,7 +72,7 @@ def test_windows_of_groups(case, is_nchw):
     contraction = with_stored_columns(first.contraction, {first.packed})
     tile = best_wgmma_tile(gemm_problem(contraction, CUDA.device), CUDA.device)
     assert isinstance(tile, WgmmaWindowConfig)
-    assert len(tile.batch) == 1
+    assert len(tile.problem.batch) == 1
     assert tile.is_of_rows is not is_nchw
     program = first.program(made[0].program)
     config = GpuContractionConfig(program, contraction, CUDA.device, tile)
@@ -85,7 +85,7 @@ def test_other_groups_stay_finite():
     shape, weight, options = WINDOWS["two groups"]
     made = build(shape, weight, options)
     claim = TEMPLATE.claim(made[0], CUDA.device)
-    assert claim.details.config.tile.batch
+    assert claim.details.config.tile.problem.batch
     made[1]["x"] = made[1]["x"].copy()
     made[1]["x"][..., 72:] = np.inf
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), made[0], made[1])
@@ -96,7 +96,7 @@ def test_other_groups_stay_finite():
 def test_float32_keeps_its_precision():
     made = build((1, 32, 9, 7), (32, 16, 3, 3), {"groups": 2}, dtype="float32")
     claim = TEMPLATE.claim(made[0], CUDA.device)
-    assert claim.details.config.tile.products == 3
+    assert claim.details.config.tile.problem.products == 3
     check(made, claim)
 
 

@@ -9,6 +9,7 @@ from nvcc import machine_code, needs_nvcc
 from tvm import relax
 
 from tests.schedule.contraction.conv_graphs import NHWC, convolution, laid_out, launched
+from tests.schedule.contraction.gemm_graphs import changed
 from tvm_fusion.core.template import Claim
 from tvm_fusion.schedule.contraction.copies.implicit_gemm import ImplicitGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
@@ -98,7 +99,7 @@ def test_other_configurations_are_right(shape):
     claim = claimed(members)
     config = claim.details.config
     small = {"block_m": 32, "block_n": 32, "warps_m": 1, "warps_n": 1, "warps_k": 4, **shape}
-    config = replace(config, gemm=replace(config.tile, **small))
+    config = replace(config, gemm=changed(config.tile, **small))
     claim = replace(claim, details=replace(claim.details, config=config))
     np.testing.assert_allclose(run(claim, arrays), expected, atol=4e-3)
 
@@ -117,7 +118,7 @@ def test_weights_of_pointwise_convolutions_are_copied():
 def test_float32_keeps_its_precision():
     members, arrays, expected = build("3x3", "float32")
     claim = claimed(members)
-    assert claim.details.config.tile.products == 3
+    assert claim.details.config.tile.problem.products == 3
     np.testing.assert_allclose(run(claim, arrays), expected, atol=1e-5)
 
 

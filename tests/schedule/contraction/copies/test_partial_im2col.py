@@ -73,10 +73,10 @@ def test_computes_the_convolution(case, is_nchw, device):
     claim = TEMPLATE.claim(members, device)
     tile = claim.details.config.tile
     assert claim.launches == 2
-    assert not tile.staged_a
-    assert not tile.staged_b
+    assert not tile.problem.staged_a
+    assert not tile.problem.staged_b
     (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
-    assert_sums_close(found, exact, size, tile.k + 2)
+    assert_sums_close(found, exact, size, tile.problem.k + 2)
 
 
 def test_tiles_of_runs(device):
@@ -85,9 +85,9 @@ def test_tiles_of_runs(device):
     claim = TEMPLATE.claim(members, device)
     tile = claim.details.config.tile
     assert isinstance(tile, WgmmaWindowConfig) == device.tma
-    assert tile.k == 3 * 16
+    assert tile.problem.k == 3 * 16
     (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
-    assert_sums_close(found, exact, size, tile.k + 2)
+    assert_sums_close(found, exact, size, tile.problem.k + 2)
 
 
 def test_bfloat16(device):
@@ -95,7 +95,7 @@ def test_bfloat16(device):
     members, arrays, exact, size = build(*CASES["7x7"], dtype="bfloat16")
     claim = TEMPLATE.claim(members, device)
     (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
-    assert_sums_close(found, exact, size, claim.details.config.tile.k + 2)
+    assert_sums_close(found, exact, size, claim.details.config.tile.problem.k + 2)
 
 
 def test_infinities_stay_in_their_windows(device):

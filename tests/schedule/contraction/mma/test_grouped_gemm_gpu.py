@@ -114,7 +114,7 @@ def test_blocks_have_one_number_of_threads_and_ranks():
     found = claimed(operands((256, 512, 512), (64, 2048, 256), (512, 256, 128)), products)
     config = found.details.config
     assert len({tile.threads for tile in config.tiles}) == 1
-    assert len({tile.split_k for tile in config.tiles}) == 1
+    assert len({tile.tile.split_k for tile in config.tiles}) == 1
     assert found.parallelism == sum(int(tile.blocks) for tile in config.tiles)
     assert found.shared_bytes == max(tile.shared_bytes for tile in config.tiles)
 
@@ -150,7 +150,7 @@ def test_concatenated_products_write_in_place(axis, split_k, monkeypatch):
         return [np.maximum(np.concatenate([a @ b, other, c @ d], axis), 0)]
 
     claim, _ = check(TEMPLATE, params, body, reference, CUDA)
-    assert {tile.split_k for tile in claim.details.config.tiles} == {split_k}
+    assert {tile.tile.split_k for tile in claim.details.config.tiles} == {split_k}
     assert launches(params, body) == 1
 
 
@@ -198,7 +198,7 @@ def test_symbolic_rows_and_other_devices():
         params = operands(*shapes, dtype=dtype)
         assert isinstance(claimed(params, products, parse(spec)), Refusal)
     older = claimed(operands(*shapes), products, parse("cuda:sm_75"))
-    assert not any(tile.is_async for tile in older.details.config.tiles)
+    assert not any(tile.problem.is_async for tile in older.details.config.tiles)
 
 
 @pytest.mark.cuda_toolchain

@@ -1,7 +1,5 @@
 """Tiled GEMM on tensor cores: right for every layout, epilogue and drawn configuration."""
 
-from dataclasses import fields, replace
-
 import group_kernels
 import numpy as np
 import pytest
@@ -20,6 +18,7 @@ from nvcc import machine_code, needs_nvcc
 from tvm import relax, tirx
 
 from tests.schedule.contraction.gemm_graphs import (
+    changed,
     computes,
     contraction_of,
     heads,
@@ -36,7 +35,6 @@ from tvm_fusion.schedule.contraction.mma.space import tile_gemm_configs
 from tvm_fusion.schedule.contraction.mma.split_k_workspace import split_k_kernels
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
 from tvm_fusion.schedule.contraction.tile.operand import OperandTile
-from tvm_fusion.schedule.contraction.tile.shape import TileShape
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 pytestmark = pytest.mark.slow_beyond(2)
@@ -178,7 +176,7 @@ def test_several_tiles_of_a_pipeline(name):
     """Small tiles: more than one along M, N and K, with a ragged last one."""
     members, contraction = contraction_of(*CASES[name][:2])
     start = tile_gemm_config(contraction, CUDA.device)
-    computes(tile_gemm_gpu(members.program, replace(start, **SMALL)), members, CASES[name], 1)
+    computes(tile_gemm_gpu(members.program, changed(start, **SMALL)), members, CASES[name], 1)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +212,7 @@ def test_slices_and_clusters(change):
     case = with_epilogue(50, 200, 72)
     members, contraction = contraction_of(*case[:2])
     start = tile_gemm_config(contraction, CUDA.device)
-    config = replace(start, **{**SMALL, **change})
+    config = changed(start, **{**SMALL, **change})
     computes(tile_gemm_gpu(members.program, config), members, case, 2)
 
 
@@ -230,7 +228,7 @@ def test_slices_and_clusters(change):
 def test_split_k_through_memory(spec, change, case):
     """Without clusters a second kernel adds up the ranks' sums, and has the epilogue."""
     members, contraction = contraction_of(*case[:2])
-    config = replace(tile_gemm_config(contraction, spec.device), **{**SMALL, **change})
+    config = changed(tile_gemm_config(contraction, spec.device), **{**SMALL, **change})
     emission = split_k_kernels(members.program, config, members)
     assert [len(k.writes) for k in emission.kernels] == [1, len(members.outputs)]
     inputs = arrays(case[0], 4)
@@ -245,8 +243,8 @@ def test_split_k_where_it_pays():
     long_, short = product(64, 14336, 4096), product(128, 3072, 768)
     claims = [TEMPLATE.claim(group(*x[:2], AMPERE), AMPERE.device) for x in (long_, short)]
     tiles = [claim.details.config.tile for claim in claims]
-    assert tiles[0].split_k > 1
-    assert tiles[1].split_k == 1
+    assert tiles[0].tile.split_k > 1
+    assert tiles[1].tile.split_k == 1
     assert [c.launches for c in claims] == [2, 1]
     space = list(TEMPLATE.configs(claims[0], AMPERE.device))
     plain = next(c for c in space if c["split_k"] == 1)
@@ -255,7 +253,7 @@ def test_split_k_where_it_pays():
     assert other.bytes < claims[0].bytes
     n = tirx.Var("n", "int64")
     _, contraction = contraction_of(*product(n, 14336, 4096)[:2])
-    assert {c.split_k for c in tile_gemm_configs(contraction, AMPERE.device)} == {1}
+    assert {c.tile.split_k for c in tile_gemm_configs(contraction, AMPERE.device)} == {1}
 
 
 @pytest.mark.slow
@@ -263,9 +261,9 @@ def test_the_design_space():
     case = with_epilogue(49, 136, 200)
     members, contraction = contraction_of(*case[:2])
     found = list(tile_gemm_configs(contraction, CUDA.device))
-    shapes = [tuple(getattr(c, f.name) for f in fields(TileShape)) for c in found]
+    shapes = [c.tile for c in found]
     default = tile_gemm_config(contraction, CUDA.device)
-    assert shapes[0] == tuple(getattr(default, f.name) for f in fields(TileShape))
+    assert shapes[0] == default.tile
     assert len(shapes) > 100
     assert len(set(shapes)) == len(shapes)
     most = CUDA.device.shared_memory_per_block
@@ -281,8 +279,8 @@ def test_the_design_space():
 def test_tiles_follow_the_shape(shape, tile):
     _, contraction = contraction_of(*product(*shape)[:2])
     config = tile_gemm_config(contraction, CUDA.device)
-    assert config.block_m * config.block_n <= tile
-    assert config.block_m * config.block_n >= min(tile, 128 * 128) // 4
+    assert config.tile.block_m * config.tile.block_n <= tile
+    assert config.tile.block_m * config.tile.block_n >= min(tile, 128 * 128) // 4
     assert int(config.blocks) >= 48
 
 
@@ -305,8 +303,8 @@ def test_copies_through_registers(name):
     """Compute capability 7.5 has no cp.async; several tiles along each axis."""
     members, contraction = contraction_of(*CASES[name][:2])
     start = tile_gemm_config(contraction, TURING.device)
-    assert not start.is_async
-    small = replace(start, **{**SMALL, "stages": 2})
+    assert not start.problem.is_async
+    small = changed(start, **{**SMALL, "stages": 2})
     made = tile_gemm_gpu(members.program, small)
     assert "cp_async" not in made.script()
     computes(made, members, CASES[name], 1)
@@ -320,10 +318,10 @@ def test_turing_has_64_kib_of_shared_memory():
     assert shared_bytes(func) == claim.shared_bytes <= 64 << 10
     _, contraction = contraction_of(*product(4096, 4096, 4096)[:2])
     found = list(tile_gemm_configs(contraction, TURING.device))
-    assert found[0].block_m * found[0].block_n >= 64 * 128
-    assert {c.is_async for c in found} == {False}
+    assert found[0].tile.block_m * found[0].tile.block_n >= 64 * 128
+    assert {c.problem.is_async for c in found} == {False}
     assert max(c.shared_bytes for c in found) <= 64 << 10
-    assert {c.stages for c in found} <= {2, 3}
+    assert {c.tile.stages for c in found} <= {2, 3}
 
 
 @pytest.mark.parametrize(("rows", "is_tiled"), [(8, False), (9, True), (16, True)])
@@ -375,4 +373,4 @@ def test_machine_code_without_cp_async_and_of_split_k():
 def test_float32_keeps_its_precision():
     params, body, _ = product(64, 128, 64, dtype="float32")
     claim, _ = kernel(TEMPLATE, group(params, body, CUDA), CUDA)
-    assert claim.details.config.tile.products == 3
+    assert claim.details.config.tile.problem.products == 3

@@ -7,6 +7,7 @@ import pytest
 from group_kernels import CUDA, arrays, close, group, run, tensor
 from tvm import relax
 
+from tests.schedule.contraction.gemm_graphs import with_numbers
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.problem.row_statistics import with_statistics
@@ -96,7 +97,7 @@ SPLIT = {"block_m": 64, "block_n": 64, "consumers": 1, "split_k": 2}
 
 def of_tile(contraction, tile, device=FEW):
     found = wgmma_configs(contraction, device)
-    return next(c for c in found if all(getattr(c, k) == v for k, v in tile.items()))
+    return with_numbers(found, **tile)
 
 
 def check_written(case, members, contraction, tile, device=FEW, tolerance=2e-3):

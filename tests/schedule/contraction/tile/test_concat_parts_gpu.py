@@ -61,9 +61,11 @@ def test_one_kernel_stores_all_parts(case, is_first):
     close(run(func, members, inputs), [expected], 2e-5 if case.startswith("3x") else 4e-3)
 
 
-def test_between_two_others_along_rows():
+@pytest.mark.parametrize("rows", [(5, 11), (8, 8)])
+def test_between_two_others_along_rows(rows):
+    """Others of equal shape share a loop nest, and there the buffer that both are stored to."""
     weight = np.random.default_rng().standard_normal((32, 48)).astype("float16") / 8
-    sizes = {"x": (20, 32), "a": (5, 48), "b": (11, 48)}
+    sizes = {"x": (20, 32), "a": (rows[0], 48), "b": (rows[1], 48)}
     params = [tensor(name, *shape, dtype="float16") for name, shape in sizes.items()]
 
     def body(emit, x, a, b):

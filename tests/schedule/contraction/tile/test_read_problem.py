@@ -57,6 +57,6 @@ def test_configurations_are_of_the_problem(dtype):
     found = list(chain.from_iterable(islice(space, SOME) for space in spaces))
     assert len(found) >= SOME
     for config in found:
-        assert TileOperands.of(config) == TileOperands.of(problem)
+        assert config.tile.operands == TileOperands.of(problem)
         assert TileOperands.of(config.problem) == TileOperands.of(problem)
         assert gemm_sizes(config.problem) == gemm_sizes(problem)

@@ -8,6 +8,7 @@ from group_kernels import CUDA, arrays, close, compiles_for_cuda, group, run, te
 from split_products import columns
 from tvm import relax
 
+from tests.schedule.contraction.gemm_graphs import changed, with_numbers
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
@@ -116,13 +117,12 @@ def agrees(case, func, members, seed):
 
 
 def of_tile(contraction, **tile):
-    found = wgmma_configs(contraction, FEW)
-    return next(c for c in found if all(getattr(c, k) == v for k, v in tile.items()))
+    return with_numbers(wgmma_configs(contraction, FEW), **tile)
 
 
 @pytest.mark.parametrize(
     ("dim", "block_n"),
-    [(64, 128), (80, 160), (96, 192), (128, 128), (256, 256), (64, 192), (32, 96)],
+    [(64, 128), (80, 240), (96, 192), (128, 128), (256, 256), (64, 192), (32, 96)],
 )
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_heads_lie_whole_in_tiles_of_wgmma(dim, block_n, is_turned):
@@ -166,9 +166,9 @@ def test_tiles_of_mma(dim, change, spelling):
     members, contraction = contraction_of(case)
     small = {"block_m": 32, "block_n": 64, "block_k": 32, "warps_m": 1, "warps_n": 2}
     small |= {"warps_k": 1, "stages": 3, "split_k": 1}
-    config = replace(tile_gemm_config(contraction, CUDA.device), **{**small, **change})
+    config = changed(tile_gemm_config(contraction, CUDA.device), **{**small, **change})
     if spelling == "halves":
-        assert config.panel == (dim // 2 if dim <= 64 else 8)
+        assert config.problem.panel == (dim // 2 if dim <= 64 else 8)
     agrees(case, tile_gemm_gpu(members.program, config), members, 3)
 
 
@@ -181,7 +181,7 @@ def test_is_claimed_as_one_kernel_in_vectors(spelling, spec):
     config = claim.details.config.tile
     assert isinstance(config, WgmmaConfig) == (spec is CUDA)
     assert result_vectors(config.problem).width == 8
-    assert not config.staged_b
+    assert not config.problem.staged_b
 
 
 @pytest.mark.parametrize("spelling", ["pairs", "every_two"])

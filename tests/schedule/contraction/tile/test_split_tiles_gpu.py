@@ -8,6 +8,7 @@ from group_kernels import CUDA, arrays, check, close, compiles_for_cuda, group, 
 from split_products import columns, gated, rotated, rotated_reference
 from tvm import relax, tirx
 
+from tests.schedule.contraction.gemm_graphs import changed, with_numbers
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
@@ -126,7 +127,7 @@ def agrees(case, func, members, seed):
 
 def of_tile(contraction, **tile):
     found = wgmma_configs(contraction, FEW)
-    return next(c for c in found if all(getattr(c, k) == v for k, v in tile.items()))
+    return with_numbers(found, **tile)
 
 
 @pytest.mark.parametrize("name", [*CASES, *ONLY_MMA])
@@ -180,7 +181,7 @@ def test_slices_and_clusters_of_mma(change, is_turned):
     members, contraction = contraction_of(case)
     small = {"block_m": 32, "block_n": 64, "block_k": 32, "warps_m": 1, "warps_n": 2}
     small |= {"warps_k": 1, "stages": 3, "split_k": 1}
-    config = replace(tile_gemm_config(contraction, CUDA.device), **{**small, **change})
+    config = changed(tile_gemm_config(contraction, CUDA.device), **{**small, **change})
     agrees(case, tile_gemm_gpu(members.program, config), members, 3)
 
 
@@ -198,8 +199,8 @@ def test_large_gated_products_take_wgmma():
     claim = TEMPLATE.claim(group(*gated(512, 4096, 14336)[:2], CUDA), CUDA.device)
     config = claim.details.config.tile
     assert isinstance(config, WgmmaConfig)
-    assert config.parts == 2
-    assert config.block_m * config.block_n >= 128 * 128
+    assert config.problem.parts == 2
+    assert config.tile.block_m * config.tile.block_n >= 128 * 128
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_splits_of_rows():
         return [np.prod(np.split(x @ w, 2), axis=0)]
 
     claim, _ = check(TEMPLATE, params, body, reference, AMPERE)
-    assert claim.details.config.tile.parts == 2
+    assert claim.details.config.tile.problem.parts == 2
 
 
 @pytest.mark.cuda_toolchain

@@ -68,7 +68,7 @@ def test_blocks_leave_registers_for_as_many_as_the_model_counts_with():
     _, contraction = contraction_of(*with_epilogue(2048, 88, 2048)[:2])
     found = list(tile_gemm_configs(contraction, CUDA.device))
     for config in found:
-        resident, _ = residency(config, gemm_sizes(config.problem), CUDA.device)
+        resident, _ = residency(config.tile, gemm_sizes(config.problem), CUDA.device)
         assert config.min_blocks_per_sm == resident
     assert {c.min_blocks_per_sm for c in found} >= {1, 2, 3, 4}
 
@@ -80,7 +80,7 @@ def test_machine_code_of_a_short_product_with_a_residual():
     case = with_epilogue(6772, 82, 6824, b_is_turned=True)
     members, contraction = contraction_of(*case[:2])
     config = tile_gemm_config(contraction, CUDA.device)
-    assert (config.block_m, config.block_n, config.threads) == (128, 128, 256)
+    assert (config.tile.block_m, config.tile.block_n, config.threads) == (128, 128, 256)
     assert config.min_blocks_per_sm == 2
     (made,) = machine_code({"short": tile_gemm_gpu(members.program, config)}).values()
     assert made.spilled_bytes == 0

@@ -8,7 +8,7 @@ from group_kernels import CUDA, close, group, run
 from quantised_products import inputs_of, int4, int8
 from tvm import tirx
 
-from tests.schedule.contraction.gemm_graphs import contraction_of, product
+from tests.schedule.contraction.gemm_graphs import changed, contraction_of, product, with_numbers
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.tile.operand import is_dequantized
 from tvm_fusion.schedule.contraction.tile.shape import REGISTER_FILE
@@ -36,18 +36,18 @@ CASES = {
 
 def of_tile(contraction, tile):
     found = wgmma_configs(contraction, FEW)
-    return next(c for c in found if all(getattr(c, k) == v for k, v in tile.items()))
+    return with_numbers(found, **tile)
 
 
 def computes(case, tile, **change):
     """Run a case on the emulator; weights are rounded to the half type, once or twice."""
     params, body, reference = case
     members, contraction = contraction_of(params, body)
-    config = replace(of_tile(contraction, tile), **change)
+    config = changed(of_tile(contraction, tile), **change)
     assert config.computes_b
     inputs = inputs_of(params)
     wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
-    rounding = 2e-2 if config.a_dtype == "bfloat16" else 3e-3
+    rounding = 2e-2 if config.problem.a_dtype == "bfloat16" else 3e-3
     close(run(wgmma_gemm_gpu(members.program, config), members, inputs), reference(*wide), rounding)
     return config
 

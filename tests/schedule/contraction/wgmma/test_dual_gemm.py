@@ -8,6 +8,7 @@ from relax_modules import main_module
 from split_products import sigmoid
 from tvm import relax, tirx
 
+from tests.schedule.contraction.gemm_graphs import with_numbers
 from tvm_fusion import FusionConfig
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.report.planned import plan_model
@@ -67,7 +68,7 @@ def test_computes_both(name):
     members, contraction = products_of(case)
     tile = {"block_m": 64, "block_n": 128, "consumers": 1}
     found = wgmma_configs(contraction, FEW)
-    config = next(c for c in found if all(getattr(c, k) == v for k, v in tile.items()))
+    config = with_numbers(found, **tile)
     assert len({tensor_map.buffer for tensor_map in config.operand_b.maps}) == 2
     inputs = arrays(case[0], 1)
     expected = case[2](*(x.astype("float64") for x in inputs.values()))
@@ -89,7 +90,7 @@ def planned(case, spec):
 def test_the_planner_takes_one_kernel_with_wgmma():
     (claim,) = planned(gated(512, 256, 1024), "cuda:sm_90a")
     assert claim.launches == 1
-    assert claim.details.config.tile.parts == 2
+    assert claim.details.config.tile.problem.parts == 2
 
 
 @pytest.mark.parametrize("spec", ["cuda:sm_80", "cuda:sm_90"])

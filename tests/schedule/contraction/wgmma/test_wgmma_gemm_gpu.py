@@ -8,12 +8,14 @@ from group_kernels import CUDA, group
 from tvm import tirx
 
 from tests.schedule.contraction.gemm_graphs import (
+    changed,
     computes,
     contraction_of,
     heads,
     product,
     split,
     with_epilogue,
+    with_numbers,
 )
 from tvm_fusion.core.loops import index
 from tvm_fusion.device import parse
@@ -52,7 +54,7 @@ CASES = {
 def of_tile(contraction, **tile):
     """The configuration of a tile, which the design space has."""
     found = wgmma_configs(contraction, FEW)
-    return next(c for c in found if all(getattr(c, k) == v for k, v in tile.items()))
+    return with_numbers(found, **tile)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -139,7 +141,7 @@ def test_large_products_are_claimed():
     claim = GpuContraction().claim(group(params, body, CUDA), CUDA.device)
     config = claim.details.config.tile
     assert isinstance(config, WgmmaConfig)
-    assert config.block_m * config.block_n >= 128 * 128
+    assert config.tile.block_m * config.tile.block_n >= 128 * 128
     assert claim.shared_bytes <= CUDA.device.shared_memory_per_block
 
 
@@ -162,7 +164,7 @@ def test_few_rows_are_not():
 def test_split_k(tile, change):
     case = with_epilogue(150, 520, 136)
     members, contraction = contraction_of(*case[:2])
-    config = replace(of_tile(contraction, **{**TILE, **tile}), **change)
+    config = changed(of_tile(contraction, **{**TILE, **tile}), **change)
     computes(wgmma_gemm_gpu(members.program, config), members, case, 4)
 
 
@@ -170,9 +172,9 @@ def test_few_long_sums_are_split():
     """As many blocks as a device runs at once, and enough of K for a pipeline."""
     _, contraction = contraction_of(*product(128, 3072, 768)[:2])
     config = wgmma_config(contraction, CUDA.device)
-    assert config.split_k > 1
+    assert config.tile.split_k > 1
     assert int(config.blocks) <= CUDA.device.sm_count
-    assert 3 <= config.stages <= config.k_tiles
+    assert 3 <= config.tile.stages <= config.grid.k_tiles
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_few_long_sums_are_split():
 )
 def test_tall_grids_go_along_rows_of_tiles(shape, group_m):
     _, contraction = contraction_of(*product(*shape)[:2])
-    assert wgmma_config(contraction, CUDA.device).group_m == group_m
+    assert wgmma_config(contraction, CUDA.device).tile.group_m == group_m
 
 
 @pytest.mark.parametrize("b_is_turned", [False, True])
@@ -196,6 +198,6 @@ def test_boxes_fill_a_stage(b_is_turned):
             for o, first in zip(config.operands, firsts, strict=True)
             for _, own, _ in o.boxes({}, first, index(0))
         ]
-        assert sum(2 * math.prod(box) for box in boxes) == config.stage_bytes
-        narrow += config.block_n % 64 != 0
+        assert sum(2 * math.prod(box) for box in boxes) == config.tile.stage_bytes
+        narrow += config.tile.block_n % 64 != 0
     assert bool(narrow) == b_is_turned

@@ -12,6 +12,7 @@ from rounding import assert_sums_close
 from tvm import relax
 
 from tests.schedule.contraction.conv_graphs import NHWC, laid_out, launched, with_residual
+from tests.schedule.contraction.gemm_graphs import changed, with_numbers
 from tvm_fusion.schedule.contraction.gpu.space import KERNELS
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
@@ -56,7 +57,7 @@ def of_tile(claim, device=FEW, **tile):
     problem = gemm_problem(config.contraction, device)
     assert isinstance(best_wgmma_tile(problem, device), WgmmaWindowConfig)
     every = wgmma_configs(config.contraction, device)
-    found = next(c for c in every if all(getattr(c, k) == v for k, v in tile.items()))
+    found = with_numbers(every, **tile)
     return replace(claim, details=replace(claim.details, config=replace(config, gemm=found)))
 
 
@@ -64,10 +65,10 @@ def check(made, tile, change=None):
     members, arrays, exact, size = made
     claim = of_tile(TEMPLATE.claim(members, CUDA.device), **tile)
     config = claim.details.config
-    config = replace(config, gemm=replace(config.tile, **(change or {})))
+    config = replace(config, gemm=changed(config.tile, **(change or {})))
     claim = replace(claim, details=replace(claim.details, config=config))
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, arrays)
-    assert_sums_close(result, exact, size, config.tile.k + 2)
+    assert_sums_close(result, exact, size, config.tile.problem.k + 2)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -124,7 +125,7 @@ def test_few_output_channels_take_small_tiles():
     tile = claim.details.config.tile
     assert type(tile) is TileGemmConfig
     result = launched(TEMPLATE.emit(claim, CUDA.tvm_target()), members, arrays)
-    assert_sums_close(result, exact, size, tile.k + 2)
+    assert_sums_close(result, exact, size, tile.problem.k + 2)
 
 
 @pytest.mark.parametrize("is_nchw", [False, True])
@@ -169,8 +170,8 @@ def test_boxes_fill_a_stage_and_span_what_the_accelerator_allows():
     count = 0
     for config in wgmma_configs(contraction, CUDA.device):
         maps = [o.maps[0] for o in config.operands]
-        assert sum(2 * math.prod(m.box) for m in maps) == config.stage_bytes
-        assert math.prod(config.window.rectangle) == config.block_m
+        assert sum(2 * math.prod(m.box) for m in maps) == config.tile.stage_bytes
+        assert math.prod(config.window.rectangle) == config.tile.block_m
         spans = [(b - 1) * s + 1 for b, s in zip(maps[0].box, maps[0].steps, strict=True)]
         assert max(spans) <= 256
         count += 1

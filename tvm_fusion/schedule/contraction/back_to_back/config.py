@@ -52,12 +52,12 @@ class BackToBackConfig:
     @property
     def chunks(self) -> int:
         """Chunks of H."""
-        return -(-self.first.n // self.chunk)
+        return -(-self.first.problem.n // self.chunk)
 
     @property
     def k_tiles(self) -> int:
         """Boxes along K."""
-        return -(-self.first.k // PANEL)
+        return -(-self.first.problem.k // PANEL)
 
     @property
     def w1_bytes(self) -> int:
@@ -108,20 +108,20 @@ class BackToBackConfig:
     @property
     def registers_needed(self) -> int:
         """Registers of a consumer's thread while it computes hidden columns, roughly."""
-        (result,) = self.first.contraction.results
-        rows = {a.var for a in self.first.m_axes}
+        (result,) = self.first.problem.contraction.results
+        rows = {a.var for a in self.first.problem.m_axes}
         read = {x.source: x for x in loads(result.value)}.values()
         values = sum(
             self.chunk // 4 * (2 if rows & variables(x) else 1) * DataType(str(x.ty.dtype)).itemsize
             for x in read
         )
-        sums = (self.second.block_n + self.chunk) // 2
+        sums = (self.second.tile.block_n + self.chunk) // 2
         return sums + self.chunk // 4 + -(-values // 4) + OTHER_REGISTERS
 
     @property
     def tiles(self) -> int:
         """Tiles of rows."""
-        return -(-int(self.first.m) // M)
+        return -(-int(self.first.problem.m) // M)
 
     @property
     def blocks(self) -> int:

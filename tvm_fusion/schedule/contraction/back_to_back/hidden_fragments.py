@@ -19,7 +19,7 @@ from ....core.expressions import load
 from ....core.loops import constant, coordinates, index, local, sequence, unrolled
 from ...gpu.shared_tiles import touch
 from ...gpu.wgmma import K
-from ..tile.config import TilePlace
+from ..tile.grid import TilePlace
 from ..tile.result_vectors import ResultVectors
 from ..tile.results import VectorResults
 from ..tile.shape import M16
@@ -41,13 +41,13 @@ class HiddenFragments:
 
     def __init__(self, config: BackToBackConfig) -> None:
         self._config = config
-        extent = constant(config.first.n_axes[-1].extent) or 1
+        extent = constant(config.first.problem.n_axes[-1].extent) or 1
         self._width = PAIR if extent % PAIR == 0 else 1
-        in_row = config.first.mma.c.lanes_per_row
+        in_row = config.first.problem.mma.c.lanes_per_row
         self._pairs = config.chunk // PAIR // in_row * 2  # of both rows of a thread
         vectors = ResultVectors(self._width, False)
         self._results = VectorResults(config.first, vectors, self._pairs * PAIR // self._width)
-        (result,) = config.first.contraction.results
+        (result,) = config.first.problem.contraction.results
         self._made = self._results.made[result.buffer]
         dtype = str(result.buffer.ty.dtype)
         self._fragments = local("fragments", [self._pairs * PAIR], dtype)
@@ -72,7 +72,7 @@ class HiddenFragments:
     def stmt(self, sums: ir.Var, place: TilePlace, thread: ir.Expr, chunk: ir.Expr) -> tirx.Stmt:
         """Compute the fragments of a chunk of the sums."""
         config, width = self._config, self._width
-        count = config.first.mma.c.per_lane
+        count = config.first.problem.mma.c.per_lane
 
         def one(i: ir.Expr) -> tirx.Stmt:
             n8, row = coordinates(i, [index(self._pairs // 2), 2])
@@ -89,7 +89,7 @@ class HiddenFragments:
                 stmts.append(self._results.compute(copy, where, total))
                 for lane in range(width):
                     value: ir.Expr = load(self._made, [index(lane)])
-                    for inside in config.first.column_bounds(chunk, column + lane):
+                    for inside in config.first.grid.column_bounds(chunk, column + lane):
                         value = tirx.Select(inside, value, tirx.const(0, str(value.ty.dtype)))
                     stmts.append(tirx.BufferStore(self._fragments, value, [to + first + lane]))
             return sequence(stmts)
@@ -102,11 +102,11 @@ class HiddenFragments:
     ) -> tuple[dict[ir.Var, ir.Expr], ir.Expr]:
         """Return the axes at columns, or at the last that exist, and their place in the chunk."""
         first = self._config.first
-        mma, c = first.mma, first.mma.c
+        mma, c = first.problem.mma, first.problem.mma.c
         warp, in_warp = coordinates(thread, [index(1), mma.lanes])
         own_row, own_column = c.of_lane(in_warp)
         down, _ = c.of_register(c.run)  # from a lane's first row to the other
         n8, half = coordinates(i, [index(self._pairs // 2), 2])
         row, column = warp * M16 + half * down + own_row, n8 * mma.n + own_column + lane
-        rows = first.problem.axes_at(()) | first.row_at(place.m_tile, row, is_clamped=True)
-        return rows | first.column_at(chunk, column, clamped=self._width), column
+        rows = first.problem.axes_at(()) | first.grid.row_at(place.m_tile, row, is_clamped=True)
+        return rows | first.grid.column_at(chunk, column, clamped=self._width), column

@@ -27,7 +27,7 @@ from ...gpu.shared_tiles import touch
 from ...gpu.tma import PANEL
 from ...gpu.warp import lane_of
 from ...gpu.warp_specialized import persistent_tiles, warp_specialized
-from ..tile.config import TilePlace
+from ..tile.grid import TilePlace
 from ..wgmma.direct_epilogue import DirectEpilogue
 from ..wgmma.tma_operand import TmaOperand
 from .config import BackToBackConfig
@@ -62,8 +62,10 @@ class Roles:
     ) -> None:
         self._config, self._maps, self._number, self._thread = config, maps, number, thread
         self._shared = shared
-        self._sums = local("sums", [config.chunk // 2], config.first.contraction.dtype)
-        self._acc = local("acc", [config.second.block_n // 2], config.second.contraction.dtype)
+        self._sums = local("sums", [config.chunk // 2], config.first.problem.contraction.dtype)
+        self._acc = local(
+            "acc", [config.second.tile.block_n // 2], config.second.problem.contraction.dtype
+        )
         self._hidden = HiddenFragments(config)
         self._weights = Barriers(shared, config.barrier_offset, 1, 1)
         at = RingPosition(config.stages)
@@ -129,7 +131,7 @@ class Roles:
         epilogue = DirectEpilogue(config.second, place, acc, index(0))
         lane = tirx.floormod(self._thread, index(wgmma.THREADS))
         fragments, words = self._hidden.first, config.chunk // 4
-        count = config.second.block_n // 2
+        count = config.second.tile.block_n // 2
 
         def chunk(c: ir.Expr) -> tirx.Stmt:
             release = ring.release(lane_of(self._thread), ring.at.stage)
@@ -147,7 +149,7 @@ class Roles:
                 ]
             )
 
-        zero = tirx.const(0, config.second.contraction.dtype)
+        zero = tirx.const(0, config.second.problem.contraction.dtype)
         clear = [loop("i", count, lambda i: tirx.BufferStore(acc, zero, [i]))]
         rows = epilogue.row_values(lane)
         stmts = [
@@ -168,7 +170,8 @@ class Roles:
         """Issue the sums of a chunk of the hidden columns."""
         config = self._config
         x, w1 = config.first.operands
-        types, sums = (config.first.a_dtype, config.first.b_dtype), load(self._sums, [index(0)])
+        problem, sums = config.first.problem, load(self._sums, [index(0)])
+        types = problem.a_dtype, problem.b_dtype
         stmts: list[tirx.Stmt] = []
         products: list[tirx.Stmt] = []
         rows = self._ring.at.stage * config.stage_bytes + config.weight_bytes
@@ -178,7 +181,7 @@ class Roles:
             for name, (operand, place) in zip(("of_x", "of_w1"), places, strict=True):
                 sides.append((operand.layout, tirx.Var(name, "uint64")))
                 stmts.append(tirx.Bind(sides[-1][1], operand.layout.descriptor(self._at(place))))
-            for k16 in range(-(-min(PANEL, config.first.k - k * PANEL) // wgmma.K)):
+            for k16 in range(-(-min(PANEL, config.first.problem.k - k * PANEL) // wgmma.K)):
                 a, b = ((s, d + tirx.const(s.step(k16), "uint64")) for s, d in sides)
                 is_added = tirx.const(k + k16 > 0)
                 products.append(wgmma.multiply(types, config.chunk, sums, a, b, is_added))
@@ -188,8 +191,8 @@ class Roles:
         """Issue the product of a chunk's fragments."""
         config, w2 = self._config, self._config.w2
         return wgmma.multiply_fragments(
-            config.second.a_dtype,
-            config.second.block_n,
+            config.second.problem.a_dtype,
+            config.second.tile.block_n,
             config.chunk,
             load(self._acc, [index(0)]),
             self._hidden.first,

@@ -28,7 +28,7 @@ from ..tile.config import is_plain
 from ..tile.problem import GemmProblem
 from ..tile.read_problem import gemm_problem
 from ..tile.result_vectors import result_vectors
-from ..tile.shape import TileOperands
+from ..tile.shape import TileConfig, TileOperands
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.direct_epilogue import COLUMNS
 from ..wgmma.tma_operand import TmaOperand, merged, tma_operand
@@ -147,11 +147,9 @@ def _tile(
     b: TmaOperand | None,
 ) -> WgmmaConfig:
     """Configure a problem with tiles of 64 rows, one consumer each."""
-    given = vars(TileOperands.of(problem))
-    tile = {"block_m": M, "block_n": block_n, "block_k": PANEL, "warps_m": WARPS, "warps_n": 1}
     return WgmmaConfig(
-        **{**given, **tile},
-        problem=problem,
+        problem,
+        TileConfig(TileOperands.of(problem), M, block_n, PANEL, WARPS, warps_n=1),
         operand_a=a,
         operand_b=b,
         consumers=1,
@@ -203,15 +201,15 @@ WEIGHTS = 148.0  # bytes of weights in a clock
 def back_to_back_clocks(config: BackToBackConfig, device: Device) -> float:
     """Estimate the time of one kernel."""
     first, second = config.first, config.second
-    hidden, columns = config.chunks * config.chunk, second.block_n
-    work = M * hidden * (-(-first.k // K) * K + columns) / PRODUCTS
+    hidden, columns = config.chunks * config.chunk, second.tile.block_n
+    work = M * hidden * (-(-first.problem.k // K) * K + columns) / PRODUCTS
     for product, count in ((first, hidden), (second, columns)):
-        is_dear = any(is_expensive(r.value) for r in product.contraction.results)
+        is_dear = any(is_expensive(r.value) for r in product.problem.contraction.results)
         work += M * count * (EXPENSIVE_ELEMENT if is_dear else ELEMENT)
     tiles = -(-config.tiles // config.blocks)
     turns = -(-config.tiles // (config.blocks * config.consumers))
     total = max(tiles * work, turns * (work + CHUNK * config.chunks))
-    moved = config.tiles * M * first.item_bytes * (first.k + second.n)
+    moved = config.tiles * M * first.problem.item_bytes * (first.problem.k + second.problem.n)
     dram = moved / (RATES.dram * (device.sm_count or 1))
     return RATES.launch + config.weight_bytes / WEIGHTS + overlapped(total, dram)
 

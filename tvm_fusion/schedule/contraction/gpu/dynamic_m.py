@@ -33,7 +33,6 @@ from ..skinny.mma_config import skinny_gemm_config
 from ..tile.concat_parts import ConcatParts
 from ..tile.config import TileGemmConfig
 from ..tile.read_problem import LEAST_ROWS
-from ..tile.shape import TileShape
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.kernel import wgmma_gemm_gpu
 from ..wgmma.space import wgmma_config
@@ -43,11 +42,7 @@ FEW_ROWS = 64  # memory is the limit up to here
 # of 128x64 was no better (H200): 256 rows 16.0 us and 24.3, but 129 33.2 and 30.0, 192 26.7 and
 # 23.2; each row of a tile beyond M seems to cost 0.13 us, with 65 to 127 rows, too.
 SOME_ROWS = 128
-# What makes the tile of a wgmma kernel.
-_TILE = (
-    *("block_m", "block_n", "block_k", "warps_m", "warps_n", "warps_k", "stages", "split_k"),
-    *("group_m", "consumers", "is_ping_pong", "blocks_per_sm"),
-)
+_WGMMA = ("tile", "consumers", "is_ping_pong", "blocks_per_sm")  # what a tuner varies
 
 
 def dispatch_on_m(
@@ -82,15 +77,15 @@ def dispatch_on_m(
             made = skinny_gemm_gpu(program, config, beside)
             choices.append((tirx.And(rest, condition), made.body))
             rest = tirx.Not(condition)
-    is_symbolic = tile is not None and constant(tile.m) is None
+    is_symbolic = tile is not None and constant(tile.problem.m) is None
     small = tile_gemm_config(contraction, device, FEW_ROWS) if is_symbolic else None
-    if tile is not None and small is not None and TileShape.of(small) != TileShape.of(tile):
-        few = tile.m <= FEW_ROWS
+    if tile is not None and small is not None and small.tile != tile.tile:
+        few = tile.problem.m <= FEW_ROWS
         choices.append((tirx.And(rest, few), tile_gemm_gpu(program, small, beside).body))
         rest = tirx.And(rest, tirx.Not(few))
     some = _of_some_rows(contraction, tile, device) if is_symbolic else None
     if tile is not None and some is not None:
-        has_some = tile.m <= SOME_ROWS
+        has_some = tile.problem.m <= SOME_ROWS
         choices.append((tirx.And(rest, has_some), wgmma_gemm_gpu(program, some, beside).body))
         rest = tirx.And(rest, tirx.Not(has_some))
     if not choices:
@@ -103,18 +98,20 @@ def _of_some_rows(
 ) -> WgmmaConfig | None:
     """Choose the tile of a wgmma kernel for so few rows; ``None`` if it is the same, or none."""
     axis = _symbolic_m(contraction)
-    if axis is None or type(tile) is not WgmmaConfig or [a.var for a in tile.m_axes] != [axis.var]:
+    if axis is None or type(tile) is not WgmmaConfig:
+        return None
+    if [a.var for a in tile.problem.m_axes] != [axis.var]:
         return None
     axes = tuple(Axis(a.var, index(SOME_ROWS)) if a is axis else a for a in contraction.stage.axes)
     static = replace(contraction, stage=replace(contraction.stage, axes=axes))
     chosen = wgmma_config(static, device)
     if chosen is None:
         return None
-    sizes = {name: getattr(chosen, name) for name in _TILE}
+    sizes = {name: getattr(chosen, name) for name in _WGMMA}
     if all(getattr(tile, name) == size for name, size in sizes.items()):
         return None
     a, b = tile.operands
-    operands = a.of_rows(chosen.block_m), b.of_rows(chosen.block_n)
+    operands = a.of_rows(chosen.tile.block_m), b.of_rows(chosen.tile.block_n)
     return replace(tile, **sizes, operand_a=operands[0], operand_b=operands[1])
 
 

@@ -128,7 +128,7 @@ def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> 
         return skinny_gemm_gpu(program, config.skinny, config.beside)
     if config.tile is not None:
         general = _tile_gemm(program, config.tile, config.beside)
-        if config.tile.ragged is not None:
+        if config.tile.problem.ragged is not None:
             return general
     else:
         general = _tiled_gpu(program, contraction, name, target)
@@ -142,7 +142,7 @@ def _tile_gemm(program: Program, tile: TileGemmConfig, beside: ConcatParts | Non
     else:
         func = tile_gemm_gpu(program, tile, beside)
     b = tile.problem.b
-    if not is_plain(b) or tile.ragged is not None:  # of some groups there may be no rows
+    if not is_plain(b) or tile.problem.ragged is not None:  # of some groups there may be no rows
         return func
     numbers = [n for n, param in enumerate(func.params) if param.same_as(b.source)]
     return func.with_attr(PREFETCHED, numbers)

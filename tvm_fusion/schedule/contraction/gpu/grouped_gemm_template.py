@@ -95,7 +95,7 @@ class GpuGroupedGemm(Template):
                 f"time of a launch of each; more than {MOST_OF_SEPARATE:.0%} are not worth it.",
             )
         config = GroupedGemmConfig(tiles, found.others)
-        dtypes = {tile.narrow_dtype for tile in tiles}
+        dtypes = {tile.problem.narrow_dtype for tile in tiles}
         return Claim(
             self,
             group,
@@ -105,7 +105,9 @@ class GpuGroupedGemm(Template):
             parallelism=config.blocks,
             shared_bytes=config.shared_bytes,
             registers=config.registers,
-            arithmetic=", ".join(dict.fromkeys(t.arithmetic for t in tiles if t.arithmetic)),
+            arithmetic=", ".join(
+                dict.fromkeys(t.problem.arithmetic for t in tiles if t.problem.arithmetic)
+            ),
             matrix_dtype=dtypes.pop() if len(dtypes) == 1 else "",
             details=GpuGroupedGemmDetails(config),
         )
@@ -140,7 +142,9 @@ def _separate_clocks(
         return None
     estimate, sizes = clocks(tile, device), gemm_sizes(tile.problem)
     if not isinstance(tile, WgmmaConfig):
-        estimate += unaligned_clocks(tile, sizes, device, unaligned_operands(tile.problem, sizes))
+        estimate += unaligned_clocks(
+            tile.tile, sizes, device, unaligned_operands(tile.problem, sizes)
+        )
     if problem.skinny is not None:  # maybe as fast as memory
-        estimate = min(estimate, RATES.launch + memory_clocks(tile, sizes, device))
+        estimate = min(estimate, RATES.launch + memory_clocks(tile.tile, sizes, device))
     return estimate

@@ -32,12 +32,15 @@ from ..wgmma.model import wgmma_clocks
 from ..wgmma.space import best_wgmma_tile, wgmma_configs
 
 HOPELESS = 2.0  # times the least estimate
-_TILE = ("block_m", "block_n", "block_k", "stages", "split_k", "group_m")
+_TILE = tuple(
+    f"tile.{x}" for x in ("block_m", "block_n", "block_k", "stages", "split_k", "group_m")
+)
+_WARPS = ("tile.warps_m", "tile.warps_n", "tile.warps_k")
 _WGMMA = (*_TILE, "consumers", "is_ping_pong", "blocks_per_sm")
 _SKINNY = ("slices_k", "stages", "min_blocks_per_sm")
 KERNELS = Kernels(
     {
-        TileGemmConfig: ("mma.sync", (*_TILE, "warps_m", "warps_n", "warps_k")),
+        TileGemmConfig: ("mma.sync", (*_TILE, *_WARPS)),
         WgmmaConfig: ("wgmma", _WGMMA),
         WgmmaWindowConfig: ("wgmma of windows", _WGMMA),
         GemvConfig: ("gemv", (*_SKINNY, "threads_n", "cp_async_stages")),
@@ -94,7 +97,7 @@ class GpuGemmProblem:
         if small is None or large is None:
             return small or large
         sizes = gemm_sizes(problem, rows)
-        small_clocks = estimated_clocks(small, sizes, self.device, rates_of(problem))
+        small_clocks = estimated_clocks(small.tile, sizes, self.device, rates_of(problem))
         return large if wgmma_clocks(large, self.device) < small_clocks else small
 
 
@@ -108,8 +111,11 @@ def default(problem: GpuGemmProblem) -> GemmConfig | None:
     if problem.norm_scale is not None or (skinny is not None and skinny.m < LEAST_ROWS):
         return skinny
     tile = problem.tile
-    is_computed = tile is not None and (tile.staged_a or tile.staged_b or tile.products > 1)
-    return skinny if tile is None or (skinny is not None and is_computed) else tile
+    if tile is None:
+        return skinny
+    read = tile.problem
+    is_computed = read.staged_a or read.staged_b or read.products > 1
+    return skinny if skinny is not None and is_computed else tile
 
 
 def described(config: GemmConfig | None) -> str:
@@ -119,8 +125,8 @@ def described(config: GemmConfig | None) -> str:
     name, _ = KERNELS.fields[type(config)]
     if not isinstance(config, TileGemmConfig):
         return name
-    split = f", {config.split_k} ranks of K" if config.split_k > 1 else ""
-    return f"{name}, {config.block_m} x {config.block_n} x {config.block_k}{split}"
+    split = f", {config.tile.split_k} ranks of K" if config.tile.split_k > 1 else ""
+    return f"{name}, {config.tile.block_m} x {config.tile.block_n} x {config.tile.block_k}{split}"
 
 
 def configs(problem: GpuGemmProblem, chosen: GemmConfig | None = None) -> Iterator[GemmConfig]:
@@ -155,4 +161,6 @@ def clocks(config: TileGemmConfig, device: Device) -> float:
     """Estimate the time of a tiled GEMM, in clocks of a multiprocessor."""
     if isinstance(config, WgmmaConfig):
         return wgmma_clocks(config, device)
-    return estimated_clocks(config, gemm_sizes(config.problem), device, rates_of(config.problem))
+    return estimated_clocks(
+        config.tile, gemm_sizes(config.problem), device, rates_of(config.problem)
+    )

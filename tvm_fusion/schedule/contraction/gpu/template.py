@@ -83,8 +83,8 @@ class GpuContraction(Contraction):
             parallelism=_blocks(form.contraction) if gemm is None else at(gemm.blocks),
             shared_bytes=0 if gemm is None else gemm.shared_bytes,
             registers=0 if gemm is None else gemm.registers,
-            arithmetic="" if tile is None else tile.arithmetic,
-            matrix_dtype="" if tile is None else tile.narrow_dtype,
+            arithmetic="" if tile is None else tile.problem.arithmetic,
+            matrix_dtype="" if tile is None else tile.problem.narrow_dtype,
             ragged=None if tile is None else _ragged(tile),
             details=GpuContractionDetails(
                 config, form.copies, has_choices=product.reading is not Reading.DUAL
@@ -96,7 +96,7 @@ class GpuContraction(Contraction):
         details = claim.details_as(GpuContractionDetails)
         config = details.config
         program = claim.group.program
-        if config.tile is not None and config.tile.has_workspace:
+        if config.tile is not None and config.tile.tile.has_workspace:
             made = split_k_kernels(config.program, config.tile, claim.group)
         else:
             func = contraction_gpu(config, claim.group.title, target)
@@ -114,7 +114,7 @@ class GpuContraction(Contraction):
         stage = config.contraction.stage
         is_static = all(constant(a.extent) is not None for a in stage.axes)
         tile = config.tile
-        is_tile = tile is not None and tile.ragged is None and config.beside is None
+        is_tile = tile is not None and tile.problem.ragged is None and config.beside is None
         is_tile = is_tile and config.contraction.column_split is None
         if not (is_static and is_tile and has_few_sums([stage], config.device)):
             return super().kind(claim)
@@ -152,7 +152,7 @@ class GpuContraction(Contraction):
 
 
 def _ragged(tile: TileGemmConfig) -> RaggedExtents | None:
-    rows = tile.ragged
+    rows = tile.problem.ragged
     return None if rows is None else RaggedExtents(rows.groups.extent, rows.rows.extent)
 
 
@@ -176,8 +176,8 @@ def _work(product: Product, form: GemmForm) -> int:
         return flops(product.program.stages)  # normalized rows are computed once
     if product.reading is Reading.DUAL:
         return flops(stages)
-    if tile is not None and tile.ragged is not None:  # a row is multiplied by one matrix
-        return flops(tuple(s if s.is_map else tile.contraction.stage for s in stages))
+    if tile is not None and tile.problem.ragged is not None:  # a row is multiplied by one matrix
+        return flops(tuple(s if s.is_map else tile.problem.contraction.stage for s in stages))
     work = flops(stages) * _slowdown(product.group, product.contraction, form.gemm)
     if form.gemm is None:
         return work * _untiled(form.contraction)

@@ -102,7 +102,7 @@ class GemmForm:
             return RATES.launch + GATHERED * found
         if isinstance(self.tile, WgmmaConfig):
             return RATES.launch + found
-        found *= SHIFTED if self.tile.staged_a or self.tile.staged_b else 1
+        found *= SHIFTED if self.tile.problem.staged_a or self.tile.problem.staged_b else 1
         return RATES.launch + found + narrow_copy_clocks(self.tile, self.device)
 
     @property
@@ -187,8 +187,10 @@ def aligned_rows_form(
         return other_form("wgmma reads the operands as they are.")
     if not has_wgmma(device):
         return other_form("The device has no wgmma.")
-    if gemm.k < LEAST_ALIGNED_K:
-        return other_form(f"Its sums have {gemm.k} terms, copies pay off from {LEAST_ALIGNED_K}.")
+    if gemm.problem.k < LEAST_ALIGNED_K:
+        return other_form(
+            f"Its sums have {gemm.problem.k} terms, copies pay off from {LEAST_ALIGNED_K}."
+        )
     copies = aligned_rows(contraction, constants)
     if isinstance(copies, Refusal):
         return copies
@@ -305,7 +307,7 @@ def refuse_parts(
     if config is None:
         sentence = "Only tiled GEMMs on tensor cores and skinny GEMMs store parts they do not add."
         return Refusal("epilogue_elsewhere", sentence)
-    if isinstance(config, TileGemmConfig) and config.has_workspace:
+    if isinstance(config, TileGemmConfig) and config.tile.has_workspace:
         sentence = "Split-K through global memory stores the product alone in its second launch."
         return Refusal("epilogue_elsewhere", sentence)
     if isinstance(config, WgmmaConfig) and config.computes_b:

@@ -42,7 +42,7 @@ def configured(claim: Claim, config: GemmConfig) -> Claim:
 
 def gemm_launches(gemm: GemmConfig | None) -> int:
     """Count the kernels of a product: a second one adds up the sums of split-K in memory."""
-    return 2 if isinstance(gemm, TileGemmConfig) and gemm.has_workspace else 1
+    return 2 if isinstance(gemm, TileGemmConfig) and gemm.tile.has_workspace else 1
 
 
 def workspace_bytes(gemm: GemmConfig | None) -> int:

@@ -12,10 +12,10 @@ from ....core.loops import constant
 from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES
 from ..problem.sum_of_products import SumOfProducts
-from ..tile.config import TileGemmConfig, tiled
+from ..tile.config import TileGemmConfig
 from ..tile.problem import ROWS_OF_SYMBOLIC_M, GemmProblem, Sizes, gemm_sizes
 from ..tile.read_problem import gemm_problem
-from ..tile.shape import M16, REGISTER_FILE, TileOperands, TileShape
+from ..tile.shape import M16, REGISTER_FILE, TileConfig, TileOperands
 from .model import Rates, estimated_clocks, fits, rates_of, reduction_clocks, residency
 from .unaligned_tiles import (
     SHIFTED,
@@ -105,11 +105,11 @@ def best_tile(
 
 
 def with_shape(
-    problem: GemmProblem, shape: TileShape, sizes: Sizes, device: Device
+    problem: GemmProblem, shape: TileConfig, sizes: Sizes, device: Device
 ) -> TileGemmConfig:
     """Configure a problem with a shape, and the blocks per SM that the model assumes."""
     resident, _ = residency(shape, sizes, device)
-    return tiled(problem, shape, resident)
+    return TileGemmConfig(problem, shape, min_blocks_per_sm=resident)
 
 
 def in_order(config: C) -> C:
@@ -122,11 +122,12 @@ def in_order(config: C) -> C:
     more than operands, blocks that start together write adjacent pieces of rows: on an H100
     6772x82x6824 79.0 us, with a residual and GELU 127; 90.4 and 147 in groups of 8.
     """
-    tiles_m, sizes = constant(config.tiles_m), gemm_sizes(config.problem)
-    is_tall = tiles_m is not None and tiles_m > config.tiles_n and config.tiles_n <= GROUPS_M[-1]
+    sizes = gemm_sizes(config.problem)
+    tiles_m, tiles_n = constant(config.grid.tiles_m), config.grid.tiles_n
+    is_tall = tiles_m is not None and tiles_m > tiles_n and tiles_n <= GROUPS_M[-1]
     is_wide = tiles_m is not None and sizes.m * sizes.n >= OUTPUT * sizes.k * (sizes.m + sizes.n)
-    is_tall &= config.ragged is None  # groups of rows have few tiles each
-    return replace(config, group_m=GROUPS_M[0] if is_tall or is_wide else GROUPS_M[-1])
+    is_tall &= config.problem.ragged is None  # groups of rows have few tiles each
+    return config.with_tile(group_m=GROUPS_M[0] if is_tall or is_wide else GROUPS_M[-1])
 
 
 @lru_cache(maxsize=1024, typed=True)
@@ -138,7 +139,7 @@ def _best_shape(
     splits: tuple[int, ...],
     slowdown: float,
     rates: Rates,
-) -> TileShape | None:
+) -> TileConfig | None:
     tiles = [*TILES]
     sizes_of_k = [*(BLOCK_K_BYTES if start.is_async else REGISTER_BLOCK_K_BYTES)]
     stages = [*(STAGES if start.is_async else REGISTER_STAGES)]
@@ -150,7 +151,7 @@ def _best_shape(
     spaces = (tiles, block_k, stages, splits)
     found = tile_shapes(sizes, start, device, *spaces)
 
-    def clocks(shape: TileShape) -> float:
+    def clocks(shape: TileConfig) -> float:
         pieces = unaligned_clocks(shape, sizes, device, unaligned)
         reduction = reduction_clocks(shape, sizes, device, rates)
         whole = estimated_clocks(shape, sizes, device, rates) - reduction + pieces
@@ -167,13 +168,12 @@ def tile_shapes(
     block_k: Sequence[int],
     stages: Sequence[int],
     splits: Sequence[int],
-) -> Iterator[TileShape]:
+) -> Iterator[TileConfig]:
     """Combine block tiles with pipelines and split-K, as far as they fit."""
-    given = vars(TileOperands.of(start))
     for block_m, block_n, warps_m, warps_n, warps_k in tiles:
         for deep in block_k:
-            least = TileShape(
-                **given,
+            least = TileConfig(
+                start,
                 block_m=block_m,
                 block_n=block_n,
                 block_k=deep,
@@ -189,13 +189,13 @@ def tile_shapes(
                     yield shape
 
 
-def _has_whole_fragments(shape: TileShape) -> bool:
+def _has_whole_fragments(shape: TileConfig) -> bool:
     """Whether warps have whole fragments, of each part of a column split, which fit registers."""
     return (
         min(shape.warp_m, shape.warp_n) >= M16
-        and shape.warp_n % (shape.mma.n * shape.parts) == 0
-        and shape.block_n % (shape.panel * shape.parts) == 0
-        and shape.block_k // shape.k_step % shape.warps_k == 0
+        and shape.warp_n % (shape.operands.mma.n * shape.operands.parts) == 0
+        and shape.block_n % (shape.operands.panel * shape.operands.parts) == 0
+        and shape.block_k // shape.operands.k_step % shape.warps_k == 0
         and LEAST_THREADS <= shape.threads <= MOST_THREADS
         and shape.accumulators <= MOST_ACCUMULATORS
         and shape.wanted_registers <= MOST_WANTED

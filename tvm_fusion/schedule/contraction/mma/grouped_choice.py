@@ -18,9 +18,9 @@ from functools import lru_cache, partial
 from ....device import Device
 from ....program.stage import Stage
 from ...index.estimate import points
-from ..tile.config import TileGemmConfig, tiled
+from ..tile.config import TileGemmConfig
 from ..tile.problem import GemmProblem, Sizes, gemm_sizes
-from ..tile.shape import TileOperands, TileShape
+from ..tile.shape import TileConfig, TileOperands
 from .default import BLOCK_K_BYTES, SHORT_BLOCK_K_BYTES, SPLIT_K, STAGES, TILES, tile_shapes
 from .model import RATES, block_clocks, blocks_per_sm, estimated_clocks, memory_clocks, overlapped
 from .unaligned_tiles import UNALIGNED_TILES, unaligned_block_clocks, unaligned_operands
@@ -55,17 +55,17 @@ class GroupedProduct:
         sizes = gemm_sizes(problem)
         return cls(sizes, TileOperands.of(problem), unaligned_operands(problem, sizes))
 
-    def blocks(self, shape: TileShape) -> int:
+    def blocks(self, shape: TileConfig) -> int:
         """Count blocks."""
         batch, m, n, _ = self.sizes
         return batch * -(-m // shape.block_m) * -(-n // shape.block_n) * shape.split_k
 
-    def clocks(self, shape: TileShape, resident: int, device: Device) -> float:
+    def clocks(self, shape: TileConfig, resident: int, device: Device) -> float:
         """Estimate the time of a block among ``resident`` ones of its multiprocessor."""
         copies = unaligned_block_clocks(shape, self.sizes, resident, self.unaligned)
         return block_clocks(shape, self.sizes, device, resident) + copies
 
-    def shapes(self, threads: int, split_k: int, device: Device) -> list[TileShape]:
+    def shapes(self, threads: int, split_k: int, device: Device) -> list[TileConfig]:
         """List tiles of so many threads and ranks, the best alone first."""
         tiles, depths = [*TILES], [*BLOCK_K_BYTES]
         if any(self.unaligned):
@@ -96,14 +96,14 @@ def grouped_tiles(
     if found is None:
         return None
     shapes, clocks = found
-    tiles = [tiled(p, s) for p, s in zip(problems, shapes, strict=True)]
+    tiles = [TileGemmConfig(p, s) for p, s in zip(problems, shapes, strict=True)]
     return tuple(tiles), clocks
 
 
 @lru_cache(maxsize=256)
 def _grouped_shapes(
     parts: tuple[GroupedProduct, ...], device: Device
-) -> tuple[tuple[TileShape, ...], float] | None:
+) -> tuple[tuple[TileConfig, ...], float] | None:
     found = []
     for threads in THREADS:
         for split_k in SPLIT_K if device.clusters else SPLIT_K[:1]:
@@ -114,12 +114,14 @@ def _grouped_shapes(
 
 
 def _by_coordinate_descent(
-    parts: tuple[GroupedProduct, ...], spaces: dict[GroupedProduct, list[TileShape]], device: Device
-) -> tuple[tuple[TileShape, ...], float]:
+    parts: tuple[GroupedProduct, ...],
+    spaces: dict[GroupedProduct, list[TileConfig]],
+    device: Device,
+) -> tuple[tuple[TileConfig, ...], float]:
     """Let products choose among tiles of one number of threads; equal ones have equal tiles."""
     chosen = {part: shapes[0] for part, shapes in spaces.items()}
 
-    def clocks(part: GroupedProduct, shape: TileShape) -> float:
+    def clocks(part: GroupedProduct, shape: TileConfig) -> float:
         beside = {**chosen, part: shape}
         return launch_clocks(parts, [beside[p] for p in parts], device)
 
@@ -134,7 +136,7 @@ def _by_coordinate_descent(
 
 
 def launch_clocks(
-    parts: Sequence[GroupedProduct], shapes: Sequence[TileShape], device: Device
+    parts: Sequence[GroupedProduct], shapes: Sequence[TileConfig], device: Device
 ) -> float:
     """Estimate the clocks of one launch of the blocks of several products."""
     sms = device.sm_count or 1

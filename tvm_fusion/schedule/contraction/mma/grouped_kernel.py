@@ -62,7 +62,7 @@ class GroupedGemmConfig:
     @property
     def split_k(self) -> int:
         """Blocks of a cluster."""
-        return self.tiles[0].split_k
+        return self.tiles[0].tile.split_k
 
     @property
     def blocks(self) -> int:

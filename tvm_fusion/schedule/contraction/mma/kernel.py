@@ -40,9 +40,9 @@ def tile_gemm_gpu(
             return tile_block(config, number, thread, shared, True, parts)
 
         made = threads("threadIdx.x", config.threads, of_thread)
-        if config.split_k > 1:  # a block's rank is its number modulo the cluster's size
+        if config.tile.split_k > 1:  # a block's rank is its number modulo the cluster's size
             tile = made
-            made = threads("clusterCtaIdx.x", config.split_k, lambda _: tile)
+            made = threads("clusterCtaIdx.x", config.tile.split_k, lambda _: tile)
         return min_blocks_per_sm(made, config.min_blocks_per_sm)
 
     return kernel(program, threads("blockIdx.x", config.blocks, body))
@@ -69,15 +69,15 @@ def tile_block(
     beside : Stmt, optional
         What the thread does while the first tiles are on their way.
     """
-    place, find = config.found(number, shared)
+    place, find = config.grid.found(number, config.table(shared))
     mainloop = TileMmaMainloop(config, place, shared)
     epilogue = TileEpilogue(config, place, mainloop, shared)
     stmts = [mainloop.stmt(thread, beside), epilogue.stmt(thread)]
     buffers = [*mainloop.buffers, *([shared] if owns_shared else [])]
-    if (rows := config.ragged) is not None:
+    if (rows := config.problem.ragged) is not None:
         buffers.append(rows.registers)
         table = config.table(shared)
-        fill, count = rows.fill(thread, config.block_m, table), rows.count(table)
-        is_tile = number < rows.tiles * (config.tiles_n * config.split_k)
+        fill, count = rows.fill(thread, config.tile.block_m, table), rows.count(table)
+        is_tile = number < rows.tiles * (config.grid.tiles_n * config.tile.split_k)
         stmts = [fill, block_barrier(), count, when(is_tile, sequence([*find, *stmts]))]
     return block("tile_gemm", sequence(stmts), buffers)

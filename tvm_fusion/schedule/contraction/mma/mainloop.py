@@ -31,7 +31,8 @@ from ...gpu.mma_sync import mma_fragments, mma_split_fragments
 from ...gpu.pipeline import OffsetRing
 from ...gpu.shared_tiles import block_barrier, touch
 from ...gpu.warp import warp_of
-from ..tile.config import TileGemmConfig, TilePlace
+from ..tile.config import TileGemmConfig
+from ..tile.grid import TilePlace
 from ..tile.operand import OperandTile
 from ..tile.operand_layout import TilePosition
 from ..tile.shape import M16
@@ -57,11 +58,11 @@ class TileAccumulators:
     """
 
     def __init__(self, config: TileGemmConfig) -> None:
-        self._config = config
-        self.slabs, self.n8 = config.warp_m // M16, config.warp_n // config.mma.n
-        self.warps_m, self.warps_n, self.warps_k = config.warps_m, config.warps_n, config.warps_k
+        self._config, tile = config, config.tile
+        self.slabs, self.n8 = tile.warp_m // M16, tile.warp_n // config.problem.mma.n
+        self.warps_m, self.warps_n, self.warps_k = tile.warps_m, tile.warps_n, tile.warps_k
         self.threads = config.threads
-        self.acc = local("acc", [config.accumulators], config.contraction.dtype)
+        self.acc = local("acc", [config.accumulators], config.problem.contraction.dtype)
         self.buffers: list[ir.Var] = [self.acc]
 
     def has_sums(self, _thread: ir.Expr) -> ir.Expr:
@@ -81,7 +82,7 @@ class TileAccumulators:
 
     def slab_row(self, slab: ir.Expr | int, warp_m: ir.Expr) -> ir.Expr:
         """Return the first row, in the block's tile, of a slab of the warps in a row."""
-        return warp_m * self._config.warp_m + slab * M16
+        return warp_m * self._config.tile.warp_m + slab * M16
 
     def barrier(self) -> tirx.Stmt:
         """Wait for all threads that have accumulators."""
@@ -100,21 +101,23 @@ class TileMmaMainloop(TileAccumulators):
     def __init__(self, config: TileGemmConfig, place: TilePlace, shared: ir.Var) -> None:
         super().__init__(config)
         self._place, self._shared = place, shared
-        self._count = config.steps(config.k_tiles)
+        self._count = config.steps(config.grid.k_tiles)
         self._a, self._b = OperandTile(config, True), OperandTile(config, False)
-        self._steps = config.block_k // config.k_step // config.warps_k
+        self._steps = config.tile.block_k // config.problem.k_step // config.tile.warps_k
         self._slots = 2 if self._steps % 2 == 0 else 1
         self._a_frags = OperandFragments(config, self._a, True, self._slots)
         self._b_frags = OperandFragments(config, self._b, False, self._slots)
         frags = [self._a_frags.buffer, self._b_frags.buffer]
         self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
         self._stage_words = self._a.words + self._b.words
-        self._ring = OffsetRing(config.stages, self._stage_words, config.is_async)
+        self._ring = OffsetRing(config.tile.stages, self._stage_words, config.problem.is_async)
         self.buffers += [self._ring.buffer, *frags, *self._a.buffers, *self._b.buffers]
         self._parts: list[ir.Var] = []
-        if config.products > 1:
+        if config.problem.products > 1:
             names = ("part", "small")
-            self._parts = [local(n, [config.accumulators], config.contraction.dtype) for n in names]
+            self._parts = [
+                local(n, [config.accumulators], config.problem.contraction.dtype) for n in names
+            ]
             self.buffers += self._parts
 
     def stmt(self, thread: ir.Expr, beside: tirx.Stmt | None = None) -> tirx.Stmt:
@@ -128,13 +131,13 @@ class TileMmaMainloop(TileAccumulators):
         config, ring = self._config, self._ring
 
         def clear(i: ir.Expr) -> tirx.Stmt:
-            zero = tirx.const(0, config.contraction.dtype)
+            zero = tirx.const(0, config.problem.contraction.dtype)
             return sequence([tirx.BufferStore(b, zero, [i]) for b in (self.acc, *self._parts)])
 
         stmts = [touch(b, int(b.ty.shape[0]) - 1) for b in self._by_address]
         where = config.problem.axes_at(self._place.batch)
-        stmts.append(self._a.prepare(thread, where, config.first_row(self._place.m_tile)))
-        stmts.append(self._b.prepare(thread, where, self._place.n_tile * config.block_n))
+        stmts.append(self._a.prepare(thread, where, config.grid.first_row(self._place.m_tile)))
+        stmts.append(self._b.prepare(thread, where, self._place.n_tile * config.tile.block_n))
 
         def fill(n: ir.Expr) -> tirx.Stmt:
             copies = [
@@ -145,7 +148,7 @@ class TileMmaMainloop(TileAccumulators):
         # Copies of an operand that is computed are too much code to be written out.
         is_short = self._a.is_copied and self._b.is_copied
         kind = tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL
-        stmts.append(loop("stage", config.stages - 1, fill, kind))
+        stmts.append(loop("stage", config.tile.stages - 1, fill, kind))
         stmts += [] if beside is None else [beside]
         stmts += [*ring.start(), unrolled("i", config.accumulators, clear)]
         tile_step = self._pipelined if self._slots == 2 else self._simple
@@ -163,7 +166,7 @@ class TileMmaMainloop(TileAccumulators):
 
         def add(i: ir.Expr) -> tirx.Stmt:
             total = load(self.acc, [i]) + load(part, [i])
-            zero = tirx.const(0, self._config.contraction.dtype)
+            zero = tirx.const(0, self._config.problem.contraction.dtype)
             return sequence(
                 [tirx.BufferStore(self.acc, total, [i]), tirx.BufferStore(part, zero, [i])]
             )
@@ -208,16 +211,16 @@ class TileMmaMainloop(TileAccumulators):
 
     def _prefetch(self, do: str, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Begin or finish the copy of the tile that a stage is free for, if there is one."""
-        prefetched = tile + (self._config.stages - 1)
+        prefetched = tile + (self._config.tile.stages - 1)
         return when(prefetched < self._count, self._copy(do, thread, prefetched, self._ring.write))
 
     def _copy(self, do: str, thread: ir.Expr, tile: ir.Expr, word: ir.Expr) -> tirx.Stmt:
         """Copy the tiles of A and B to a stage."""
         config, place = self._config, self._place
         where = config.problem.axes_at(place.batch)
-        k_tile = place.rank * config.k_tiles + tile
-        a = TilePosition(where, config.first_row(place.m_tile), k_tile)
-        b = TilePosition(where, place.n_tile * config.block_n, k_tile)
+        k_tile = place.rank * config.grid.k_tiles + tile
+        a = TilePosition(where, config.grid.first_row(place.m_tile), k_tile)
+        b = TilePosition(where, place.n_tile * config.tile.block_n, k_tile)
         return sequence(
             [
                 getattr(self._a, do)(thread, a, (self._shared, word)),
@@ -242,13 +245,15 @@ class TileMmaMainloop(TileAccumulators):
 
         def row(i: ir.Expr) -> tirx.Stmt:
             def one(j: ir.Expr) -> tirx.Stmt:
-                first = (i * self.n8 + j) * self._config.mma.c.per_lane
+                first = (i * self.n8 + j) * self._config.problem.mma.c.per_lane
                 a, b = self._a_frags.of_16(slot, i), self._b_frags.of_8(slot, j)
                 if self._parts:
                     part, small = (load(x, [first]) for x in self._parts)
                     return mma_split_fragments(part, small, a, b)
                 acc = load(self.acc, [first])
-                return mma_fragments(self._config.a_dtype, self._config.b_dtype, acc, a, b)
+                return mma_fragments(
+                    self._config.problem.a_dtype, self._config.problem.b_dtype, acc, a, b
+                )
 
             return unrolled("j", self.n8, one)
 

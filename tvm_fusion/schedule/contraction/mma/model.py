@@ -30,7 +30,7 @@ from ...instructions.nvidia import FLOAT8_TYPES
 from ..problem.result_traffic import read_bytes, written_bytes
 from ..tile.problem import GemmProblem, Sizes
 from ..tile.result_vectors import result_vectors
-from ..tile.shape import REGISTER_FILE, TileShape
+from ..tile.shape import REGISTER_FILE, TileConfig
 
 RESERVED_SHARED = 1024  # of every block, by the device
 # Of the registers that a thread would take: ptxas makes do with them where blocks have to share.
@@ -142,24 +142,25 @@ def _read_bytes(problem: GemmProblem) -> int:
     return read_bytes(problem.contraction.results, problem.m_axes, problem.n_axes)
 
 
-def fits(shape: TileShape, sizes: Sizes, device: Device) -> bool:
+def fits(shape: TileConfig, sizes: Sizes, device: Device) -> bool:
     """Whether a block is launched, and its pipeline and the blocks of a cluster have tiles of K."""
     shared = device.shared_memory_per_block or STATIC_SHARED_BYTES
-    steps = k_tiles(shape, sizes)
+    steps, operands = k_tiles(shape, sizes), shape.operands
+    is_copied = operands.is_async and not (operands.staged_a or operands.staged_b)
     return (
         shape.shared_bytes <= shared
         and shape.stages <= max(3, steps + 1)
-        and (shape.stages <= 3 or not (shape.staged_a or shape.staged_b or not shape.is_async))
+        and (shape.stages <= 3 or is_copied)
         and (shape.split_k == 1 or steps >= 2)
     )
 
 
-def k_tiles(shape: TileShape, sizes: Sizes) -> int:
+def k_tiles(shape: TileConfig, sizes: Sizes) -> int:
     """Count the tiles of K that a block adds up."""
     return -(-sizes.k // (shape.block_k * shape.split_k))
 
 
-def blocks_per_sm(shape: TileShape, device: Device) -> int:
+def blocks_per_sm(shape: TileConfig, device: Device) -> int:
     """Count the blocks that a multiprocessor holds at once."""
     shared = device.shared_memory_per_sm or STATIC_SHARED_BYTES
     threads = (device.max_threads_per_sm or 1024) // shape.threads
@@ -169,7 +170,7 @@ def blocks_per_sm(shape: TileShape, device: Device) -> int:
     return max(1, min(threads, registers, memory))
 
 
-def residency(shape: TileShape, sizes: Sizes, device: Device) -> tuple[int, int]:
+def residency(shape: TileConfig, sizes: Sizes, device: Device) -> tuple[int, int]:
     """Count blocks that share the busiest multiprocessor, and how many rounds of them there are."""
     sms = device.sm_count or 1
     blocks = sizes.row_tiles(shape.block_m) * -(-sizes.n // shape.block_n) * shape.split_k
@@ -177,7 +178,9 @@ def residency(shape: TileShape, sizes: Sizes, device: Device) -> tuple[int, int]
     return resident, -(-blocks // (sms * resident))
 
 
-def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
+def estimated_clocks(
+    shape: TileConfig, sizes: Sizes, device: Device, rates: Rates = RATES
+) -> float:
     """Estimate the time of a product, in clocks of a multiprocessor."""
     resident, waves = residency(shape, sizes, device)
     total = waves * block_clocks(shape, sizes, device, resident, rates) + rates.launch
@@ -185,7 +188,9 @@ def estimated_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rate
     return overlapped(total, dram) + reduction_clocks(shape, sizes, device, rates)
 
 
-def reduction_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
+def reduction_clocks(
+    shape: TileConfig, sizes: Sizes, device: Device, rates: Rates = RATES
+) -> float:
     """Estimate the kernel that adds up the sums of split-K; 0 without it."""
     if not shape.has_workspace:
         return 0.0
@@ -200,7 +205,7 @@ def reduction_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rate
 
 
 def block_clocks(
-    shape: TileShape, sizes: Sizes, device: Device, resident: int, rates: Rates = RATES
+    shape: TileConfig, sizes: Sizes, device: Device, resident: int, rates: Rates = RATES
 ) -> float:
     """Estimate the time of a block that shares its multiprocessor with others of its kind.
 
@@ -209,19 +214,19 @@ def block_clocks(
     shape, sizes, device
         The block's tile, the product and the device.
     """
-    stage, steps = shape.stage_bytes, shape.block_k // shape.k_step
+    stage, steps = shape.stage_bytes, shape.block_k // shape.operands.k_step
     warps = shape.warps_m * shape.warps_n
-    mma = shape.block_m * shape.block_n * steps * 16 * shape.products / rates.mma
-    if shape.products > 1:
+    mma = shape.block_m * shape.block_n * steps * 16 * shape.operands.products / rates.mma
+    if shape.operands.products > 1:
         mma *= rates.of_split
-    elif shape.a_dtype in FLOAT8_TYPES and device.tma:
+    elif shape.operands.a_dtype in FLOAT8_TYPES and device.tma:
         mma *= rates.of_float8
-    read = warps * (shape.warp_m + shape.warp_n) * shape.block_k * shape.item_bytes
+    read = warps * (shape.warp_m + shape.warp_n) * shape.block_k * shape.operands.item_bytes
     busy = resident * max(mma, (read + stage) / rates.shared, stage / rates.l2)
     step = rates.step
-    if shape.products > 1:
+    if shape.operands.products > 1:
         step = rates.split + mma / steps / (shape.warps_m * shape.warps_n) * 4
-    ahead = shape.stages - 1 if shape.is_async else 1  # registers hold one tile
+    ahead = shape.stages - 1 if shape.operands.is_async else 1  # registers hold one tile
     alone = max(step * steps / shape.warps_k, rates.latency / ahead)
     epilogue = rates.epilogue
     if shape.has_workspace:
@@ -231,7 +236,7 @@ def block_clocks(
     if shape.split_k > 1:
         epilogue += rates.cluster * math.log2(shape.split_k)
         epilogue += rates.cluster_element * resident * elements
-    elif not shape.is_async:  # not fitted again
+    elif not shape.operands.is_async:  # not fitted again
         epilogue += RATES.cluster_element * resident * elements
     else:
         others = shape.warps_k - 1
@@ -240,10 +245,10 @@ def block_clocks(
     return k_tiles(shape, sizes) * max(busy, alone) + epilogue
 
 
-def memory_clocks(shape: TileShape, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
+def memory_clocks(shape: TileConfig, sizes: Sizes, device: Device, rates: Rates = RATES) -> float:
     """Estimate the time of a product's bytes from and to memory, all multiprocessors busy."""
     batch, m, n, k = sizes
-    read = shape.item_bytes * (m * k + k * n)
+    read = shape.operands.item_bytes * (m * k + k * n)
     return batch * (read + rates.result * m * n) / (rates.dram * (device.sm_count or 1))
 
 

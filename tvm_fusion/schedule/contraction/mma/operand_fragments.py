@@ -46,12 +46,12 @@ class OperandFragments:
         self, config: TileGemmConfig, layout: OperandLayout, is_a: bool, slots: int
     ) -> None:
         self._config, self._layout, self._is_a = config, layout, is_a
-        self._warp = config.warp_m if is_a else config.warp_n
+        self._warp = config.tile.warp_m if is_a else config.tile.warp_n
         self._count = self._warp // M16
         # Bytes are held in words: the addresses of registers are those of words.
-        is_half = config.a_dtype in HALF_TYPES
+        is_half = config.problem.a_dtype in HALF_TYPES
         self._size = FRAGMENT_WORDS * (2 if is_half else 1)
-        held = config.a_dtype if is_half else "uint32"
+        held = config.problem.a_dtype if is_half else "uint32"
         name = "a_frag" if is_a else "b_frag"
         self.buffer = local(name, [slots * self._count * self._size], held)
 
@@ -84,7 +84,9 @@ class OperandFragments:
         """
         shared, start = tile
         first = warp * self._warp
-        has_words = self._config.item_bytes == WORD_BYTES and not self._layout.is_k_contiguous
+        has_words = (
+            self._config.problem.item_bytes == WORD_BYTES and not self._layout.is_k_contiguous
+        )
 
         def one(i: ir.Expr) -> tirx.Stmt:
             if has_words:
@@ -110,8 +112,8 @@ class OperandFragments:
         if self._layout.is_k_contiguous:
             line, chunk = first + high * 8 + row, step * CHUNKS + high_k
         else:
-            line = step * self._config.k_step + high_k * 8 + row
-            chunk = tirx.floordiv(first, self._config.chunk) + high
+            line = step * self._config.problem.k_step + high_k * 8 + row
+            chunk = tirx.floordiv(first, self._config.problem.chunk) + high
         return (line * self._layout.row_chunks + exchanged(chunk, by)) * WORDS
 
     def _load_words(
@@ -128,7 +130,7 @@ class OperandFragments:
         In the order of the registers of an mma, of B for each eight columns.
         """
         shared, start = tile
-        mma = self._config.mma
+        mma = self._config.problem.mma
         assert mma.b is not None
         fragment = mma.a if self._is_a else mma.b.transposed  # rows of M or N, columns of K
         row, k = fragment.of_lane(lane_of(thread))
@@ -137,7 +139,7 @@ class OperandFragments:
         for number in range(FRAGMENT_WORDS):
             n8, register = divmod(number, fragment.per_lane)
             down, right = fragment.of_register(register)
-            line = step * self._config.k_step + right + k
+            line = step * self._config.problem.k_step + right + k
             column = first + i * M16 + (n8 * mma.n + down) + row
             chunk = exchanged(tirx.floordiv(column, size), self._layout.swizzle(line))
             word = (line * self._layout.row_chunks + chunk) * size + tirx.floormod(column, size)

@@ -14,7 +14,6 @@ from ....device import Device
 from ..problem.sum_of_products import SumOfProducts
 from ..tile.config import TileGemmConfig
 from ..tile.problem import gemm_sizes
-from ..tile.shape import TileShape
 from .default import GROUPS_M, WORKSPACE_SPLIT_K, tile_gemm_config, tile_shapes, with_shape
 
 SIZES, WARPS = (16, 32, 64, 128, 256), (1, 2, 4, 8)
@@ -39,15 +38,15 @@ def tile_gemm_configs(contraction: SumOfProducts, device: Device) -> Iterator[Ti
     if chosen is None:
         return
     yield chosen
-    start = TileShape.of(chosen)
+    start = chosen.tile
     tiles = itertools.product(SIZES, SIZES[1:], WARPS[:3], WARPS, WARPS[:3])
     splits = [*SPLIT_K]
     if not device.clusters:
         splits = [*WORKSPACE_SPLIT_K] if chosen.problem.is_static else [1]
-    block_k = [size // start.item_bytes for size in BLOCK_K_BYTES]
+    block_k = [size // chosen.problem.item_bytes for size in BLOCK_K_BYTES]
     spaces = (tiles, block_k, STAGES, splits)
     sizes = gemm_sizes(chosen.problem)
-    for shape in tile_shapes(sizes, start, device, *spaces):
+    for shape in tile_shapes(sizes, start.operands, device, *spaces):
         for group_m in GROUPS_M:
             one = replace(shape, group_m=group_m)
             if one != start:

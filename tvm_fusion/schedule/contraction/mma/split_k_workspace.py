@@ -41,7 +41,7 @@ def split_k_kernels(program: Program, config: TileGemmConfig, group: Group) -> E
         The product, of static extents, with ``split_k`` ranks.
     """
     shape = [index(config.workspace_elements)]
-    workspace = declare(shape, config.contraction.dtype, "partial_sums")
+    workspace = declare(shape, config.problem.contraction.dtype, "partial_sums")
     inputs = tuple(Slot("input", i) for i in range(len(group.inputs)))
     scalars = tuple(Slot("scalar", i) for i in range(len(group.scalars)))
     outputs = tuple(Slot("output", i) for i in range(len(group.outputs)))
@@ -53,20 +53,23 @@ def split_k_kernels(program: Program, config: TileGemmConfig, group: Group) -> E
             Kernel(_partial_sums(first, config, workspace), (*inputs, *scalars), between),
             Kernel(_reduction(second, config, workspace), (*inputs, *between, *scalars), outputs),
         ),
-        (relax.TensorType(shape, config.contraction.dtype),),
+        (relax.TensorType(shape, config.problem.contraction.dtype),),
     )
 
 
 def _partial_sums(program: Program, config: TileGemmConfig, workspace: ir.Var) -> tirx.PrimFunc:
     shared = scratch(
-        [index(config.stages * config.stage_bytes // 4)], "float32", "tiles", scope="shared.dyn"
+        [index(config.tile.stages * config.tile.stage_bytes // 4)],
+        "float32",
+        "tiles",
+        scope="shared.dyn",
     )
 
     def body(number: ir.Expr) -> tirx.Stmt:
         def of_thread(thread: ir.Expr) -> tirx.Stmt:
-            loop_ = TileMmaMainloop(config, config.tile_of(number), shared)
+            loop_ = TileMmaMainloop(config, config.grid.tile_of(number), shared)
 
-            count = config.mma.c.per_lane
+            count = config.problem.mma.c.per_lane
 
             def store(fragment: ir.Expr) -> tirx.Stmt:
                 to, first = _place(config, number, fragment, thread), fragment * count
@@ -88,12 +91,12 @@ def _partial_sums(program: Program, config: TileGemmConfig, workspace: ir.Var) -
 
 def _reduction(program: Program, config: TileGemmConfig, workspace: ir.Var) -> tirx.PrimFunc:
     # Shared memory is for the epilogue alone: two stages hold a tile of sums, or half of it.
-    whole = replace(config, split_k=1, stages=2)
+    whole = config.with_tile(split_k=1, stages=2)
     shared = scratch([index(whole.shared_bytes // 4)], "float32", "tiles", scope="shared.dyn")
 
     def body(number: ir.Expr) -> tirx.Stmt:
         def of_thread(thread: ir.Expr) -> tirx.Stmt:
-            place = whole.tile_of(number)
+            place = whole.grid.tile_of(number)
             sums = _WorkspaceSums(config, workspace)
             epilogue = TileEpilogue(whole, place, sums, shared)
             buffers = [*sums.buffers, shared]
@@ -112,21 +115,23 @@ class _WorkspaceSums(TileAccumulators):
     def __init__(self, config: TileGemmConfig, workspace: ir.Var) -> None:
         super().__init__(config)
         self._workspace = workspace
-        self._partial = local("rank_sums", [config.mma.c.per_lane], config.contraction.dtype)
+        self._partial = local(
+            "rank_sums", [config.problem.mma.c.per_lane], config.problem.contraction.dtype
+        )
         self.buffers.append(self._partial)
 
     def stmt(self, tile: ir.Expr, thread: ir.Expr) -> tirx.Stmt:
         """Add up the fragments of a tile."""
-        config, count = self._config, self._config.mma.c.per_lane
+        config, count = self._config, self._config.problem.mma.c.per_lane
 
         def of_rank(rank: int, fragment: ir.Expr, to: ir.TensorLoad) -> tirx.Stmt:
-            place = _place(config, tile * config.split_k + rank, fragment, thread)
+            place = _place(config, tile * config.tile.split_k + rank, fragment, thread)
             return load_shared(to, load(self._workspace, [place]), SUM_BYTES * count)
 
         def add_up(fragment: ir.Expr) -> tirx.Stmt:
             first = fragment * count
             stmts = [of_rank(0, fragment, load(self.acc, [first]))]
-            for rank in range(1, config.split_k):
+            for rank in range(1, config.tile.split_k):
                 stmts.append(of_rank(rank, fragment, load(self._partial, [index(0)])))
                 for lane in range(count):
                     total = load(self.acc, [first + lane]) + load(self._partial, [index(lane)])
@@ -138,6 +143,6 @@ class _WorkspaceSums(TileAccumulators):
 
 def _place(config: TileGemmConfig, number: ir.Expr, fragment: ir.Expr, thread: ir.Expr) -> ir.Expr:
     """Find the vector of a thread's fragment, of a block of the first kernel."""
-    count = config.mma.c.per_lane
+    count = config.problem.mma.c.per_lane
     fragments = config.accumulators // count
     return ((number * fragments + fragment) * config.threads + thread) * count

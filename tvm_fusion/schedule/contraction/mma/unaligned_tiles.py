@@ -14,7 +14,7 @@ from ...gpu.warp import LANES
 from ..tile.config import TileGemmConfig
 from ..tile.operand_chunks import OperandChunks
 from ..tile.problem import GemmProblem, Sizes, gemm_sizes
-from ..tile.shape import TileShape
+from ..tile.shape import TileConfig
 from .model import k_tiles, residency
 
 # Clocks of an element, by a thread alone, and where eight warps or more of a multiprocessor take
@@ -57,17 +57,17 @@ def has_shifted_operands(problem: GemmProblem) -> bool:
 def narrow_copy_clocks(config: TileGemmConfig, device: Device) -> float:
     """Estimate what copies of less than 16 bytes take once the first stages are full."""
     sizes, copies = gemm_sizes(config.problem), 0
-    for is_a, rows in ((True, config.block_m), (False, config.block_n)):
+    for is_a, rows in ((True, config.tile.block_m), (False, config.tile.block_n)):
         chunks = OperandChunks(config.problem, is_a)
-        if chunks.is_copied and chunks.layout.lanes < config.chunk:
-            copies += rows * config.block_k // chunks.layout.lanes
-    resident, waves = residency(config, sizes, device)
-    steps = max(0, k_tiles(config, sizes) - (config.stages - 1))
+        if chunks.is_copied and chunks.layout.lanes < config.problem.chunk:
+            copies += rows * config.tile.block_k // chunks.layout.lanes
+    resident, waves = residency(config.tile, sizes, device)
+    steps = max(0, k_tiles(config.tile, sizes) - (config.tile.stages - 1))
     return waves * resident * steps * copies / NARROW_COPIES
 
 
 def unaligned_clocks(
-    shape: TileShape, sizes: Sizes, device: Device, unaligned: tuple[bool, ...]
+    shape: TileConfig, sizes: Sizes, device: Device, unaligned: tuple[bool, ...]
 ) -> float:
     """Estimate how long tiles of unaligned rows take on their way to shared memory."""
     resident, waves = residency(shape, sizes, device)
@@ -75,7 +75,7 @@ def unaligned_clocks(
 
 
 def unaligned_block_clocks(
-    shape: TileShape, sizes: Sizes, resident: int, unaligned: tuple[bool, ...]
+    shape: TileConfig, sizes: Sizes, resident: int, unaligned: tuple[bool, ...]
 ) -> float:
     """Estimate the same of one block, among so many of its multiprocessor."""
     rows = (shape.block_m, shape.block_n)

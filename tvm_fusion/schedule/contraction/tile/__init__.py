@@ -5,9 +5,10 @@
       sums of each thread                              registers
       results in vectors                               registers (-> shared) -> global
 
-``shape``                        numbers: tile of C, warps, pipeline stages, split-K
 ``problem``, ``read_problem``    what is computed, in tiles of any shape; reading a product so
-``config``                       a problem in tiles of a shape, and where they lie
+``shape``                        numbers that a tuner varies: tile of C, warps, stages, split-K
+``grid``                         where the tiles lie
+``config``                       a problem in tiles of a shape, and what its kernel takes
 ``operand_chunks``               how chunks of an operand are read, in tiles of any shape
 ``operand``, ``operand_layout``  copies of tiles, and where their chunks lie in shared memory
 ``window_copies``                the same of an image under a window

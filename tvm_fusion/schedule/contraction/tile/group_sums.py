@@ -48,7 +48,7 @@ class GroupRegisters:
     """
 
     def __init__(self, config: TileGemmConfig, lanes: int) -> None:
-        groups = config.contraction.group_sums
+        groups = config.problem.contraction.group_sums
         assert groups is not None
         self._groups, self._lanes = groups, lanes
         self.size = groups.width // lanes

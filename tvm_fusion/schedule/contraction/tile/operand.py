@@ -25,7 +25,8 @@ from ...gpu.register_copies import load_or_zero
 from ...gpu.shared_tiles import store_shared
 from ...gpu.shifted_loads import ELEMENTS, load_words, shift_words
 from ..dequantize.chunk import Words, dequantized_words
-from .config import TileGemmConfig, axis_values
+from .config import TileGemmConfig
+from .grid import axis_values
 from .operand_chunks import OperandChunks
 from .operand_layout import OperandLayout, TilePosition
 from .problem import GemmProblem
@@ -62,7 +63,7 @@ class OperandTile(OperandLayout):
         super().__init__(config, is_a)
         layout = self._layout
         self._values, self._guard = layout.values, layout.guard
-        self._dtype = config.a_dtype if is_a else config.b_dtype
+        self._dtype = config.problem.a_dtype if is_a else config.problem.b_dtype
         self._first = layout.vectors[0].first if self.is_copied else None
         self._registers = None
         self._window: WindowCopies | None = None
@@ -71,15 +72,15 @@ class OperandTile(OperandLayout):
         self.by_address: list[ir.Var] = []
         self._held: ir.Var | None = None
         name = "a" if is_a else "b"
-        if self.is_copied and not config.is_async:
+        if self.is_copied and not config.problem.is_async:
             self._held = local(f"{name}_held", [self._each * self.lanes], self._dtype)
             self.buffers.append(self._held)
             self.by_address.append(self._held)
         if self._first is not None and self._guard is not None and self.is_k_contiguous:
-            per_tap = int(config.k_axes[-1].extent) // self.lanes
+            per_tap = int(config.problem.k_axes[-1].extent) // self.lanes
             self._window = WindowCopies.of(
                 self._first, self._guard, self._axes, self._vector,
-                config.k // self.lanes, per_tap, self._each,
+                config.problem.k // self.lanes, per_tap, self._each,
             )  # fmt: skip
             self.buffers += [] if self._window is None else self._window.buffers
         if not self.is_copied:
@@ -99,7 +100,7 @@ class OperandTile(OperandLayout):
 
     @property
     def _copy_bytes(self) -> int:
-        return self.lanes * self._config.item_bytes
+        return self.lanes * self._config.problem.item_bytes
 
     def prepare(self, thread: ir.Expr, where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
         """Compute what all tiles of a block have in common; parameters as of TilePosition."""
@@ -208,12 +209,12 @@ class OperandTile(OperandLayout):
         for lane in range(self._chunk):
             place = chunk * self._chunk + lane
             k_in_tile, own = (place, row) if self.is_k_contiguous else (row, place)
-            k = tile.k_tile * config.block_k + k_in_tile
+            k = tile.k_tile * config.tile.block_k + k_in_tile
             own = self._row(tile.first + own)
-            there = axis_values(config.k_axes, k) | axis_values(self._axes, own)
+            there = axis_values(config.problem.k_axes, k) | axis_values(self._axes, own)
             value = substitute(self._expr, {**tile.where, **there})
-            if config.k % (config.block_k * config.split_k):
+            if config.problem.k % (config.tile.block_k * config.tile.split_k):
                 zero = tirx.const(0, self._dtype)
-                value = tirx.if_then_else(k < config.k, value, zero)
+                value = tirx.if_then_else(k < config.problem.k, value, zero)
             stmts.append(tirx.BufferStore(self._staged, value, [i * self._chunk + lane]))
         return sequence(stmts)

@@ -24,7 +24,8 @@ from ....program.stage import Axis
 from ...gpu.cp_async import NARROW_BYTES
 from ...gpu.vector_loads import ElementLoads, VectorLoad, resolved
 from ...index.address import conditional_loads, known_step
-from .config import axis_values, is_plain, unguarded
+from .config import is_plain, unguarded
+from .grid import axis_values
 from .problem import GemmProblem
 
 HALF_BYTES = 2

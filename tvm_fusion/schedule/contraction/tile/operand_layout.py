@@ -16,7 +16,8 @@ from tvm import ir, tirx
 from ....core.loops import constant, coordinates, index, product, substitute
 from ...gpu.shared_tiles import CHUNK_BYTES
 from ...gpu.swizzle import exchanged, swizzle
-from .config import TileGemmConfig, axis_values
+from .config import TileGemmConfig
+from .grid import axis_values
 from .operand_chunks import OperandChunks
 
 WORD_BYTES = 4
@@ -72,17 +73,17 @@ class OperandLayout:
         chunks = OperandChunks(config.problem, is_a)
         layout = chunks.layout
         self._expr, self._axes, self._layout = chunks.expr, chunks.axes, layout
-        is_apart = not is_a and config.panel == config.mma.n
-        self._chunk, self._parts = config.chunk, config.parts if is_apart else 1
-        self._block = config.block_m if is_a else config.block_n
+        is_apart = not is_a and config.problem.panel == config.problem.mma.n
+        self._chunk, self._parts = config.problem.chunk, config.problem.parts if is_apart else 1
+        self._block = config.tile.block_m if is_a else config.tile.block_n
         self._extent = product([a.extent for a in self._axes])
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
         self.is_copied, self.is_gathered = chunks.is_copied, chunks.is_gathered
         self.is_shifted = layout.is_shifted
-        across = config.block_k if self.is_k_contiguous else self._block
+        across = config.tile.block_k if self.is_k_contiguous else self._block
         self.row_chunks = across // self._chunk
-        self.words = self._block * config.block_k * config.item_bytes // WORD_BYTES
-        self._copies = self._block * config.block_k // self.lanes
+        self.words = self._block * config.tile.block_k * config.problem.item_bytes // WORD_BYTES
+        self._copies = self._block * config.tile.block_k // self.lanes
         self._each = -(-self._copies // config.threads)
 
     def _place(self, i: ir.Expr, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
@@ -102,14 +103,14 @@ class OperandLayout:
     def _word(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
         chunk, part = coordinates(column, [index(1), self._chunk // self.lanes])
         place = (row * self.row_chunks + exchanged(chunk, self.swizzle(row))) * WORDS
-        return place + part * (self.lanes * self._config.item_bytes // WORD_BYTES)
+        return place + part * (self.lanes * self._config.problem.item_bytes // WORD_BYTES)
 
     def swizzle(self, row: ir.Expr) -> ir.Expr:
         """Return the XOR mask of a row's chunk indices.
 
         Four rows of k whose words are loaded one by one, eight of each, lie in all banks.
         """
-        has_words = self._config.item_bytes == WORD_BYTES and not self.is_k_contiguous
+        has_words = self._config.problem.item_bytes == WORD_BYTES and not self.is_k_contiguous
         return swizzle(row * 2 if has_words else row, self.row_chunks)
 
     def _source(
@@ -118,34 +119,35 @@ class OperandLayout:
         """Return the vector and the axes of a copy, and whether it is inside of K."""
         config, inside, first, k_tile = self._config, tirx.const(True), tile.first, tile.k_tile
         if self.is_k_contiguous:
-            vector = k_tile * (config.block_k // self.lanes) + column
-            if config.k % (config.block_k * config.split_k):
-                inside = vector < config.k // self.lanes
-                vector = tirx.min(vector, config.k // self.lanes - 1)
+            vector = k_tile * (config.tile.block_k // self.lanes) + column
+            if config.problem.k % (config.tile.block_k * config.tile.split_k):
+                inside = vector < config.problem.k // self.lanes
+                vector = tirx.min(vector, config.problem.k // self.lanes - 1)
             return {self._vector: vector} | axis_values(self._axes, self._row(first + row)), inside
-        k = k_tile * config.block_k + row
-        if config.k % (config.block_k * config.split_k):
-            inside = k < config.k
-            k = tirx.min(k, config.k - 1)
+        k = k_tile * config.tile.block_k + row
+        if config.problem.k % (config.tile.block_k * config.tile.split_k):
+            inside = k < config.problem.k
+            k = tirx.min(k, config.problem.k - 1)
         vector = tirx.floordiv(first, self.lanes) + column
         vectors = tirx.floordiv(self._extent, self.lanes)
         if not self._is_exact():
             vector = tirx.min(vector, vectors - 1)
-        return {self._vector: vector} | axis_values(config.k_axes, k), inside
+        return {self._vector: vector} | axis_values(config.problem.k_axes, k), inside
 
     def _unaligned(
         self, tile: TilePosition, row: ir.Expr, chunk: ir.Expr
     ) -> tuple[ir.TensorLoad, ir.Expr]:
         """Return the first element of a chunk, and how many exist."""
         config, own = self._config, self._extent
-        k = tile.k_tile * config.block_k + (chunk * self._chunk if self.is_k_contiguous else row)
+        in_tile = chunk * self._chunk if self.is_k_contiguous else row
+        k = tile.k_tile * config.tile.block_k + in_tile
         place = tile.first + (row if self.is_k_contiguous else chunk * self._chunk)
         along, across = (k, place) if self.is_k_contiguous else (place, k)
-        most, rows = (config.k, own) if self.is_k_contiguous else (own, config.k)
+        most, rows = (config.problem.k, own) if self.is_k_contiguous else (own, config.problem.k)
         left = tirx.max(tirx.min(most - along, index(self._chunk)), index(0))
         count = tirx.Select(across < rows, left, index(0))
-        k, place = tirx.min(k, config.k - 1), tirx.min(place, own - 1)
-        there = axis_values(config.k_axes, k) | axis_values(self._axes, place)
+        k, place = tirx.min(k, config.problem.k - 1), tirx.min(place, own - 1)
+        there = axis_values(config.problem.k_axes, k) | axis_values(self._axes, place)
         return substitute(self._expr, {**tile.where, **there}), count
 
     def _row(self, row: ir.Expr) -> ir.Expr:
@@ -160,5 +162,5 @@ class OperandLayout:
 
     def _is_exact(self) -> bool:
         extent = constant(self._extent)
-        is_aligned = self._config.ragged is None or not self._is_a
+        is_aligned = self._config.problem.ragged is None or not self._is_a
         return is_aligned and extent is not None and extent % self._block == 0

@@ -49,7 +49,7 @@ class VectorResults:
 
     def __init__(self, config: TileGemmConfig, vectors: ResultVectors, copies: int = 1) -> None:
         alike: list[list[Result]] = []
-        for result in config.contraction.results:
+        for result in config.problem.contraction.results:
             for some in alike:
                 if tvm_ffi.structural_equal(some[0].condition, result.condition):
                     some.append(result)
@@ -124,10 +124,10 @@ class _Vectors:
         self, config: TileGemmConfig, vectors: ResultVectors, results: Sequence[Result], copies: int
     ) -> None:
         self._config, self._width, self.results = config, vectors.width, results
-        self._axis = (config.m_axes if vectors.is_along_m else config.n_axes)[-1]
+        self._axis = (config.problem.m_axes if vectors.is_along_m else config.problem.n_axes)[-1]
         self._vector = tirx.Var("vector", "int64")
         elements = ElementLoads(
-            result_analyzer(config.contraction, self._axis, self._vector, self._width)
+            result_analyzer(config.problem.contraction, self._axis, self._vector, self._width)
         )
         self._values = [
             [
@@ -156,7 +156,7 @@ class _Vectors:
     ) -> tirx.Stmt:
         """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
         there, stmts = self._at(where), []
-        contraction = self._config.contraction
+        contraction = self._config.problem.contraction
         for made, lanes in zip(self.made, self._values, strict=True):
             for lane, value in enumerate(lanes):
                 sums = {

@@ -36,11 +36,11 @@ class RowRegisters:
     """
 
     def __init__(self, config: TileGemmConfig, copies: int) -> None:
-        rows = config.contraction.row_values
+        rows = config.problem.contraction.row_values
         assert rows is not None
         self._rows, self._variables = rows, list(rows.values)
         analyzer = sym.Analyzer()
-        for axis in config.contraction.stage.axes:
+        for axis in config.problem.contraction.stage.axes:
             extent = constant(axis.extent)
             if extent is not None:
                 analyzer.bind(axis.var, ir.Range.from_min_extent(index(0), index(extent)))

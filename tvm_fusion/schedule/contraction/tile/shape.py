@@ -1,9 +1,8 @@
-"""The shape of a tiled GEMM's blocks: tile of C, warps, pipeline stages, split-K; plain numbers."""
+"""The numbers of a tiled GEMM: tile of C, warps, pipeline stages, split-K; types of operands."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TypeVar
 
 from tvm import DataType
 
@@ -17,8 +16,6 @@ OTHER_REGISTERS = 24  # of a thread, beside accumulators, fragments and addresse
 STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in different banks
 REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
 STAGED_REGISTERS = 14  # of a chunk of 8 elements, their addresses and conditions
-
-Own = TypeVar("Own", bound="TileOperands")
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,9 @@ class TileOperands:
     has_clusters: bool = field(default=True, kw_only=True)
 
     @classmethod
-    def of(cls: type[Own], config: TileOperands) -> Own:
-        """Take these fields out of a problem or a configuration."""
-        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
+    def of(cls, problem: TileOperands) -> TileOperands:
+        """Take these fields out of a problem."""
+        return cls(**{f.name: getattr(problem, f.name) for f in fields(cls)})
 
     @property
     def item_bytes(self) -> int:
@@ -98,11 +95,13 @@ class TileOperands:
 
 
 @dataclass(frozen=True)
-class TileShape(TileOperands):
-    """The shape of the blocks of a tiled GEMM, and what they take.
+class TileConfig:
+    """The numbers of a tiled GEMM that a tuner varies, and what blocks of such tiles take.
 
     Attributes
     ----------
+    operands : TileOperands
+        What the tiles are of: types, and ways to shared memory.
     block_m, block_n, block_k : int
         The tile of C of a block, and the k of a pipeline stage; powers of two.
     warps_m, warps_n : int
@@ -118,6 +117,7 @@ class TileShape(TileOperands):
         Tiles along M whose blocks run one after the other, so that L2 holds their B.
     """
 
+    operands: TileOperands
     block_m: int
     block_n: int
     block_k: int
@@ -131,7 +131,7 @@ class TileShape(TileOperands):
     @property
     def tile_positions(self) -> int:
         """Columns of each part of a column split in the tile; without one, all."""
-        return self.block_n // self.parts
+        return self.block_n // self.operands.parts
 
     @property
     def warp_m(self) -> int:
@@ -146,18 +146,19 @@ class TileShape(TileOperands):
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.warps_m * self.warps_n * self.warps_k * self.mma.lanes
+        return self.warps_m * self.warps_n * self.warps_k * self.operands.mma.lanes
 
     @property
     def accumulators(self) -> int:
         """Accumulators of a thread."""
-        return self.warp_m // M16 * (self.warp_n // self.mma.n) * self.mma.c.per_lane
+        mma = self.operands.mma
+        return self.warp_m // M16 * (self.warp_n // mma.n) * mma.c.per_lane
 
     @property
     def stage_bytes(self) -> int:
         """Shared memory of A and B in a pipeline stage."""
         rows = self.block_m + self.block_n
-        return rows * self.block_k * self.item_bytes
+        return rows * self.block_k * self.operands.item_bytes
 
     @property
     def staged(self) -> tuple[int, int]:
@@ -169,7 +170,7 @@ class TileShape(TileOperands):
         while self._staged_bytes(slabs, columns) > self.stages * self.stage_bytes:
             if slabs > 1:
                 slabs //= 2
-            elif columns % (2 * self.panel * self.parts) == 0:
+            elif columns % (2 * self.operands.panel * self.operands.parts) == 0:
                 columns //= 2
             else:
                 break
@@ -180,25 +181,33 @@ class TileShape(TileOperands):
         return self.warps_k * slabs * self.warps_m * M16 * width * 4
 
     @property
+    def staged_bytes(self) -> int:
+        """Shared memory of the sums that the epilogue stages at once."""
+        return self._staged_bytes(*self.staged)
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: pipeline stages, and behind them sums on their way out."""
-        return max(self.stages * self.stage_bytes, self._staged_bytes(*self.staged))
+        return max(self.stages * self.stage_bytes, self.staged_bytes)
 
     @property
     def has_workspace(self) -> bool:
         """Whether partial sums of split-K lie in global memory."""
-        return self.split_k > 1 and not self.has_clusters
+        return self.split_k > 1 and not self.operands.has_clusters
 
     @property
     def wanted_registers(self) -> int:
         """Registers that a thread would take if it could."""
-        fragments = (self.warp_m + self.warp_n) // M16 * 4 * 2
+        operands, fragments = self.operands, (self.warp_m + self.warp_n) // M16 * 4 * 2
         # Of split operands: sums of a tile of K, of lower halves, and of all.
-        wanted = OTHER_REGISTERS + self.accumulators * self.products + fragments
-        for rows, is_staged in ((self.block_m, self.staged_a), (self.block_n, self.staged_b)):
-            chunks = -(-rows * self.block_k // self.chunk // self.threads)
-            staged = STAGED_REGISTERS * self.chunk // 8
-            copied = 2 if self.is_async else 2 + CHUNK_BYTES // 4
+        wanted = OTHER_REGISTERS + self.accumulators * operands.products + fragments
+        for rows, is_staged in (
+            (self.block_m, operands.staged_a),
+            (self.block_n, operands.staged_b),
+        ):
+            chunks = -(-rows * self.block_k // operands.chunk // self.threads)
+            staged = STAGED_REGISTERS * operands.chunk // 8
+            copied = 2 if operands.is_async else 2 + CHUNK_BYTES // 4
             wanted += (staged if is_staged else copied) * chunks
         return wanted
 

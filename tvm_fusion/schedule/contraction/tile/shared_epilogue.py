@@ -27,7 +27,8 @@ from ...gpu.launch import VECTOR_BYTES
 from ...gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
 from ...gpu.warp import lane_of
 from ..problem.fuse_epilogue import store_results
-from .config import TileGemmConfig, TilePlace
+from .config import TileGemmConfig
+from .grid import TilePlace
 from .group_sums import GroupRegisters
 from .result_vectors import result_vectors
 from .results import VectorResults
@@ -85,32 +86,34 @@ class TileEpilogue:
         self, config: TileGemmConfig, place: TilePlace, mainloop: Mainloop, shared: ir.Var
     ) -> None:
         self._config, self._place, self._mainloop, self._shared = config, place, mainloop, shared
-        self._slabs, self._columns = config.staged
+        self._slabs, self._columns = config.tile.staged
         self._width = mainloop.warps_n * self._columns
         self._rows = mainloop.warps_m * M16 * self._slabs
         self._stride = self._width + STAGE_PAD
-        self._positions = self._width // config.parts
+        self._positions = self._width // config.problem.parts
         self._vectors = result_vectors(config.problem)
         width = self._vectors.width
         self._batch = min(MOST_VECTORS, BATCH_ELEMENTS // width)
         is_batched = width > 1 or self._vectors.is_plain
         self._made = VectorResults(config, self._vectors, self._batch) if is_batched else None
-        self._total = local("total", [width * config.parts], config.contraction.dtype)
-        self._partial = local("partial", [width], config.contraction.dtype)
-        has_slices = mainloop.warps_k * config.split_k > 1
+        self._total = local(
+            "total", [width * config.problem.parts], config.problem.contraction.dtype
+        )
+        self._partial = local("partial", [width], config.problem.contraction.dtype)
+        has_slices = mainloop.warps_k * config.tile.split_k > 1
         self._buffers = [self._total, *([self._partial] if has_slices else [])]
         self._buffers += self._made.buffers if self._made is not None else []
         self._row_values = self._group = None
-        if config.contraction.row_values is not None:
+        if config.problem.contraction.row_values is not None:
             self._row_values = RowRegisters(config, self._batch)
             self._buffers += self._row_values.buffers
-        if (sums := config.contraction.group_sums) is not None:
+        if (sums := config.problem.contraction.group_sums) is not None:
             self._group = GroupRegisters(config, sums.width // width)
             self._buffers += self._group.buffers
 
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write all passes."""
-        is_cluster = self._config.split_k > 1
+        is_cluster = self._config.tile.split_k > 1
         own = self._mainloop.barrier
         stmts = []
         for number, (slab, first) in enumerate(self._passes()):
@@ -128,12 +131,12 @@ class TileEpilogue:
     def _passes(self) -> Iterator[tuple[int, int]]:
         """Yield the first slab, and the first column of a warp."""
         for slab in range(0, self._mainloop.slabs, self._slabs):
-            for first in range(0, self._mainloop.n8 * self._config.mma.n, self._columns):
+            for first in range(0, self._mainloop.n8 * self._config.problem.mma.n, self._columns):
                 yield slab, first
 
     def _stage(self, thread: ir.Expr, slab: int, first: int) -> tirx.Stmt:
         """Write accumulators to shared memory, ``[slice, slab, warp, row, column]``."""
-        loop_, n, c = self._mainloop, self._config.mma.n, self._config.mma.c
+        loop_, n, c = self._mainloop, self._config.problem.mma.n, self._config.problem.mma.c
         row, column = c.of_lane(lane_of(thread))
         k_slice, warp_m, warp_n = loop_.warp_of(thread)
         start = k_slice * self._rows * self._stride
@@ -166,7 +169,7 @@ class TileEpilogue:
         """
         width, is_along_m = self._vectors.width, self._vectors.is_along_m
         count = self._rows * self._positions // width
-        step_size = self._config.split_k * self._mainloop.threads
+        step_size = self._config.tile.split_k * self._mainloop.threads
         steps = -(-count // step_size)
         reads = self._row_values is not None or (self._made is not None and self._made.reads)
         # Elements that are stored alone are computed whether they exist or not: between branches,
@@ -215,19 +218,19 @@ class TileEpilogue:
         config, loop = self._config, self._mainloop
         own_slab, warp_m, in_slab = coordinates(row, [index(1), loop.warps_m, M16])
         in_tile = in_slab + loop.slab_row(slab + own_slab, warp_m)
-        parts = config.parts
-        if self._columns % (config.panel * parts):  # all columns are staged, warps share periods
+        parts, side_by_side = config.problem.parts, config.problem.panel
+        if self._columns % (side_by_side * parts):  # all columns are staged, warps share periods
             warp_n, in_warp, n = index(0), position, position
         else:
             warp_n, in_warp = coordinates(position, [index(1), self._columns // parts])
-            n = warp_n * (config.warp_n // parts) + first // parts + in_warp
+            n = warp_n * (config.tile.warp_n // parts) + first // parts + in_warp
         column = position
         if parts > 1:
-            panel, in_panel = coordinates(in_warp, [index(1), config.panel])
-            column = warp_n * self._columns + panel * (config.panel * parts) + in_panel
-        where = config.element_at(self._place, in_tile, n)
+            panel, in_panel = coordinates(in_warp, [index(1), side_by_side])
+            column = warp_n * self._columns + panel * (side_by_side * parts) + in_panel
+        where = config.grid.element_at(self._place, in_tile, n)
         return VectorPlace(
-            row, column, where, tirx.all(has_one, *config.bounds(self._place, in_tile, n))
+            row, column, where, tirx.all(has_one, *config.grid.bounds(self._place, in_tile, n))
         )
 
     def _store(
@@ -235,25 +238,27 @@ class TileEpilogue:
     ) -> tirx.Stmt:
         """Add up the sums of a vector, compute its results and store them where it exists."""
         where, width = place.where, self._vectors.width
-        parts = range(self._config.parts)
+        parts = range(self._config.problem.parts)
         stmts = []
         for part in parts:
-            stmts += self._totals(part * width, place.row, place.column + part * self._config.panel)
+            stmts += self._totals(
+                part * width, place.row, place.column + part * self._config.problem.panel
+            )
 
         def total(part: int, lane: int) -> ir.Expr:
             return load(self._total, [index(part * width + lane)])
 
         if self._made is None:
-            at = [where[a.var] for a in self._config.contraction.stage.axes]
+            at = [where[a.var] for a in self._config.problem.contraction.stage.axes]
             found = [total(part, 0) for part in parts]
-            stmts.append(store_results(self._config.contraction, at, *found))
+            stmts.append(store_results(self._config.problem.contraction, at, *found))
             return sequence(stmts)
         values = where if self._row_values is None else where | self._row_values.at(copy)
         stmts.append(self._made.finish(copy, values, total, inside))
         if self._group is not None:
-            groups = self._config.contraction.group_sums
+            groups = self._config.problem.contraction.group_sums
             assert groups is not None
-            made = self._made.made[self._config.contraction.results[groups.result].buffer]
+            made = self._made.made[self._config.problem.contraction.results[groups.result].buffer]
             stmts.append(self._group.keep(0, made, width))
             stmts.append(self._group.store(thread, where, None))
         return sequence(stmts)
@@ -264,7 +269,7 @@ class TileEpilogue:
         size = 1 if is_along_m else min(width, VECTOR_BYTES // 4)
         stmts: list[tirx.Stmt] = []
         total, partial = self._total, self._partial
-        slices, ranks = self._mainloop.warps_k, self._config.split_k
+        slices, ranks = self._mainloop.warps_k, self._config.tile.split_k
         for number, (rank, k_slice) in enumerate(itertools.product(range(ranks), range(slices))):
             to, start = (partial, 0) if number else (total, first)
             for lane in range(0, width, size):

@@ -16,11 +16,10 @@ from tvm import ir
 
 from ...gpu.wgmma import WARPS
 from ...instructions.nvidia import HALF_TYPES
-from ..tile.config import TileGemmConfig, tiled
+from ..tile.config import TileGemmConfig
 from ..tile.operand import OperandTile, is_dequantized
 from ..tile.operand_chunks import OperandChunks
 from ..tile.problem import GemmProblem
-from ..tile.shape import TileShape
 from .tma_operand import TmaOperand
 
 WORD_BYTES = 4
@@ -84,8 +83,8 @@ class ComputedTile(OperandTile):
     """
 
     def __init__(self, config: TileGemmConfig) -> None:
-        shape = replace(TileShape.of(config), warps_m=WARPS, warps_n=1, warps_k=1)
-        super().__init__(tiled(config.problem, shape), False)
+        shape = replace(config.tile, warps_m=WARPS, warps_n=1, warps_k=1)
+        super().__init__(TileGemmConfig(config.problem, shape), False)
 
     def _word(self, row: ir.Expr, column: ir.Expr) -> ir.Expr:
         return super()._word(row, column) * WORD_BYTES

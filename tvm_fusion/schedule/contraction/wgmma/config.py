@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from tvm import ir, tirx
@@ -20,7 +21,8 @@ from ....program.stage import Axis
 from ...gpu import mbarrier
 from ...gpu.tma import ROW_BYTES
 from ...gpu.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
-from ..tile.config import TileGemmConfig, axis_values
+from ..tile.config import TileGemmConfig
+from ..tile.grid import TileGrid, axis_values
 from ..tile.shape import REGISTER_FILE
 from .computed_operand import ComputedOperand
 from .tma_operand import TmaOperand
@@ -98,13 +100,13 @@ class WgmmaConfig(TileGemmConfig):
 
         One has a warp for each scheduler, which waits for its own instructions.
         """
-        has_two = self.computes_b and self.moves_registers and self.k_tiles % 2 == 0
+        has_two = self.computes_b and self.moves_registers and self.grid.k_tiles % 2 == 0
         return 2 if has_two and self.accumulators <= MOST_BESIDE_TWO else 1
 
     @property
     def moves_registers(self) -> bool:
         """Whether the producer gives registers to consumers."""
-        return self.consumers == 2 and self.split_k == 1
+        return self.consumers == 2 and self.tile.split_k == 1
 
     @property
     def computes_b(self) -> bool:
@@ -131,7 +133,7 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def slabs(self) -> int:
         """Instructions that a consumer's rows take."""
-        return self.block_m // self.consumers_of_tile // M
+        return self.tile.block_m // self.consumers_of_tile // M
 
     @property
     def consumers_of_tile(self) -> int:
@@ -139,24 +141,19 @@ class WgmmaConfig(TileGemmConfig):
         return 1 if self.is_ping_pong else self.consumers
 
     @property
-    def tiles(self) -> ir.Expr:
-        """Tiles of C, times ranks of split-K."""
-        return super().blocks
-
-    @property
     def blocks(self) -> ir.Expr:
         """Blocks of the grid."""
-        if self.split_k > 1:
-            return self.tiles
-        count = constant(self.tiles)
+        if self.tile.split_k > 1:
+            return self.grid.tiles
+        count = constant(self.grid.tiles)
         if count is not None:
             return index(min(count, self.resident))
-        return tirx.min(self.tiles, index(self.resident))
+        return tirx.min(self.grid.tiles, index(self.resident))
 
     @property
     def accumulators(self) -> int:
         """Accumulators of a consumer's thread."""
-        return self.slabs * self.block_n // 2
+        return self.slabs * self.tile.block_n // 2
 
     @property
     def held_sums(self) -> int:
@@ -166,20 +163,20 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def barrier_offset(self) -> int:
         """Where the barriers lie in shared memory, in bytes."""
-        return self.stages * self.stage_bytes
+        return self.tile.stages * self.stage_bytes
 
     @property
     def staging_offset(self) -> int:
         """Where staged results lie in shared memory, in bytes: behind the barriers."""
-        return self.barrier_offset + -(-2 * (self.stages + 1) * mbarrier.BYTES // 16) * 16
+        return self.barrier_offset + -(-2 * (self.tile.stages + 1) * mbarrier.BYTES // 16) * 16
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: stages, two barriers for each, two for turns, results, rows."""
-        if self.split_k > 1:
+        if self.tile.split_k > 1:
             return max(
-                self.barrier_offset + 2 * (self.stages + 1) * mbarrier.BYTES,
-                self._staged_bytes(*self.staged),
+                self.barrier_offset + 2 * (self.tile.stages + 1) * mbarrier.BYTES,
+                self.tile.staged_bytes,
             )
         if not self.is_staged:
             return self.staging_offset + self.problem.table_bytes
@@ -188,7 +185,7 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def registers(self) -> int:
         """Registers of a thread at the start of a block."""
-        if self.split_k > 1:
+        if self.tile.split_k > 1:
             return SPLIT_REGISTERS + self.held_sums
         if self.consumers == 2:
             return REGISTER_FILE // self.threads // 8 * 8  # all warpgroups have the whole file
@@ -197,16 +194,16 @@ class WgmmaConfig(TileGemmConfig):
 
     def first_columns(self, n_tile: ir.Expr) -> list[ir.Expr]:
         """Return the column of B that a tile begins with, for each part of a column split."""
-        first = n_tile * self.tile_positions
-        split = self.contraction.column_split
+        first = n_tile * self.tile.tile_positions
+        split = self.problem.contraction.column_split
         if self.has_periods:
-            return [n_tile * self.block_n]
+            return [n_tile * self.tile.block_n]
         if split is None or len(self.operands[1].maps) > 1:
-            return [first] * self.parts
+            return [first] * self.problem.parts
         extents = [a.extent for a in self.problem.stored_n_axes]
         columns = []
-        for part in range(self.parts):
-            place = axis_values(self.n_axes, first) | {split.part.var: index(part)}
+        for part in range(self.problem.parts):
+            place = axis_values(self.problem.n_axes, first) | {split.part.var: index(part)}
             column: ir.Expr = index(0)
             for axis, extent in zip(self.problem.stored_n_axes, extents, strict=True):
                 column = column * index(extent) + place[axis.var]
@@ -216,22 +213,85 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def has_periods(self) -> bool:
         """Whether a tile has whole periods of a column split, in the order of memory."""
-        return self.parts > 1 and isinstance(b := self.operands[1], TmaOperand) and b.parts == 1
+        b = self.operands[1]
+        return self.problem.parts > 1 and isinstance(b, TmaOperand) and b.parts == 1
 
     def column_of(self, part: int, position: int) -> int:
         """Return the column of a tile that a part of a column split has at a position."""
-        split = self.contraction.column_split
-        width = self.tile_positions
+        split = self.problem.contraction.column_split
+        width = self.tile.tile_positions
         if self.has_periods:
             assert split is not None
             width = split.width
         period, within = divmod(position, width)
-        return (period * self.parts + part) * width + within
+        return (period * self.problem.parts + part) * width + within
 
     @property
     def n8(self) -> int:
         """Tiles of eight columns of a thread's accumulators."""
-        return self.block_n // self.mma.n
+        return self.tile.block_n // self.problem.mma.n
+
+
+@dataclass(frozen=True)
+class WindowGrid(TileGrid):
+    """The grid of a convolution: rows of a tile are a rectangle of pixels, or columns are.
+
+    Attributes
+    ----------
+    window : TmaWindow
+        The image.
+    is_of_rows : bool
+        Whether operand A is the image; otherwise B is.
+    """
+
+    window: TmaWindow
+    is_of_rows: bool
+
+    @property
+    def k_tiles(self) -> int:
+        """Pipeline steps of a block."""
+        return -(-self.window.steps // self.tile.split_k)
+
+    @property
+    def tiles_m(self) -> ir.Expr:
+        """Tiles along M."""
+        return product(self.window.tiles) if self.is_of_rows else super().tiles_m
+
+    @property
+    def tiles_n(self) -> int:
+        """Tiles along N."""
+        return super().tiles_n if self.is_of_rows else self.window.tile_count
+
+    def row_at(
+        self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False
+    ) -> dict[ir.Var, ir.Expr]:
+        """Return the pixel or the channel of a row of a tile; clamped, the nearest that exists."""
+        if not self.is_of_rows:
+            return super().row_at(m_tile, row, is_clamped)
+        return self._pixel(self.problem.m_axes, self.window.pixel(m_tile, row, int(is_clamped)))
+
+    def row_bounds(self, m_tile: ir.Expr, row: ir.Expr) -> list[ir.Expr]:
+        """List when it exists, where the last rectangles reach beyond an edge."""
+        if not self.is_of_rows:
+            return super().row_bounds(m_tile, row)
+        return self.window.bounds(m_tile, row)
+
+    def column_at(
+        self, n_tile: ir.Expr, column: ir.Expr, clamped: int = 0
+    ) -> dict[ir.Var, ir.Expr]:
+        """Return the pixel, or the channel, of a column of a tile."""
+        if self.is_of_rows:
+            return super().column_at(n_tile, column, clamped)
+        return self._pixel(self.problem.n_axes, self.window.pixel(n_tile, column, clamped))
+
+    def column_bounds(self, n_tile: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
+        """List when it exists."""
+        if self.is_of_rows:
+            return super().column_bounds(n_tile, column)
+        return self.window.bounds(n_tile, column)
+
+    def _pixel(self, axes: Sequence[Axis], place: list[ir.Expr]) -> dict[ir.Var, ir.Expr]:
+        return {a.var: x for a, x in zip(axes, place, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -254,51 +314,10 @@ class WgmmaWindowConfig(WgmmaConfig):
         assert isinstance(found, TmaWindow)
         return found
 
-    @property
-    def k_tiles(self) -> int:
-        """Pipeline steps of a block."""
-        return -(-self.window.steps // self.split_k)
-
-    @property
-    def tiles_m(self) -> ir.Expr:
-        """Tiles along M."""
-        return product(self.window.tiles) if self.is_of_rows else super().tiles_m
-
-    @property
-    def tiles_n(self) -> int:
-        """Tiles along N."""
-        return super().tiles_n if self.is_of_rows else self.window.tile_count
-
-    def row_at(
-        self, m_tile: ir.Expr, row: ir.Expr, is_clamped: bool = False
-    ) -> dict[ir.Var, ir.Expr]:
-        """Return the pixel or the channel of a row of a tile; clamped, the nearest that exists."""
-        if not self.is_of_rows:
-            return super().row_at(m_tile, row, is_clamped)
-        return self._pixel(self.m_axes, self.window.pixel(m_tile, row, int(is_clamped)))
-
-    def row_bounds(self, m_tile: ir.Expr, row: ir.Expr) -> list[ir.Expr]:
-        """List when it exists, where the last rectangles reach beyond an edge."""
-        if not self.is_of_rows:
-            return super().row_bounds(m_tile, row)
-        return self.window.bounds(m_tile, row)
-
-    def column_at(
-        self, n_tile: ir.Expr, column: ir.Expr, clamped: int = 0
-    ) -> dict[ir.Var, ir.Expr]:
-        """Return the pixel, or the channel, of a column of a tile."""
-        if self.is_of_rows:
-            return super().column_at(n_tile, column, clamped)
-        return self._pixel(self.n_axes, self.window.pixel(n_tile, column, clamped))
-
-    def column_bounds(self, n_tile: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
-        """List when it exists."""
-        if self.is_of_rows:
-            return super().column_bounds(n_tile, column)
-        return self.window.bounds(n_tile, column)
-
-    def _pixel(self, axes: Sequence[Axis], place: list[ir.Expr]) -> dict[ir.Var, ir.Expr]:
-        return {a.var: x for a, x in zip(axes, place, strict=True)}
+    @cached_property
+    def grid(self) -> WindowGrid:
+        """Where the tiles lie."""
+        return WindowGrid(self.problem, self.tile, self.window, self.is_of_rows)
 
 
 def staged_bytes(consumers: int) -> int:

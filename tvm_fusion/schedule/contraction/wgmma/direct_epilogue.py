@@ -30,7 +30,7 @@ from ...gpu.warp import LANES
 from ...gpu.wgmma import M
 from ...instructions.table import newest
 from ..problem.fuse_epilogue import store_results
-from ..tile.config import TilePlace
+from ..tile.grid import TilePlace
 from ..tile.group_sums import GroupRegisters
 from ..tile.result_vectors import ResultVectors, result_vectors
 from ..tile.results import VectorResults
@@ -122,15 +122,16 @@ class DirectEpilogue:
         self._config, self._place, self._acc, self._first_row = config, place, acc, first_row
         found = result_vectors(config.problem)
         self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
-        groups = -(-config.tile_positions // COLUMNS)
-        self._groups, self._is_ragged = groups, config.tile_positions % COLUMNS != 0
+        self._positions = config.tile.tile_positions
+        groups = -(-self._positions // COLUMNS)
+        self._groups, self._is_ragged = groups, self._positions % COLUMNS != 0
         at_once = min(
             FEWER_AT_ONCE if config.accumulators >= MANY_ACCUMULATORS else AT_ONCE, groups
         )
-        at_once = max(1, at_once // config.parts)
-        if config.contraction.group_sums is not None:
+        at_once = max(1, at_once // config.problem.parts)
+        if config.problem.contraction.group_sums is not None:
             at_once = min(at_once, FEWER_AT_ONCE)  # a group's elements take registers, too
-        sums = config.contraction.group_sums
+        sums = config.problem.contraction.group_sums
         self._of_group = 1 if sums is None else sums.width // COLUMNS  # vectors of a thread
         self._at_once = next(
             n
@@ -138,14 +139,16 @@ class DirectEpilogue:
             if groups % n == n % self._of_group == 0
         )
         self._size = self._at_once * _MMA.n  # sums of each part of a split
-        self._total = local("total", [config.parts * self._size], config.contraction.dtype)
+        self._total = local(
+            "total", [config.problem.parts * self._size], config.problem.contraction.dtype
+        )
         copies = 2 * self._size // self._vectors.width
         self._results = (
             VectorResults(config, self._vectors, copies) if self._vectors.width > 1 else None
         )
         self.buffers = [self._total, *(self._results.buffers if self._results else [])]
         self._rows = self._group = None
-        if config.contraction.row_values is not None:
+        if config.problem.contraction.row_values is not None:
             self._rows = RowRegisters(config, 2 * config.slabs)
             self.buffers += self._rows.buffers
         if sums is not None:
@@ -210,8 +213,8 @@ class DirectEpilogue:
     def _totals(self, part: StoredFragment) -> list[tirx.Stmt]:
         """Reduce across four lanes: each gets the sums of eight columns of each group."""
         config = self._config
-        stmts = [touch(self._total, config.parts * self._size - 1)]
-        for of_split, i in itertools.product(range(config.parts), range(self._at_once)):
+        stmts = [touch(self._total, config.problem.parts * self._size - 1)]
+        for of_split, i in itertools.product(range(config.problem.parts), range(self._at_once)):
             starts = self._starts(of_split, (part.group + i) * COLUMNS)
             sums = [
                 load(
@@ -230,7 +233,7 @@ class DirectEpilogue:
         Lanes without a position have the sums of the last one.
         """
         config = self._config
-        last = config.tile_positions - _MMA.n
+        last = self._positions - _MMA.n
         places = [min(first + i * _MMA.n, last) for i in range(_MMA.c.lanes_per_row)]
         tiles = [config.column_of(of_split, place) // _MMA.n for place in places]
         return tiles[:1] if tiles == [*range(tiles[0], tiles[0] + len(tiles))] else tiles
@@ -240,9 +243,9 @@ class DirectEpilogue:
         stmts = self._totals(part)
         for i, column in enumerate(self._columns(part)):
             where = self._where(part.row, column)
-            at = [where[a.var] for a in self._config.contraction.stage.axes]
-            sums = [self._sum(of_split, i) for of_split in range(self._config.parts)]
-            stored = store_results(self._config.contraction, at, *sums)
+            at = [where[a.var] for a in self._config.problem.contraction.stage.axes]
+            sums = [self._sum(of_split, i) for of_split in range(self._config.problem.parts)]
+            stored = store_results(self._config.problem.contraction, at, *sums)
             inside = self._inside(part, column)
             stmts.append(stored if inside is None else when(inside, stored))
         return sequence(stmts)
@@ -255,8 +258,8 @@ class DirectEpilogue:
         for i, column in enumerate(columns):
             width = self._vectors.width
             if self._has_absent(part):
-                column = tirx.min(column, index(self._config.tile_positions - width))
-            where = row | self._config.column_at(self._place.n_tile, column, clamped=width)
+                column = tirx.min(column, index(self._positions - width))
+            where = row | self._config.grid.column_at(self._place.n_tile, column, clamped=width)
             copy = index(number % 2 * len(columns) + i)
             stmts.append(self._results.load(copy, where))
         return sequence(stmts)
@@ -264,7 +267,7 @@ class DirectEpilogue:
     def _row_at(self, row: ir.Expr) -> dict[ir.Var, ir.Expr]:
         """Return the axes at a row, or at the last one for those beyond the edge."""
         found = self._config.problem.axes_at(self._place.batch)
-        return found | self._config.row_at(self._place.m_tile, row, is_clamped=True)
+        return found | self._config.grid.row_at(self._place.m_tile, row, is_clamped=True)
 
     def _store(self, part: StoredFragment, number: int, thread: ir.Expr) -> list[tirx.Stmt]:
         """Compute the results of a part, and store them."""
@@ -281,9 +284,10 @@ class DirectEpilogue:
             stmts.append(self._results.finish(copy, values, sums, inside))
             if self._group is None:
                 continue
-            groups = self._config.contraction.group_sums
+            contraction = self._config.problem.contraction
+            groups = contraction.group_sums
             assert groups is not None
-            made = self._results.made[self._config.contraction.results[groups.result].buffer]
+            made = self._results.made[contraction.results[groups.result].buffer]
             stmts.append(self._group.keep(i % self._of_group * width, made, width))
             if (i + 1) % self._of_group == 0:
                 stmts.append(self._group.store(thread, where, inside))
@@ -293,13 +297,13 @@ class DirectEpilogue:
         return load(self._total, [index(of_split * self._size + i)])
 
     def _where(self, row: ir.Expr, n: ir.Expr) -> dict[ir.Var, ir.Expr]:
-        return self._config.element_at(self._place, row, n)
+        return self._config.grid.element_at(self._place, row, n)
 
     def _inside(self, part: StoredFragment, column: ir.Expr) -> ir.Expr | None:
         """Tell whether a vector exists, where the last tile reaches beyond the edge."""
-        inside = self._config.bounds(self._place, part.row, column)
+        inside = self._config.grid.bounds(self._place, part.row, column)
         if self._has_absent(part):
-            inside.append(column < self._config.tile_positions)
+            inside.append(column < self._positions)
         return tirx.all(*inside) if inside else None
 
     def _has_absent(self, part: StoredFragment) -> bool:

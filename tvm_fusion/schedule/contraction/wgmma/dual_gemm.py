@@ -77,7 +77,7 @@ def dual_gemm_tile(contraction: SumOfProducts, device: Device) -> WgmmaConfig | 
         return None
     one = best_tile(replace(problem, parts=1), device)
     if one is not None:
-        clocks = problem.parts * estimated_clocks(one, gemm_sizes(one.problem), device)
+        clocks = problem.parts * estimated_clocks(one.tile, gemm_sizes(one.problem), device)
         if clocks < wgmma_clocks(tile, device):
             return None
     return tile

@@ -70,15 +70,15 @@ def _block(
             config.moved_registers if config.moves_registers else None,
             around=([roles.fill_table()], [roles.count_tiles()]),
         )
-        if config.split_k > 1:
-            place = config.tile_of(number)
+        if config.tile.split_k > 1:
+            place = config.grid.tile_of(number)
             stmts.append(TileEpilogue(config, place, _Sums(config, roles.acc), shared).stmt(thread))
         return block("wgmma_gemm", sequence(stmts), roles.buffers)
 
     made = threads("threadIdx.x", config.threads, of_thread)
-    if config.split_k > 1:  # a block's rank is its number modulo the cluster's size
+    if config.tile.split_k > 1:  # a block's rank is its number modulo the cluster's size
         tile = made
-        made = threads("clusterCtaIdx.x", config.split_k, lambda _: tile)
+        made = threads("clusterCtaIdx.x", config.tile.split_k, lambda _: tile)
     return block("grid", made, [shared])
 
 
@@ -92,7 +92,7 @@ class _Sums:
 
     def __init__(self, config: WgmmaConfig, acc: ir.Var) -> None:
         self.acc, self.slabs, self.n8 = acc, config.slabs, config.n8
-        self.warps_m, self.threads = config.warps_m, config.threads
+        self.warps_m, self.threads = config.tile.warps_m, config.threads
 
     def has_sums(self, thread: ir.Expr) -> ir.Expr:
         """Whether a thread is a consumer's."""

@@ -91,38 +91,38 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     rates = rates or (BESIDE_MMA if is_window else GEMM)
     sms, sizes = device.sm_count or 1, gemm_sizes(config.problem, assumed_rows(config.problem))
     batch, m, n, k = sizes
-    tiles = sizes.row_tiles(config.block_m) * -(-n // config.block_n)
+    tiles = sizes.row_tiles(config.tile.block_m) * -(-n // config.tile.block_n)
     read = float(m * k + k * n)
     if isinstance(config, WgmmaWindowConfig):
-        others = config.tiles_n if config.is_of_rows else constant(config.tiles_m) or 1
+        others = config.grid.tiles_n if config.is_of_rows else constant(config.grid.tiles_m) or 1
         tiles = batch * config.window.tile_count * others
         pixels = m if config.is_of_rows else n  # read once, not for every tap
         image = math.prod(at(d) for d in config.window.maps[0].buffer.ty.shape)
         read -= pixels * k - min(pixels * k / math.prod(config.window.taps), image)
-    blocks = tiles * config.split_k
+    blocks = tiles * config.tile.split_k
     resident = min(config.blocks_per_sm, -(-blocks // sms))
     trips: float = -(-blocks // (sms * resident))
-    if config.ragged is not None:  # how full the last wave is, offsets tell
+    if config.problem.ragged is not None:  # how full the last wave is, offsets tell
         trips = max(1.0, blocks / (sms * resident) + 0.5)
-    elements = config.block_m * config.block_n
-    rate = rates.wide if config.block_n >= 2 * M else rates.narrow
+    elements = config.tile.block_m * config.tile.block_n
+    rate = rates.wide if config.tile.block_n >= 2 * M else rates.narrow
     is_alone = config.consumers_of_tile == resident == 1
-    if config.item_bytes == WIDE_ITEM:
-        rate *= TF32_COLUMNS if config.block_n < 4 * M else 1
+    if config.problem.item_bytes == WIDE_ITEM:
+        rate *= TF32_COLUMNS if config.tile.block_n < 4 * M else 1
         rate /= TF32_ALONE if is_alone else 1
     if config.is_promoted and is_alone:
         rate /= PROMOTED_ALONE
     busy = min(max(2 * blocks / sms - 1, 0), 1)
     copies = config.stage_bytes / (rates.l2_half + (rates.l2_all - rates.l2_half) * busy)
-    steps = config.block_k // config.k_step
+    steps = config.tile.block_k // config.problem.k_step
     if isinstance(config.operand_b, ComputedOperand):
         each = config.operand_b.clocks / THREADS
-        computed = STAGE + each * config.block_n * config.block_k
+        computed = STAGE + each * config.tile.block_n * config.tile.block_k
         copies = max(copies, computed / (TWO_PRODUCERS if config.producers > 1 else 1))
     products = resident * max(elements * steps * K / rate, copies)
-    stage = max(products, RATES.latency / (config.stages - 1))
-    main = config.k_tiles * stage
-    has_expensive = any(is_expensive(r.value) for r in config.contraction.results)
+    stage = max(products, RATES.latency / (config.tile.stages - 1))
+    main = config.grid.k_tiles * stage
+    has_expensive = any(is_expensive(r.value) for r in config.problem.contraction.results)
     if config.is_staged:
         each = STAGED_EXPENSIVE if has_expensive else STAGED_ELEMENT
     else:
@@ -132,12 +132,14 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     # compute dear epilogues share the units: 197x768x3072 with GELU takes 5.71 us with tiles of
     # 128x64, 5.19 of 64x96; 1024x768x3072 12.21 of 128x192, 11.13 in turns.
     shared = (
-        1.0 if config.split_k > 1 else config.consumers_of_tile ** (0.5 if has_expensive else 1.0)
+        1.0
+        if config.tile.split_k > 1
+        else config.consumers_of_tile ** (0.5 if has_expensive else 1.0)
     )
     epilogue = rates.epilogue + each / shared
-    if config.split_k > 1:
+    if config.tile.split_k > 1:
         epilogue += rates.cluster + CLUSTER_BLOCK * blocks
-    if config.is_ping_pong and trips == 1 and config.block_n == SINGLE_COLUMNS:
+    if config.is_ping_pong and trips == 1 and config.tile.block_n == SINGLE_COLUMNS:
         main *= SINGLE_TURN
     if config.is_ping_pong:
         total = max(trips * main + epilogue, -(-trips // 2) * (main + epilogue))
@@ -146,5 +148,5 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     if not config.is_staged and result_vectors(config.problem).width < VECTOR_ELEMENTS:
         total = max(total, trips * resident * elements * PIECE)
     result = result_bytes(config.problem)
-    dram = batch * (config.item_bytes * read + result * m * n) / (RATES.dram * sms)
+    dram = batch * (config.problem.item_bytes * read + result * m * n) / (RATES.dram * sms)
     return max(total, dram) + RATES.launch + min(total, dram) / 8

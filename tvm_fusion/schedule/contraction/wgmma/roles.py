@@ -33,7 +33,7 @@ from ...gpu.launch import dependents_launch
 from ...gpu.shared_tiles import touch
 from ...gpu.warp import LANES, lane_of
 from ...gpu.warp_specialized import persistent_tiles
-from ..tile.config import TilePlace
+from ..tile.grid import TilePlace
 from ..tile.operand_layout import TilePosition
 from .computed_operand import ComputedTile
 from .config import WgmmaConfig
@@ -74,32 +74,28 @@ class Roles:
     ) -> None:
         self._config, self._maps, self._number, self._thread = config, maps, number, thread
         self._shared, self._stages = shared, TileStages(config, shared)
-        dtype = config.contraction.dtype
+        dtype = config.problem.contraction.dtype
         self._own = self.acc = local("acc", [config.accumulators], dtype)  # of a stage, and of all
         self._tile = local("tile", [3], "int32")  # matrix of the batch, tile along M and N
         self._ring = self._stages.ring
         self.buffers = [self.acc, self._tile, self._ring.at.buffer]
-        if config.ragged is not None:
-            self.buffers.append(config.ragged.registers)
+        if config.problem.ragged is not None:
+            self.buffers.append(config.problem.ragged.registers)
         if config.is_promoted:
             self._own = local("own", [config.accumulators], dtype)
             self.buffers.append(self._own)
 
     def fill_table(self) -> tirx.Stmt:
         """Fill the table of ragged rows, in front of a barrier."""
-        config = self._config
-        if config.ragged is None:
+        config, rows = self._config, self._config.problem.ragged
+        if rows is None:
             return sequence([])
-        return config.ragged.fill(self._thread, config.block_m, config.table(self._shared))
+        return rows.fill(self._thread, config.tile.block_m, config.table(self._shared))
 
     def count_tiles(self) -> tirx.Stmt:
         """Count the tiles of ragged rows, behind the barrier."""
-        config = self._config
-        return (
-            sequence([])
-            if config.ragged is None
-            else config.ragged.count(config.table(self._shared))
-        )
+        config, rows = self._config, self._config.problem.ragged
+        return sequence([]) if rows is None else rows.count(config.table(self._shared))
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
@@ -152,14 +148,14 @@ class Roles:
                     ]
                 )
 
-            products = loop("k_tile", config.steps(config.k_tiles), one)
+            products = loop("k_tile", config.steps(config.grid.k_tiles), one)
             if config.is_promoted:
                 products = sequence([self._clear(), products])
-            if config.split_k > 1:  # all blocks of the cluster store results together
+            if config.tile.split_k > 1:  # all blocks of the cluster store results together
                 whole = touch(self.acc, config.accumulators - 1)
                 return sequence([whole, products, wgmma.wait(0)])
             last = [] if config.is_promoted else [ring.release(warp_lane, at.before)]
-            skip = at.advance(config.k_tiles) if config.is_ping_pong else []
+            skip = at.advance(config.grid.k_tiles) if config.is_ping_pong else []
             epilogue = self._epilogue(place, first_row, own)
             lane = tirx.floormod(self._thread, index(wgmma.THREADS))
             loads = [epilogue.prologue(lane)]
@@ -182,9 +178,9 @@ class Roles:
         mine = (own, 2) if config.is_ping_pong else (0, 1)
         start = at.start()
         if config.is_ping_pong:  # the first tile is the other's
-            start.append(when(own.equal(1), sequence(at.advance(config.k_tiles))))
+            start.append(when(own.equal(1), sequence(at.advance(config.grid.k_tiles))))
         # Producers have ended before; with split-K, all threads store results.
-        last = [] if config.split_k > 1 else [dependents_launch()]
+        last = [] if config.tile.split_k > 1 else [dependents_launch()]
         return sequence([*start, self._tiles(of_tile, mine), *last])
 
     def _epilogue(
@@ -207,19 +203,22 @@ class Roles:
             of_a.append(tirx.Var("descriptor_a", "uint64"))
             stmts.append(tirx.Bind(of_a[-1], a.descriptor(stages.operand(0, stage, row))))
         stmts.append(wgmma.fence())
-        for k16 in range(config.block_k // config.k_step):
+        for k16 in range(config.tile.block_k // config.problem.k_step):
             for slab in range(config.slabs):
-                sums = load(self._own, [index(slab * config.block_n // 2)])
+                sums = load(self._own, [index(slab * config.tile.block_n // 2)])
                 left = a, of_a[slab] + tirx.const(a.step(k16), "uint64")
                 right = b, of_b + tirx.const(b.step(k16), "uint64")
                 is_first = tirx.const(False) if config.is_promoted else k_tile > 0
                 is_added = is_first if k16 == 0 else tirx.const(True)
-                types = config.a_dtype, config.b_dtype
-                stmts.append(wgmma.multiply(types, config.block_n, sums, left, right, is_added))
+                types = config.problem.a_dtype, config.problem.b_dtype
+                stmts.append(
+                    wgmma.multiply(types, config.tile.block_n, sums, left, right, is_added)
+                )
         return sequence([*stmts, wgmma.commit()])
 
     def _clear(self) -> tirx.Stmt:
-        zero, count = tirx.const(0, self._config.contraction.dtype), self._config.accumulators
+        zero = tirx.const(0, self._config.problem.contraction.dtype)
+        count = self._config.accumulators
         stores = unrolled("i", count, lambda i: tirx.BufferStore(self.acc, zero, [i]))
         return sequence([touch(self._own, count - 1), stores])
 
@@ -238,18 +237,18 @@ class Roles:
     ) -> tirx.Stmt:
         """Loop over a block's tiles, or every second of them from the first or second on."""
         config = self._config
-        if config.split_k > 1:
-            return body(index(0), config.tile_of(self._number))
-        rows = config.ragged
-        tiles = config.tiles if rows is None else rows.tiles * config.tiles_n
+        if config.tile.split_k > 1:
+            return body(index(0), config.grid.tile_of(self._number))
+        rows = config.problem.ragged
+        tiles = config.grid.tiles if rows is None else rows.tiles * config.grid.tiles_n
         held = [tirx.Cast("int64", load(self._tile, [index(i)])) for i in range(3)]
 
         def one(step: ir.Expr, number: ir.Expr) -> tirx.Stmt:
             if rows is not None:
-                place, find = config.found(number, self._shared)
+                place, find = config.grid.found(number, config.table(self._shared))
                 return sequence([*find, body(step, place)])
-            place = config.tile_of(number)
-            extents = [a.extent for a in config.batch]
+            place = config.grid.tile_of(number)
+            extents = [a.extent for a in config.problem.batch]
             matrix: ir.Expr = index(0)
             for position, extent in zip(place.batch, extents, strict=True):
                 matrix = matrix * index(extent) + position
@@ -305,7 +304,7 @@ class Producer:
 
     def tile(self, place: TilePlace) -> tirx.Stmt:
         """Fill stages with all k of a tile of C."""
-        computed, count = self._computed, self._config.k_tiles
+        computed, count = self._computed, self._config.grid.k_tiles
         if computed is None:
             return loop("k_tile", self._config.steps(count), lambda k: self._fill(place, k))
 
@@ -335,11 +334,11 @@ class Producer:
         """Copy what TMA copies of a stage."""
         config, stages, stage = self._config, self._stages, self._ring.at.stage
         full, batch = self._ring.full[stage], config.problem.axes_at(place.batch)
-        first = config.first_row(place.m_tile)
-        if config.ragged is not None:
-            first = config.ragged.copied_first
+        first = config.grid.first_row(place.m_tile)
+        if config.problem.ragged is not None:
+            first = config.problem.ragged.copied_first
         firsts = [first], config.first_columns(place.n_tile)
-        k = self._number(place, k_tile) * config.block_k
+        k = self._number(place, k_tile) * config.tile.block_k
         stmts = [mbarrier.expect_bytes(full, config.copied_bytes)]
         for i, operand in enumerate(config.operands):
             for at, own, where in operand.boxes(batch, firsts[i], k):
@@ -349,11 +348,11 @@ class Producer:
 
     def _number(self, place: TilePlace, k_tile: ir.Expr) -> ir.Expr:
         """Return the number of a tile of K among those of all ranks."""
-        split = self._config.split_k > 1
-        return place.rank * self._config.k_tiles + k_tile if split else k_tile
+        split = self._config.tile.split_k > 1
+        return place.rank * self._config.grid.k_tiles + k_tile if split else k_tile
 
     def _position(self, place: TilePlace, k_tile: ir.Expr) -> TilePosition:
-        first = place.n_tile * self._config.block_n
+        first = place.n_tile * self._config.tile.block_n
         where = self._config.problem.axes_at(place.batch)
         return TilePosition(where, first, self._number(place, k_tile))
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ....core.expressions import is_expensive
 from ....core.loops import constant
@@ -29,7 +28,7 @@ from ..problem.sum_of_products import SumOfProducts
 from ..tile.problem import GemmProblem, gemm_sizes
 from ..tile.read_problem import gemm_problem
 from ..tile.result_vectors import result_vectors
-from ..tile.shape import REGISTER_FILE, TileOperands
+from ..tile.shape import M16, REGISTER_FILE, TileConfig, TileOperands
 from .computed_operand import computed_operand
 from .config import STAGE_K_BYTES, WgmmaConfig, WgmmaWindowConfig, staged_bytes
 from .direct_epilogue import COLUMNS
@@ -74,7 +73,8 @@ MOST_SPLIT_ACCUMULATORS = 64  # producers keep their registers
 LEAST_OTHER_REGISTERS = 48  # beside accumulators: fewer are spilled
 MOST_STAGES = 12
 MOST_PROMOTED = 192  # sums of a thread, of stages and of all of them
-ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
+MOST_COLUMNS = 256  # of an instruction
+ALL_COLUMNS = range(COLUMNS, MOST_COLUMNS + 1, COLUMNS)  # the design space of tuning
 
 
 def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | None:
@@ -99,14 +99,15 @@ def best_wgmma_tile(problem: GemmProblem, device: Device) -> WgmmaConfig | None:
     if row.kind == "tfloat32":  # of 192 columns nvcc spills where it unrolls a short loop over K
         skipped = (192, *SIMPLE_COLUMNS)
     tiles = [tile for tile in TILES if tile[1] not in skipped]
-    if not any(tile[1] % _period(problem) == 0 for tile in tiles):  # two heads of 80 columns
-        tiles += [tile for tile in TILES if tile[1] % _period(problem) == 0]
+    if not any(tile[1] % _period(problem) == 0 for tile in tiles):  # heads of 80 columns
+        own = [((128, n, 2, False), (64, n, 1, False)) for n in _whole_periods(problem)]
+        tiles += itertools.chain.from_iterable(own)
     found = _space(problem, device, tiles)
     if problem.ragged is not None:
-        found = (c for c in found if c.block_n in RAGGED_COLUMNS)
+        found = (c for c in found if c.tile.block_n in RAGGED_COLUMNS)
         found = (c for c in found if c.consumers * c.blocks_per_sm == 2)
         if gemm_sizes(problem).m <= RAGGED_ROWS:
-            found = (c for c in found if c.block_m == M)
+            found = (c for c in found if c.tile.block_m == M)
     best = min(found, key=lambda config: wgmma_clocks(config, device), default=None)
     return None if best is None else in_order(best)
 
@@ -123,10 +124,11 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
     if chosen is None:
         return
     yield chosen
-    tiles = itertools.product((64, 128, 256), ALL_COLUMNS, (1, 2), (False, True))
+    columns = sorted({*ALL_COLUMNS, *_whole_periods(chosen.problem)})
+    tiles = itertools.product((64, 128, 256), columns, (1, 2), (False, True))
     for config in _space(chosen.problem, device, tuple(tiles)):
         for group_m in GROUPS_M:
-            one = replace(config, group_m=group_m)
+            one = config.with_tile(group_m=group_m)
             if one != chosen:
                 yield one
 
@@ -152,7 +154,7 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
     )
     vectors = result_vectors(problem)
     is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and problem.parts == 1
-    given = vars(TileOperands.of(problem)) | {"problem": problem}
+    operands = TileOperands.of(problem)
     is_promoted = problem.a_dtype in FLOAT8_TYPES
     if problem.contraction.has_statistics and not _holds_statistics(problem, kind):
         return
@@ -179,19 +181,12 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         stages = min(MOST_STAGES, room // (tile_a.bytes + tile_b.bytes))
         if stages < 3:
             continue
-        changed = {
-            "block_m": block_m,
-            "block_n": block_n,
-            "block_k": block_k,
-            "warps_m": WARPS * consumers,
-            "warps_n": 1,
-            "warps_k": 1,
-            "stages": stages,
-            "split_k": 1,
-            "group_m": 8,
-        }
+        tile = TileConfig(
+            operands, block_m, block_n, block_k, WARPS * consumers, warps_n=1, stages=stages
+        )
         config = kind(
-            **{**given, **changed},
+            problem,
+            tile,
             operand_a=tile_a,
             operand_b=tile_b,
             consumers=consumers,
@@ -212,6 +207,12 @@ def _period(problem: GemmProblem) -> int:
     return 1 if split is None else split.count * split.width
 
 
+def _whole_periods(problem: GemmProblem) -> list[int]:
+    """List how many columns tiles of whole periods may have."""
+    period = _period(problem)
+    return [n for n in range(period, MOST_COLUMNS + 1, period) if n % M16 == 0 and period > 1]
+
+
 def _holds_statistics(problem: GemmProblem, kind: type[WgmmaConfig]) -> bool:
     """Whether threads store whole vectors of 8 columns, of which groups and rows are made up."""
     vectors = result_vectors(problem)
@@ -220,25 +221,25 @@ def _holds_statistics(problem: GemmProblem, kind: type[WgmmaConfig]) -> bool:
 
 def _has_whole_groups(config: WgmmaConfig) -> bool:
     """Whether the columns that threads hold at once are whole groups, where groups are added up."""
-    sums = config.contraction.group_sums
+    sums = config.problem.contraction.group_sums
     if sums is None:
         return True
-    columns = config.staged[1] if config.split_k > 1 else config.block_n
-    return config.parts == 1 and columns % sums.width == 0
+    columns = config.tile.staged[1] if config.tile.split_k > 1 else config.tile.block_n
+    return config.problem.parts == 1 and columns % sums.width == 0
 
 
 def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
     """Split K among the blocks of clusters, as far as all of them run at once."""
     yield config
-    tiles = constant(config.tiles)
-    is_fit = config.blocks_per_sm == config.parts == 1 and not config.is_ping_pong
-    is_fit = is_fit and config.ragged is None
+    tiles = constant(config.grid.tiles)
+    is_fit = config.blocks_per_sm == config.problem.parts == 1 and not config.is_ping_pong
+    is_fit = is_fit and config.problem.ragged is None
     if tiles is None or not is_fit or config.accumulators > MOST_SPLIT_ACCUMULATORS:
         return
     for split_k in SPLIT_K[1:]:
-        k_tiles = -(-config.k_tiles // split_k)
-        if isinstance(config, WgmmaWindowConfig) and config.k_tiles % split_k:
+        k_tiles = -(-config.grid.k_tiles // split_k)
+        if isinstance(config, WgmmaWindowConfig) and config.grid.k_tiles % split_k:
             continue  # a window has no taps beyond the last, of which boxes are zeros
         if tiles * split_k <= config.multiprocessors and k_tiles >= LEAST_K_TILES:
-            stages = min(config.stages, k_tiles)
-            yield replace(config, split_k=split_k, stages=stages)
+            stages = min(config.tile.stages, k_tiles)
+            yield config.with_tile(split_k=split_k, stages=stages)

@@ -22,7 +22,7 @@ from ...gpu.cp_async import warp_sync
 from ...gpu.shared_tiles import load_shared, store_shared, touch
 from ...gpu.wgmma import WARPS, M
 from ..problem.results import Result
-from ..tile.config import TilePlace
+from ..tile.grid import TilePlace
 from ..tile.shape import M16
 from .config import STAGED_STRIDE, STAGED_WARP_BYTES, WgmmaConfig
 
@@ -58,10 +58,10 @@ class StagedEpilogue:
     ) -> None:
         self._config, self._place, self._acc, self._first_row = config, place, acc, first_row
         self._consumer, self._shared = consumer, shared
-        self._total = local("total", [M16], config.contraction.dtype)
+        self._total = local("total", [M16], config.problem.contraction.dtype)
         self._made = [
             local(f"result{number}", [M16], str(result.buffer.ty.dtype))
-            for number, result in enumerate(config.contraction.results)
+            for number, result in enumerate(config.problem.contraction.results)
         ]
         self.buffers = [self._total, *self._made]
 
@@ -72,13 +72,13 @@ class StagedEpilogue:
     def stmt(self, thread: ir.Expr) -> tirx.Stmt:
         """Write the results of a thread of the warpgroup."""
         config = self._config
-        mma = config.mma
+        mma = config.problem.mma
         warp, lane = coordinates(thread, [index(1), mma.lanes])
         base = (self._consumer * WARPS + warp) * STAGED_WARP_BYTES + config.staging_offset
         stmts = [touch(self._acc, config.accumulators - 1), touch(self._total, M16 - 1)]
         for slab in range(config.slabs):
             m = self._first_row + slab * M + warp * M16  # of the tile
-            for first in range(0, config.block_n, mma.lanes):
+            for first in range(0, config.tile.block_n, mma.lanes):
                 n = first + lane
                 tile = slab * config.n8 + first // mma.n
                 stmts += [self._stage(base, lane, tile), warp_sync()]
@@ -87,7 +87,7 @@ class StagedEpilogue:
 
     def _stage(self, base: ir.Expr, lane: ir.Expr, first: int) -> tirx.Stmt:
         """Write 16 rows of four tiles of eight columns to the warp's shared memory."""
-        mma, c = self._config.mma, self._config.mma.c
+        mma, c = self._config.problem.mma, self._config.problem.mma.c
         row, column = c.of_lane(lane)
         down, _ = c.of_register(c.run)  # from a lane's first row to the other
         start = base + (row * STAGED_STRIDE + column) * 4
@@ -112,10 +112,10 @@ class StagedEpilogue:
     def _results(self, m: ir.Expr, n: ir.Expr) -> list[tirx.Stmt]:
         """Compute all rows before the first store, which might alias what they load."""
         stmts = []
-        for result, made in zip(self._config.contraction.results, self._made, strict=True):
+        for result, made in zip(self._config.problem.contraction.results, self._made, strict=True):
 
             def compute(row: ir.Expr, result: Result = result, made: ir.Var = made) -> tirx.Stmt:
-                sums = {self._config.contraction.total: load(self._total, [row])}
+                sums = {self._config.problem.contraction.total: load(self._total, [row])}
                 where = self._nearest(m + row, n)
                 value = substitute(result.value, {**where, **sums})
                 stored = tirx.BufferStore(made, value, [row])
@@ -124,7 +124,7 @@ class StagedEpilogue:
                 return when(substitute(result.condition, where), stored)
 
             def store(row: ir.Expr, result: Result = result, made: ir.Var = made) -> tirx.Stmt:
-                where = self._config.element_at(self._place, m + row, n)
+                where = self._config.grid.element_at(self._place, m + row, n)
                 places = [substitute(i, where) for i in result.indices]
                 stored = tirx.BufferStore(result.buffer, load(made, [row]), places)
                 return self._guarded(result, where, m + row, n, stored)
@@ -138,9 +138,9 @@ class StagedEpilogue:
         Between branches around those that do not, each would wait for its own instructions.
         """
         config, place = self._config, self._place
-        rows = config.row_at(place.m_tile, m, is_clamped=True)
+        rows = config.grid.row_at(place.m_tile, m, is_clamped=True)
         where = config.problem.axes_at(place.batch)
-        return where | rows | config.column_at(place.n_tile, n, clamped=1)
+        return where | rows | config.grid.column_at(place.n_tile, n, clamped=1)
 
     def _guarded(
         self,
@@ -150,7 +150,7 @@ class StagedEpilogue:
         n: ir.Expr,
         stmt: tirx.Stmt,
     ) -> tirx.Stmt:
-        conditions = self._config.bounds(self._place, m, n)
+        conditions = self._config.grid.bounds(self._place, m, n)
         if result.condition is not None:
             conditions.append(substitute(result.condition, where))
         return when(tirx.all(*conditions), stmt) if conditions else stmt

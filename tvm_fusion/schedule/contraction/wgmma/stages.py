@@ -38,7 +38,7 @@ class TileStages:
         self._config, self._shared = config, shared
         filled = 1 + (wgmma.WARPS if config.computes_b else 0)
         emptied = config.consumers_of_tile * wgmma.WARPS
-        at = RingPosition(config.stages)
+        at = RingPosition(config.tile.stages)
         self.ring = Ring(shared, config.barrier_offset, (filled, emptied), at)
         turns = 2 if config.is_ping_pong else 0
         self._order = Barriers(shared, self.ring.empty.end, turns, wgmma.WARPS)
@@ -52,7 +52,7 @@ class TileStages:
         """Return the byte ``at`` of A (0) or B (1) of a stage."""
         a, b = self._config.operands
         stage = index(stage)
-        place = stage * a.bytes if i == 0 else stage * b.bytes + self._config.stages * a.bytes
+        place = stage * a.bytes if i == 0 else stage * b.bytes + self._config.tile.stages * a.bytes
         return load(self._shared, [place + at])
 
     def fill(self, thread: ir.Expr, stage: ir.Expr) -> tirx.Stmt:
