@@ -213,7 +213,7 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def has_periods(self) -> bool:
         """Whether a tile has whole periods of a column split, in the order of memory."""
-        b = self.operands[1]
+        b = self.operand_b
         return self.problem.parts > 1 and isinstance(b, TmaOperand) and b.parts == 1
 
     def column_of(self, part: int, position: int) -> int:

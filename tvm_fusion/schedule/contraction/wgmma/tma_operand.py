@@ -151,7 +151,12 @@ def tma_operand(view: GemmProblem, is_a: bool, block_k: int) -> TmaOperand | Non
 
 
 def whole_periods(view: GemmProblem, block_k: int) -> TmaOperand | None:
-    """View B of a column split with its columns in the order of memory."""
+    """View B of a column split with its columns in the order of memory.
+
+    512x2048x3072 with 40 heads of 64 columns rotated takes 12.8 us on an H200 (cuBLAS without the
+    rotation 11.9; without it and a kernel of its own 11.4 and 4.2), 55.1 by mma.sync with halves of
+    heads interleaved; 512x2560x7680 with 64 heads of 80 35.1 (cuBLAS 34.4).
+    """
     split = view.contraction.column_split
     if split is None or split.width % view.mma.n or not is_plain(view.b):
         return None
