@@ -13,12 +13,13 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from .contiguous import contiguous
 from .numpy_elementwise import ELEMENTWISE
 from .numpy_tensor_operators import TENSOR_OPERATORS
 from .numpy_types import result_dtype, result_shape
 
 _OPERATORS = {f"relax.{name}": f for name, f in (ELEMENTWISE | TENSOR_OPERATORS).items()}
-_IN_PLACE = ("float32", "float64", "int32", "int64")
+_IN_PLACE = ("float16", "float32", "float64", "int8", "uint8", "int32", "int64")
 
 
 def evaluate(call: relax.Call) -> np.ndarray | None:
@@ -55,8 +56,8 @@ def evaluate_exactly(call: relax.Call, operands: Sequence[Any]) -> np.ndarray | 
         return None
     with np.errstate(all="ignore"):
         result = function(call, operands)
-    # In this order: ascontiguousarray gives a scalar an axis.
-    return None if result is None else np.ascontiguousarray(result).reshape(shape)
+    # In this order: a scalar gets an axis.
+    return None if result is None else contiguous(np.asarray(result)).reshape(shape)
 
 
 def knows(name: str) -> bool:

@@ -69,6 +69,12 @@ def classify(func: tirx.PrimFunc) -> Classification:
     Classification
         Opaque with a reason if the analysis does not understand the function; never raises.
     """
+    return _of_object(func)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _of_object(func: tirx.PrimFunc) -> Classification:
+    """Look up a function that is there many times without hashing its structure."""
     bare = tirx.PrimFunc(func.params, func.body, func.ret_type)
     return _classify(tvm_ffi.StructuralKey(bare))
 

@@ -180,11 +180,11 @@ def _key(call: relax.Call, inner: relax.Call) -> tuple[Hashable, ...] | None:
     Symbolic dimensions are told apart by identity, since different ones may have one name; numbers
     are written into PrimFuncs.
     """
-    parts: list[Hashable] = [describe(call).to_json(), str(call.ty)]
+    parts: list[Hashable] = [describe(call).to_json(), _type_key(call.ty)]
     order: dict[int, int] = {}
     for arg in inner.args:
         for leaf in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
-            parts.append(str(leaf.ty))
+            parts.append(_type_key(leaf.ty))
             if isinstance(leaf, ir.GenericConst):
                 parts.append(leaf.value.numpy().tobytes())
             elif isinstance(leaf, relax.ShapeExpr):
@@ -197,6 +197,15 @@ def _key(call: relax.Call, inner: relax.Call) -> tuple[Hashable, ...] | None:
                 return None
         parts.append(";")
     return tuple(parts)
+
+
+def _type_key(ty: ir.Type) -> Hashable:
+    """Tell types apart; printing those of static tensors takes longer than all else."""
+    if type(ty) is relax.TensorType and ty.vdevice is None and _has_extents(ty):
+        extents = list(ty.shape.values)
+        if all(isinstance(extent, tirx.IntImm) for extent in extents):
+            return str(ty.dtype), *(extent.value for extent in extents)
+    return str(ty)
 
 
 def _has_extents(ty: ir.Type) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.decisions import Decision, record
+from ..core.once import remembering_answers
 from ..core.template import Claim, Refusal, Template
 from ..ecg.graph import Graph, Operator
 from ..ecg.mapping import MappingType
@@ -62,11 +63,12 @@ def plan(graph: Graph, templates: Sequence[Template], book: ClaimBook) -> Plan:
     Plan
         Every operator that is not opaque is in one group or a view.
     """
-    planner = _Planner(graph, book)
-    planner.propose(templates)
-    planner.grow()
-    planner.pair()
-    return planner.finish()
+    with remembering_answers(book.answers):
+        planner = _Planner(graph, book)
+        planner.propose(templates)
+        planner.grow()
+        planner.pair()
+        return planner.finish()
 
 
 class _Planner:

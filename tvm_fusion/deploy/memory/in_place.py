@@ -7,6 +7,7 @@ bytes, not the cache's, and what reads the cache afterwards, such as attention, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
@@ -85,11 +86,11 @@ class _Function:
         (block,) = func.body.blocks
         self.table = {b.var: b.value for b in block.bindings}
         writes: dict[ir.Var, _Write] = {}
+        uses = Counter(v for value in self.table.values() for v in _mentioned(value))
         for i, output in self.pairs.items():
             found = self._result(func, output)
             write = self._match(func.params[i], found)
-            uses = sum(_mentions(value, func.params[i]) for value in self.table.values())
-            if write is None or uses != 1:
+            if write is None or uses[func.params[i]] != 1:
                 raise _refusal(self.signature.inputs[i].name, output)
             writes[found] = write
         builder = relax.BlockBuilder(self.mod.clone())
@@ -176,7 +177,7 @@ def _grouped(
             waiting.clear()
 
     for binding in bindings:
-        if any(_mentions(binding.value, var) for var in waiting):
+        if waiting and not waiting.keys().isdisjoint(_mentioned(binding.value)):
             flush()
         if binding.var in writes:
             waiting[binding.var] = writes[binding.var]
@@ -212,8 +213,8 @@ def _only_axis(hit: relax.TensorType, state: relax.TensorType) -> int | None:
     return axis if isinstance(state.shape[axis], tirx.IntImm) else None
 
 
-def _mentions(value: relax.Expr, var: ir.Var) -> bool:
-    return any(v.same_as(var) for v in relax.analysis.free_vars(value))
+def _mentioned(value: relax.Expr) -> list[ir.Var]:
+    return list(relax.analysis.free_vars(value))
 
 
 def _is_one(extent: ir.Expr) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import ml_dtypes
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from ...config import FusionConfig
 from ...core.decisions import Decision, record
-from ...core.weight_names import WeightNames, constants, tracking, weight_key
+from ...core.evaluate import operand_of
+from ...core.weight_names import WeightNames, constants, tracking
 from ...errors import UserError
 from ...signature import DimRange
 from .. import Imported
@@ -41,6 +43,7 @@ from .dims import (
 from .state import with_state
 
 SOURCE = "ExportedProgram"
+_SAMPLES = 1024  # bytes of an array that are looked at first
 
 
 def from_exported_program(program: torch.export.ExportedProgram, config: FusionConfig) -> Imported:
@@ -128,14 +131,29 @@ def _finite(bound: Any, otherwise: int = UNLIMITED) -> int:
 
 def _named_constants(mod: Any, program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
     """Match constants with parameters by their bits, in order: the importer keeps no names."""
-    by_key: dict[str, list[str]] = {}
+    by_sample: dict[Hashable, list[tuple[str, np.ndarray]]] = {}
     for name, value in {**program.state_dict, **program.constants}.items():
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            by_key.setdefault(weight_key(_as_numpy(value)), []).append(name)
+            given = _as_numpy(value)
+            by_sample.setdefault(_sample(given), []).append((name, _bytes(given)))
     for const in constants(mod):
-        names = by_key.get(weight_key(const.value.numpy()), [])
-        if names:
-            yield names.pop(0), const
+        array = operand_of(const)
+        named, own = by_sample.get(_sample(array), []), _bytes(array)
+        for place, (name, given) in enumerate(named):
+            if np.array_equal(given, own):
+                del named[place]
+                yield name, const
+                break
+
+
+def _sample(array: np.ndarray) -> Hashable:
+    """Tell arrays apart by some of their bytes: hashing all of them takes far longer."""
+    flat = _bytes(array)
+    return array.dtype.name, array.shape, flat[:: (flat.size // _SAMPLES) | 1].tobytes()
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _as_numpy(tensor: torch.Tensor) -> Any:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -75,7 +76,11 @@ def spreads(view: View, root: Any) -> Iterator[Spread | str]:
     """Yield what is under the roots that arithmetic leads to; a reason where it is no spread."""
     found = anchored(view, root, "sqrt", "rsqrt", "power")
     for var in itertools.islice(found, _TRIES):
-        yield read_spread(view, _uninverted(view, view.value(var).args[0]))
+        yield view.once(("spread", hash(var)), partial(_under, view, var))
+
+
+def _under(view: View, var: relax.Var) -> Spread | str:
+    return read_spread(view, _uninverted(view, view.value(var).args[0]))
 
 
 def read_spread(view: View, var: Any) -> Spread | str:

@@ -10,6 +10,7 @@ from tvm import ir
 from tvm.target import Target
 
 from ...core.expressions import loads, variables
+from ...core.once import once
 from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
@@ -208,8 +209,13 @@ def _constants(group: Group) -> list[ir.Var]:
 
 def _is_row_reduction(op: Operator) -> bool:
     """Whether an operator's reductions are small enough to be stages of a row."""
+    group = Group([op])
+    return once(("row reduction", group.key), lambda: _reduces_rows(group))
+
+
+def _reduces_rows(group: Group) -> bool:
     try:
-        stages = Group([op]).program.stages
+        stages = group.program.stages
     except Unstructured:
         return False
     contractions = [s for s in stages if is_contraction(s)]
