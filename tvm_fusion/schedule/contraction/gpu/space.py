@@ -76,7 +76,8 @@ class GpuGemmProblem:
     @cached_property
     def skinny(self) -> GemvConfig | None:
         """The default of few rows, on CUDA cores or tensor cores; ``None`` if there are many."""
-        if self.contraction.has_statistics:
+        split = self.contraction.column_split
+        if self.contraction.has_statistics or (split is not None and split.is_of_pairs):
             return None
         return skinny_gemm_config(self.contraction, self.device, self.norm_scale)
 

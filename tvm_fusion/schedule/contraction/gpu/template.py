@@ -206,14 +206,21 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
     Splits of rows, say, or of three parts without wgmma: a kernel more is far cheaper than sums on
     CUDA cores.
     """
-    if contraction.column_split is None or any(
-        constant(a.extent) is None for a in contraction.stage.axes
-    ):
+    split = contraction.column_split
+    if split is None:
+        return None
+    if split.is_of_pairs:
+        return _no_tile(contraction)
+    if any(constant(a.extent) is None for a in contraction.stage.axes):
         return None
     types = [str(narrow_operand(x).ty.dtype) for x in (contraction.left, contraction.right)]
     mma = find(device, "mma.sync", *types)
     if mma is None or mma.kind == "tfloat32":
         return None
+    return _no_tile(contraction)
+
+
+def _no_tile(contraction: SumOfProducts) -> Refusal:
     return Refusal(
         "epilogue_elsewhere",
         f"The epilogue of {contraction.stage.title} reads several elements of its result, which "

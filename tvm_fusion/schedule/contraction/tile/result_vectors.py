@@ -25,6 +25,7 @@ from ...index.address import conditional_loads, is_aligned, offset
 from ...instructions.nvidia import BYTE_TYPES, FLOAT8_TYPES
 from ..problem.results import Result
 from ..problem.sum_of_products import SumOfProducts
+from .adjacent_columns import AdjacentColumns
 from .problem import GemmProblem
 
 WIDTHS = (8, 4, 2)  # elements of a vector of results
@@ -67,8 +68,9 @@ def _vectors(contraction: SumOfProducts, m_axis: Axis, n_axis: Axis) -> ResultVe
     gathered = [inner for x in reads for i in x.indices for inner in loads(i)]
     if any(n_axis.var in variables(inner) for inner in gathered):
         return ResultVectors(1, False, False)
+    needs_columns = bool(gathered) or isinstance(contraction, AdjacentColumns)
     for width in WIDTHS:
-        for is_along_m in (False,) if gathered else (False, True):
+        for is_along_m in (False,) if needs_columns else (False, True):
             axis = m_axis if is_along_m else n_axis
             extent = constant(axis.extent)
             if extent is None or extent % width:

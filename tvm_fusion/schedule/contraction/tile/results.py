@@ -156,10 +156,13 @@ class _Vectors:
     ) -> tirx.Stmt:
         """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
         there, stmts = self._at(where), []
-        totals = self._config.problem.contraction.totals
+        contraction = self._config.problem.contraction
         for made, lanes in zip(self.made, self._values, strict=True):
             for lane, value in enumerate(lanes):
-                sums = {own: total(part, lane) for part, own in enumerate(totals)}
+                sums = {
+                    own: total(*contraction.place_of(part, lane))
+                    for part, own in enumerate(contraction.totals)
+                }
                 held = substitute(self._registers.values(value, copy), {**there, **sums})
                 stmts.append(tirx.BufferStore(made, held, [lane]))
         return sequence(stmts)

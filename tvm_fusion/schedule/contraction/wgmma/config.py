@@ -3,7 +3,8 @@
 grid     as many blocks as run at once; each takes every grid-th tile of C, M innermost in groups
 block    a producer warpgroup, or two that compute B, and consumers that share the tile's rows
 stage    tiles of A and B, 128 bytes along K: block_k = 64 terms of half types, 128 of bytes
-split    the columns of a tile are those of one part of a column split behind those of another
+split    the columns of a tile are whole periods of a column split, in the order of memory, such as
+         heads that are rotated; or those of one part behind those of another
 """
 
 from __future__ import annotations
@@ -119,6 +120,11 @@ class WgmmaConfig(TileGemmConfig):
         return isinstance(self.operand_b, ComputedOperand)
 
     @property
+    def stage_bytes(self) -> int:
+        """Shared memory of A and B in a pipeline stage."""
+        return sum(x.bytes for x in self.operands)
+
+    @property
     def copied_bytes(self) -> int:
         """Bytes of a stage that TMA copies."""
         return sum(x.copied_bytes for x in self.operands if x.maps)
@@ -163,7 +169,7 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def barrier_offset(self) -> int:
         """Where the barriers lie in shared memory, in bytes."""
-        return self.tile.stages * self.tile.stage_bytes
+        return self.tile.stages * self.stage_bytes
 
     @property
     def staging_offset(self) -> int:
@@ -196,6 +202,8 @@ class WgmmaConfig(TileGemmConfig):
         """Return the column of B that a tile begins with, for each part of a column split."""
         first = n_tile * self.tile.tile_positions
         split = self.problem.contraction.column_split
+        if self.has_periods:
+            return [n_tile * self.tile.block_n]
         if split is None or len(self.operands[1].maps) > 1:
             return [first] * self.problem.parts
         extents = [a.extent for a in self.problem.stored_n_axes]
@@ -207,6 +215,22 @@ class WgmmaConfig(TileGemmConfig):
                 column = column * index(extent) + place[axis.var]
             columns.append(column)
         return columns
+
+    @property
+    def has_periods(self) -> bool:
+        """Whether a tile has whole periods of a column split, in the order of memory."""
+        b = self.operand_b
+        return self.problem.parts > 1 and isinstance(b, TmaOperand) and b.parts == 1
+
+    def column_of(self, part: int, position: int) -> int:
+        """Return the column of a tile that a part of a column split has at a position."""
+        split = self.problem.contraction.column_split
+        width = self.tile.tile_positions
+        if self.has_periods:
+            assert split is not None
+            width = split.width
+        period, within = divmod(position, width)
+        return (period * self.problem.parts + part) * width + within
 
     @property
     def n8(self) -> int:

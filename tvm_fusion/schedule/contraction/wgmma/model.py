@@ -118,7 +118,7 @@ def wgmma_clocks(config: WgmmaConfig, device: Device, rates: WgmmaRates | None =
     if config.is_promoted and is_alone:
         rate /= PROMOTED_ALONE
     busy = min(max(2 * blocks / sms - 1, 0), 1)
-    copies = config.tile.stage_bytes / (rates.l2_half + (rates.l2_all - rates.l2_half) * busy)
+    copies = config.stage_bytes / (rates.l2_half + (rates.l2_all - rates.l2_half) * busy)
     if isinstance(config.operand_a, TmaRows):
         copies = max(copies, BOX * config.operand_a.count)
     steps = config.tile.block_k // config.problem.k_step
