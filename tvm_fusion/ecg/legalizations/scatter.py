@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tvm import ir, relax, te, tirx
 from tvm.target import Target
@@ -55,16 +56,23 @@ def scatter_nd(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def has_kernel(call: relax.Call) -> bool:
-    """Whether updates have static shapes, a known reduction and a CPU to run on."""
+    """Whether updates have known shapes, a known reduction and a CPU to run on.
+
+    Of rows that are numbered along one axis, their number and that of the updates may be symbolic.
+    """
     target = Target.current(allow_none=True)
-    types = [arg.ty for arg in call.args]
-    static = all(
-        isinstance(ty.shape, relax.ShapeExpr)
-        and all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in ty.shape.values)
-        for ty in types
+    shapes = [arg.ty.shape for arg in call.args]
+    if not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
+        return False
+    indices = shapes[1].values
+    is_by_row = len(indices) == 2 and isinstance(indices[1], tirx.IntImm) and int(indices[1]) == 1
+    known = all(
+        int(d) > 0 if isinstance(d, tirx.IntImm) else is_by_row and n == 0
+        for shape in shapes
+        for n, d in enumerate(shape.values)
     )
     is_cpu = target is not None and target.kind.name == "llvm"
-    return is_cpu and static and str(call.attrs.reduction) in _UPDATES
+    return is_cpu and known and str(call.attrs.reduction) in _UPDATES
 
 
 def _body(
@@ -76,8 +84,9 @@ def _body(
 ) -> tirx.Stmt:
     shape, places = _extents(data), _extents(indices)
     depth = places[-1]
-    rows, columns = math.prod(shape[:depth]), math.prod(shape[depth:])
-    count = math.prod(places[:-1])
+    rows = shape[0] if depth == 1 else math.prod(shape[:depth])
+    columns = math.prod(shape[depth:])
+    count = places[0] if len(places) == 2 else math.prod(places[:-1])
     fitting = [w for w in WIDTHS if columns % w == 0]
     shared = [w for w in fitting if columns // w >= FEW_TASKS]
     width = (shared or fitting[-1:] or [columns])[0]
@@ -123,18 +132,18 @@ def _vectors(width: int, lanes: int, element: Callable[[ir.Expr], tirx.Stmt]) ->
 
 def _loop(
     name: str,
-    extent: int,
+    extent: Any,
     body: Callable[[ir.Expr], tirx.Stmt],
     kind: int = tirx.ForKind.SERIAL,
 ) -> tirx.Stmt:
-    if extent == 1:
+    if isinstance(extent, int) and extent == 1:
         return body(_int(0))
     var = tirx.Var(name, "int64")
     return tirx.For(var, _int(0), _int(extent), kind, body(var))
 
 
-def _place(flat: ir.Expr, shape: Sequence[int]) -> list[ir.Expr]:
-    """Row-major coordinates of a flat position."""
+def _place(flat: ir.Expr, shape: Sequence[Any]) -> list[ir.Expr]:
+    """Row-major coordinates of a flat position; only the first extent may be symbolic."""
     found: list[ir.Expr] = []
     for extent in reversed(shape[1:]):
         found.append(tirx.floormod(flat, _int(extent)))
@@ -142,9 +151,10 @@ def _place(flat: ir.Expr, shape: Sequence[int]) -> list[ir.Expr]:
     return [*([flat] if shape else []), *reversed(found)]
 
 
-def _extents(buffer: ir.Var) -> list[int]:
-    return [int(extent) for extent in buffer.shape]
+def _extents(buffer: ir.Var) -> list[Any]:
+    """List the extents: numbers, or expressions where they are symbolic."""
+    return [int(d) if isinstance(d, tirx.IntImm) else d for d in buffer.shape]
 
 
-def _int(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int64", value)
+def _int(value: Any) -> ir.Expr:
+    return tirx.IntImm("int64", value) if isinstance(value, int) else value

@@ -28,6 +28,7 @@ from .read_extents import ReadExtents
 from .recover_clip import RecoverClip
 from .remove_identities import RemoveIdentities
 from .resolve_shapes import ResolveShapes
+from .scatter_rows import ScatterRows
 from .unstack_sum import UnstackSum
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "RecoverClip",
     "RemoveIdentities",
     "ResolveShapes",
+    "ScatterRows",
     "UnstackSum",
 ]
 
@@ -83,6 +85,7 @@ def NormalizeImport() -> tvm.transform.Pass:
             FoldBatchNorm(),
             ClipPoolWindow(),
             ClampTake(),
+            ScatterRows(),
             CompareBooleans(),
             ExpandMedian(),
             ExpandNonzero(),

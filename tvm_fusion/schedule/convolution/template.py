@@ -34,7 +34,7 @@ from .depthwise.cpu_config import DepthwiseConfig, depthwise_config, depthwise_c
 from .depthwise.cpu_kernel import depthwise_cpu
 from .problem.groups import with_groups
 from .problem.pool import pooling_proposals
-from .problem.problem import BLOCK, ConvProblem, conv_problem
+from .problem.problem import BLOCK, ConvProblem, conv_problem, packed
 from .problem.result_layout import (
     can_store,
     conditions_known,
@@ -122,7 +122,7 @@ class CpuConvolution(Template):
             )
         problem = grouped
         results = problem.contraction.results
-        problem = with_words(problem, device)
+        problem = packed(with_words(problem, device), lanes)
         if not _is_convolution(problem, lanes):
             return Refusal(
                 "not_mine", "It is a GEMM: the window is one pixel, channels are not blocked."
@@ -257,10 +257,11 @@ def _is_transposed(result: Result, problem: ConvProblem, config: AnyConfig) -> b
     """Whether vectors of channels become vectors of columns."""
     if not isinstance(config, ConvConfig):
         return False
-    lanes, width = config.lanes, config.lanes * config.vectors
+    lanes, columns = config.lanes, config.columns(constant(problem.x.extent) or 1)
+    shape = config.height, columns, lanes * config.vectors
     return (
-        is_by_rows(result, problem, lanes, config.height, width)
-        and square_size(result, problem, lanes) > 0
+        is_by_rows(result, problem, lanes, shape)
+        and square_size(result, problem, lanes, columns) > 0
         and problem.channels >= lanes
         and has_vectors(result, problem, lanes)
     )
@@ -299,7 +300,10 @@ def _tasks(problem: ConvProblem, config: AnyConfig) -> int:
     if isinstance(config, WinogradConfig):
         return batch * winograd_tasks(problem, config)
     y, k = constant(problem.y.extent) or 1, constant(problem.k.extent) or 1
-    rows, channels = config.band, config.lanes
+    x = constant(problem.x.extent) or 1
+    rows, columns, channels = config.band, x, config.lanes
     if isinstance(config, ConvConfig):
         rows, channels = rows * config.height, channels * config.vectors * config.chunk
-    return batch * math.ceil(y / rows) * math.ceil(k / channels)
+    if config.part:
+        columns = min(x, config.part * config.width)
+    return batch * math.ceil(y / rows) * math.ceil(x / columns) * math.ceil(k / channels)

@@ -36,10 +36,10 @@ CORES = 8  # if unknown
 PARALLEL_TASKS = 32  # tasks that keep the cores of a usual machine evenly busy
 
 
-def pays_threads(extents: Sequence[ir.Expr | int]) -> bool:
+def pays_threads(extents: Sequence[ir.Expr | int], least: int = PARALLEL_WORK) -> bool:
     """Whether loops of these extents are worth waking threads; symbolic ones are."""
     work = constant(product(extents))
-    return work is None or work >= PARALLEL_WORK
+    return work is None or work >= least
 
 
 def schedule_cpu(

@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from tvm import ir
+
 from ....core.loops import constant
 from ....device import Device
+from ....program.stage import Axis
 from ...contraction.cpu.blocking import Machine, cycles_of
 from ...contraction.cpu.dot_products import Int16Dot
-from ...index.design_space import default_first, varied
-from ..problem.problem import ConvProblem, Groups
+from ...index.design_space import default_first
+from ..problem.problem import BLOCK, ConvProblem, Groups
 from .prefetch import SYMBOLIC, Prefetch, far_streams
 
 MAX_PIXELS = 28
@@ -26,6 +29,8 @@ MAX_VECTORS = 4
 MAX_PARTS = 64  # of an axis, for tasks
 NEAR = 1.15  # cycles of a tile over the fewest, for which the default compares tasks
 COPY = 1.5  # cycles of a vector of the image that a task copies
+PACK = 12.0  # and where it gathers its channels
+SHORT = 8.0  # cycles of a vector of the image that comes from a far cache in short pieces
 FAR = 2.0  # cycles of a vector of the weight that comes from a far cache
 TEMPORARIES = (
     2  # registers: LLVM broadcasts words early, and tiles of 14 by 2 vectors spill without
@@ -54,6 +59,8 @@ class ConvConfig:
         Tiles of channels of a task.
     prefetches : Prefetch
         What tiles prefetch.
+    part : int
+        Tiles along the rows of pixels of a task; 0 where tasks take whole rows.
     """
 
     lanes: int
@@ -63,6 +70,11 @@ class ConvConfig:
     band: int = 1
     chunk: int = 1
     prefetches: Prefetch = Prefetch.NONE
+    part: int = 0
+
+    def columns(self, x: int) -> int:
+        """Count the columns of pixels of a task, of ``x`` in a row."""
+        return min(x, self.part * self.width) if self.part else x
 
 
 @dataclass(frozen=True)
@@ -77,8 +89,12 @@ class ConvSizes:
         Products of a sum: input channels, of all groups, and the window.
     stride, overlap : int
         Lines of the image from one row of pixels to the next, and those that two rows share.
-    is_copied : bool
-        Whether tasks copy lines of the image.
+    columns : tuple of int
+        The same of columns.
+    is_copied, is_packed : bool
+        Whether tasks copy lines of the image, and whether into blocks of channels.
+    is_plain : bool
+        Whether tiles read an element of a channel, and then one of another line.
     groups : Groups or None
         Of a grouped convolution.
     pool : tuple of int
@@ -97,7 +113,10 @@ class ConvSizes:
     window: int
     stride: int
     overlap: int
+    columns: tuple[int, int]
     is_copied: bool
+    is_packed: bool = False
+    is_plain: bool = False
     groups: Groups | None = None
     pool: tuple[int, int] = (1, 1)
     far: Prefetch = Prefetch.NONE
@@ -109,18 +128,18 @@ class ConvSizes:
         y, x, k = (constant(a.extent) or 1 for a in (problem.y, problem.x, problem.k))
         sizes = {a.var: constant(a.extent) or 1 for a in problem.window}
         c = 1 if problem.c is None else constant(problem.c.extent) or 1
-        stride, overlap, pool = 1, 0, problem.pool
-        for atoms in problem.image.sums.values():
-            if problem.y.var in atoms:
-                stride = atoms[problem.y.var]
-                overlap = sum((sizes.get(v, 1) - 1) * n for v, n in atoms.items())
+        pool = problem.pool
+        stride, overlap = _moves(problem, problem.y, sizes)
         return cls(
             math.prod(constant(a.extent) or SYMBOLIC for a in problem.batch),
             *(y, x, k, c),
             math.prod(sizes.values()),
             stride,
             overlap,
+            _moves(problem, problem.x, sizes),
             not problem.reads_in_place,
+            problem.is_packed,
+            problem.reads_in_place and problem.block == 1 and c >= BLOCK,
             problem.groups,
             (pool.size(problem.y.var), pool.size(problem.x.var)) if pool else (1, 1),
             far_streams(problem, machine),
@@ -130,6 +149,15 @@ class ConvSizes:
     def bands(self, width: int) -> tuple[int, ...]:
         """List how many input channels tiles of output channels of a width read."""
         return _bands(self.groups, self.k, self.c, width)
+
+
+def _moves(problem: ConvProblem, pixel: Axis, sizes: dict[ir.Var, int]) -> tuple[int, int]:
+    """Return how far the image moves from a pixel to the next, and what their windows share."""
+    for atoms in problem.image.sums.values():
+        if pixel.var in atoms:
+            overlap = sum((sizes.get(v, 1) - 1) * n for v, n in atoms.items())
+            return atoms[pixel.var], overlap
+    return 1, 0
 
 
 def _temporaries(problem: ConvProblem, machine: Machine) -> int:
@@ -214,10 +242,16 @@ def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
 
 
 def _tasks(tile: ConvConfig, sizes: ConvSizes) -> Iterator[ConvConfig]:
-    """Enumerate the tasks of a tile."""
+    """Enumerate the tasks of a tile: rows are cut where a task has one row of tiles."""
     bands = _even(math.ceil(sizes.y / tile.height))
     chunks = _even(math.ceil(sizes.k / (tile.vectors * tile.lanes)))
-    return varied(tile, band=bands, chunk=chunks)
+    columns = math.ceil(sizes.x / tile.width)
+    parts = [0]
+    if tile.height == 1 and sizes.pool == (1, 1):
+        parts += [n for n in _even(columns) if n < columns]
+    for band, chunk, part in itertools.product(bands, chunks, parts):
+        if band == 1 or not part:
+            yield replace(tile, band=band, chunk=chunk, part=part)
 
 
 def _even(count: int) -> list[int]:
@@ -259,23 +293,26 @@ def cycles_of_busiest(
     lanes, row = config.lanes, config.height
     tiles, rows = math.ceil(sizes.k / (lanes * config.vectors)), math.ceil(sizes.y / row)
     chunks, bands = math.ceil(tiles / config.chunk), math.ceil(rows / config.band)
-    tasks = sizes.batch * bands * chunks
+    columns = math.ceil(sizes.x / config.width)
+    part = config.part or columns
+    parts = math.ceil(sizes.x / config.columns(sizes.x))
+    tasks = sizes.batch * bands * chunks * parts
     each = math.ceil(tasks / machine.cores)
-    share = each * (config.chunk / tiles) * (config.band / rows) / sizes.batch
-    cycles = tile_cycles * min(1.0, share)
+    share = each * (config.chunk / tiles) * (config.band / rows) * (part / columns) / sizes.batch
+    cycles = tile_cycles * min(parts * part / columns, share)
     channels = max(sizes.bands(lanes * config.vectors * config.chunk))
     lines = min(config.band, rows) * row * sizes.stride + sizes.overlap
-    image = lines * (sizes.x * sizes.stride + sizes.overlap) * channels / lanes
+    step, shared = sizes.columns
+    image = lines * (config.columns(sizes.x) * step + shared) * channels / lanes
     most = max(sizes.bands(lanes * config.vectors))
     panel = most * sizes.window * config.vectors  # vectors of the weight of one tile
     cycles += each * (TASK + panel * config.chunk * FAR)
     if sizes.is_copied:
-        cycles += each * image * COPY
+        cycles += each * image * (PACK if sizes.is_packed else COPY)
     if (image + panel) * lanes * 4 > machine.l2_bytes:  # one evicts the other
-        cycles += each * image * FAR * config.chunk
+        cycles += each * image * (SHORT if sizes.is_plain else FAR) * config.chunk
     if panel * lanes * 4 > machine.l2_bytes / 2:  # read again for each tile of pixels
-        columns = math.ceil(sizes.x / config.width)
-        cycles += each * panel * config.chunk * FAR * config.band * columns
+        cycles += each * panel * config.chunk * FAR * config.band * part
     return cycles
 
 

@@ -30,8 +30,8 @@ from ...math.vector_math import vector_math
 from ..problem.pool import Pool
 from ..problem.problem import ConvProblem
 from ..problem.result_layout import has_vectors, is_contiguous
+from .row_stores import GatheredRows, RowStores
 
-RowsOf = Callable[[Result], "ir.Var | None"]
 Into = Callable[[ir.Expr, ir.Expr], tuple[ir.Var, list[ir.Expr]]]  # a pixel, a channel of the tile
 
 MOST_INLINE = 8  # operations of a result that are unrolled for every pixel of a tile
@@ -69,7 +69,7 @@ class ConvEpilogue:
         is_last: bool,
         place: AtPixel,
         ranges: Ranges,
-        rows_of: RowsOf = lambda result: None,
+        rows: RowStores | None = None,
     ) -> tuple[tirx.Stmt, list[ir.Var]]:
         """Store the results of a tile.
 
@@ -83,8 +83,8 @@ class ConvEpilogue:
             Whether it may have fewer channels than the tile is wide.
         place : callable
             Gives all axes but the channels, at a row and a column of the tile.
-        rows_of : callable
-            Gives the rows of pixels that a result is gathered in, if it is (row_stores.py).
+        rows : RowStores, optional
+            The rows of pixels that results are gathered in.
 
         Returns
         -------
@@ -134,29 +134,35 @@ class ConvEpilogue:
         for result in self._shuffled:
             # A concatenation has channels beyond those of the sum.
             count = end if result.condition is None else inside
-            rows = rows_of(result)
+            gathered = None if rows is None else rows.of(result)
             if not count or not has_vectors(result, self._problem, self._lanes):
-                stmts.append(self._shuffle(result, None, rows, sums, count, first_k, ranges))
+                stmts.append(self._shuffle(result, None, gathered, sums, count, first_k, ranges))
                 continue
             existing = [(n, size) for n, size in parts if n < count]
-            into = partial(self._gathered, rows, sums, ranges)
-            if rows is None:
+            into = partial(self._gathered, gathered, sums, ranges)
+            if gathered is None:
                 extents = [index(sums.count), index(count)]
                 stored = declare(extents, str(result.buffer.ty.dtype), "stored", "local")
                 buffers.append(stored)
                 into = partial(_element, stored)
             stmts.append(self._stage(result, into, sums, existing, first_k, ranges))
-            if rows is None:
+            if gathered is None:
                 stmts.append(self._shuffle(result, stored, None, sums, count, first_k, ranges))
         return sequence(stmts), buffers
 
     def _gathered(
-        self, rows: ir.Var, sums: TileSums, ranges: Ranges, i: ir.Expr, lane: ir.Expr
+        self,
+        gathered: GatheredRows | None,
+        sums: TileSums,
+        ranges: Ranges,
+        i: ir.Expr,
+        lane: ir.Expr,
     ) -> tuple[ir.Var, list[ir.Expr]]:
         """Return the place of a value in the rows of pixels that results are gathered in."""
+        assert gathered is not None
         row, _ = coordinates(i, sums.shape)
-        x = sums.place(i)[self._problem.x.var]
-        return rows, [*ranges.indices([row, x]), lane]
+        x = sums.place(i)[self._problem.x.var] - gathered.first
+        return gathered.buffer, [*ranges.indices([row, x]), lane]
 
     def _stage(
         self,
@@ -181,7 +187,7 @@ class ConvEpilogue:
         self,
         result: Result,
         stored: ir.Var | None,
-        gathered: ir.Var | None,
+        gathered: GatheredRows | None,
         sums: TileSums,
         inside: int,
         first_k: ir.Expr,
@@ -207,8 +213,8 @@ class ConvEpilogue:
                     where[self._total] = sums.value(i, lane, where)
                     value = ranges.value(substitute(result.value, where))
                 if gathered is not None:
-                    x = ranges.index(where[self._problem.x.var])
-                    return tirx.BufferStore(gathered, value, [row, x, lane])
+                    x = ranges.index(where[self._problem.x.var] - gathered.first)
+                    return tirx.BufferStore(gathered.buffer, value, [row, x, lane])
                 indices = ranges.indices([substitute(x, where) for x in result.indices])
                 return tirx.BufferStore(result.buffer, value, indices)
 

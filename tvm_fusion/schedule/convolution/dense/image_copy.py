@@ -3,6 +3,8 @@
 for block of c, line of the task:
 inside of the image:  padding on the left, elements (prologue included), padding on the right
 outside:              padding
+
+Where tasks take parts of the rows, lines are those of the part.
 """
 
 from __future__ import annotations
@@ -28,15 +30,17 @@ class CopiedImage(ImageReader):
 
     Parameters
     ----------
-    rows : int
-        Rows of pixels of a task.
+    pixels : tuple of int
+        Rows and columns of pixels of a task.
     band : Band
         Input channels that the output channels of a task read.
     word : int
         Channels that are read together: those beyond the last one are zero.
     """
 
-    def __init__(self, problem: ConvProblem, rows: int, band: Band, word: int = 1) -> None:
+    def __init__(
+        self, problem: ConvProblem, pixels: tuple[int, int], band: Band, word: int = 1
+    ) -> None:
         super().__init__(problem)
         self._band, self._word = band, word
         self._value = vector_math(self.image.value)
@@ -45,8 +49,8 @@ class CopiedImage(ImageReader):
         axes = [a.var for a in self.image.axes]
         self._moved = dict(zip(axes, self.image.place, strict=True))
         self._extents = {a.var: a.extent for a in self.image.axes}
-        sizes = {a.var: constant(a.extent) or 1 for a in (*problem.window, problem.x)}
-        sizes[problem.y.var] = rows
+        sizes = {a.var: constant(a.extent) or 1 for a in problem.window}
+        sizes[problem.y.var], sizes[problem.x.var] = pixels
         self._lines: dict[ir.Var, int] = {}
         self._column: ir.Var | None = None
         self._columns = 1
@@ -82,8 +86,11 @@ class CopiedImage(ImageReader):
         """Copy the lines of a task."""
         problem = self.problem
         whole, rest = divmod(self._channels, problem.block)
-        start = {**task, **{a.var: index(0) for a in (*problem.window, problem.x)}}
+        start = {**task, **{a.var: index(0) for a in problem.window}}
         first = {axis: ranges.index(substitute(self._moved[axis], start)) for axis in self._lines}
+        self._first = index(0)
+        if self._column is not None:
+            self._first = ranges.index(substitute(self._moved[self._column], start))
         axes = list(self._lines)
 
         def lines(block: ir.Expr, lanes: int, local: list[ir.Expr]) -> tirx.Stmt:
@@ -151,9 +158,11 @@ class CopiedImage(ImageReader):
             zero = tirx.const(0, str(self._value.ty.dtype))
             return tirx.BufferStore(self._buffer, zero, [place, *local, x, lane])
 
-        def columns(begin: int, end: int, is_inside: bool) -> tirx.Stmt:
+        def columns(
+            begin: ir.Expr | int, count: ir.Expr | int, most: int, is_inside: bool
+        ) -> tirx.Stmt:
             def column(n: ir.Expr) -> tirx.Stmt:
-                ranges.bind(n, end - begin)
+                ranges.bind(n, most)
                 x = begin + n
 
                 def element(lane: ir.Expr) -> tirx.Stmt:
@@ -162,7 +171,7 @@ class CopiedImage(ImageReader):
                         ranges.bind(lane, lanes)
                         where = dict(there)
                         if self._column is not None:
-                            where[self._column] = x
+                            where[self._column] = self._first + x
                         for axis in self._moved:
                             if axis not in where:
                                 where[axis] = block * problem.block + lane
@@ -176,15 +185,11 @@ class CopiedImage(ImageReader):
                 )
                 return sequence([copied, *(nothing(x, n) for n in range(lanes, beyond))])
 
-            return loop("column", end - begin, column)
+            return loop("column", count, column)
 
-        inside = dict(self.image.inside)
-        begin, end = 0, self._columns
-        if self._column in inside:
-            low, high = inside.pop(self._column)
-            begin, end = max(0, low), min(self._columns, high)
-        parts = [(0, begin, False), (begin, end, True), (end, self._columns, False)]
-        stmt = sequence([columns(*part) for part in parts if part[0] < part[1]])
+        inside, size = dict(self.image.inside), self._columns
+        low, high = inside.pop(self._column, (None, None))
+        stmt = sequence([columns(*part) for part in self._parts(low, high, ranges)])
         conditions = [c for a, r in inside.items() for c in _within(there[a], *r)]
         conditions = [c for c in conditions if not ranges.holds(c)]
         if not conditions:
@@ -192,7 +197,30 @@ class CopiedImage(ImageReader):
         condition = conditions[0]
         for other in conditions[1:]:
             condition = tirx.And(condition, other)
-        return tirx.IfThenElse(condition, stmt, columns(0, self._columns, False))
+        return tirx.IfThenElse(condition, stmt, columns(0, size, size, False))
+
+    def _parts(
+        self, low: int | None, high: int | None, ranges: Ranges
+    ) -> list[tuple[ir.Expr | int, ir.Expr | int, int, bool]]:
+        """Cut a line at the borders of the image: first column, count, most, whether inside."""
+        size, first = self._columns, self._first
+        begin: ir.Expr | int = 0
+        end: ir.Expr | int = size
+        if constant(first) == 0:
+            begin, end = max(0, low or 0), min(size, size if high is None else high)
+        else:
+            if low is not None and not ranges.holds(first >= low):
+                begin = tirx.min(tirx.max(index(low) - first, index(0)), index(size))
+            if high is not None and not ranges.holds(first + size <= high):
+                end = tirx.max(tirx.min(index(high) - first, index(size)), index(begin))
+        cuts = [(0, begin, False), (begin, end, True), (end, size, False)]
+        parts = []
+        for left, right, is_inside in cuts:
+            count = right - left
+            known = constant(index(count))
+            if known is None or known > 0:
+                parts.append((left, count, size if known is None else known, is_inside))
+        return parts
 
 
 def _within(position: ir.Expr, begin: int, end: int) -> list[ir.Expr]:
@@ -205,25 +233,27 @@ class DirectImage(ImageReader):
 
     def at(self, task: Place, place: Place, ranges: Ranges) -> ir.Expr:
         """Read the image itself."""
-        y = self.problem.y.var
-        place = {**place, y: task[y] + place[y]}
+        y, x = self.problem.y.var, self.problem.x.var
+        place = {**place, y: task[y] + place[y], x: task[x] + place[x]}
         where = [substitute(p, place) for p in self.image.place]
         there = dict(zip((a.var for a in self.image.axes), where, strict=True))
         return ranges.value(substitute(self.image.value, there))
 
 
-def image_reader(problem: ConvProblem, rows: int, columns: int) -> ImageReader:
+def image_reader(problem: ConvProblem, pixels: tuple[int, int], channels: int) -> ImageReader:
     """Read an image in place where there is neither padding nor arithmetic.
 
     Parameters
     ----------
-    rows : int
-        Rows of pixels of a task.
+    pixels : tuple of int
+        Rows and columns of pixels of a task.
+    channels : int
+        Output channels of a task.
     """
     words = problem.words
     single = problem if words is None else words.single
     reader: ImageReader = DirectImage(single)
     if not problem.reads_in_place:
         size = 1 if words is None else words.dot.group
-        reader = CopiedImage(single, rows, Band(single, columns), size)
+        reader = CopiedImage(single, pixels, Band(single, channels), size)
     return reader if words is None else WordImage(problem, reader)

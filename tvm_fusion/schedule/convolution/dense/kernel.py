@@ -1,11 +1,13 @@
 """Direct convolution on a CPU: register tiles of pixels by vectors of output channels.
 
-  tasks in parallel: (image, band of rows of pixels, chunk of tiles of channels)
+  tasks in parallel: (image, band of rows of pixels, part of the rows, chunk of tiles of channels)
     copy lines of the image with their padding, unless they are read in place       (image_copy)
     for tile of channels:                                     its weight stays in a near cache
       for tile of height * width pixels:                                                  (tile)
       store rows of results whose channels are strided                              (row_stores)
 
+Few rows are cut along their length as well. Parts are as long as each other: the last one begins
+within the one before it where the length is no multiple of theirs, and computes some pixels again.
 The weight is packed at compile time in the order of these loops (weight.py).
 """
 
@@ -16,6 +18,7 @@ from tvm import ir, tirx
 from ....core.loops import block, ceildiv, constant, index, product, sequence
 from ....program.program import Program
 from ....program.stage import Axis
+from ...contraction.cpu.blocking import GRAIN
 from ...contraction.problem.packing_function import packed_kernel
 from ...index.index_ranges import Ranges
 from ..problem.problem import ConvProblem
@@ -44,9 +47,10 @@ class DenseLoops:
         self._ranges = Ranges()
         rows, columns = config.band * config.height, config.chunk * self._nr
         self.weight = PackedWeight(problem, self._nr)
-        self._image = image_reader(problem, rows, columns)
-        self._tile = DenseTile(problem, config, self._image, self.weight, self._ranges)
         self._sizes = {a.var: constant(a.extent) or 1 for a in (problem.y, problem.x, problem.k)}
+        self._columns = config.columns(self._sizes[problem.x.var])
+        self._image = image_reader(problem, (rows, self._columns), columns)
+        self._tile = DenseTile(problem, config, self._image, self.weight, self._ranges)
 
     def tasks(self) -> tirx.Stmt:
         """Write the parallel loop."""
@@ -56,20 +60,34 @@ class DenseLoops:
         batch = fresh(problem.batch)
         chunk = Axis(tirx.Var("chunk", "int64"), ceildiv(tiles, config.chunk))
         band = Axis(tirx.Var("band", "int64"), ceildiv(problem.y.extent, rows))
+        part = Axis(tirx.Var("part", "int64"), ceildiv(problem.x.extent, self._columns))
 
         def task() -> tirx.Stmt:
             place = {a.var: b.var for a, b in zip(problem.batch, batch, strict=True)}
             first_k: ir.Expr = chunk.var * (config.chunk * self._nr)
+            first_x = self._first_column(part)
             place |= {problem.y.var: band.var * rows, problem.k.var: first_k}
+            place[problem.x.var] = index(0) if first_x is None else first_x.var
             filled = self._image.fill(place, self._ranges)
             body = self._chunk(place, chunk.var, band.var, tiles)
             stmts = [body] if filled is None else [filled, body]
-            return block("task", sequence(stmts), self._image.buffers())
+            stmt = block("task", sequence(stmts), self._image.buffers())
+            return stmt if first_x is None else sequence([first_x, stmt])
 
         terms = product([self.weight.band.most, *(a.extent for a in problem.window)])
-        products = [rows * config.chunk * self._nr, terms]
-        loops = task_loop([*batch, chunk, band], products, self._ranges, task)
+        products = [rows * self._columns * config.chunk * self._nr, terms]
+        axes = [*batch, chunk, band, *([part] if constant(part.extent) != 1 else [])]
+        loops = task_loop(axes, products, self._ranges, task, GRAIN)
         return loops if problem.words is None else problem.words.dot.around(loops)
+
+    def _first_column(self, part: Axis) -> tirx.Bind | None:
+        """Bind the first column of a part of the rows; ``None`` where tasks take whole rows."""
+        last = self._sizes[self._problem.x.var] - self._columns
+        if not last:
+            return None
+        first = tirx.Var("first_x", "int64")
+        self._ranges.bind(first, last + 1)
+        return tirx.Bind(first, tirx.min(part.var * self._columns, index(last)))
 
     def _chunk(self, place: dict, chunk: ir.Expr, band: ir.Expr, tiles: int) -> tirx.Stmt:
         """Write the tiles of channels of a task.
@@ -125,9 +143,10 @@ class DenseLoops:
     ) -> tirx.Stmt:
         """Write the tiles of a row of them, the ``n``-th of the task."""
         problem, config = self._problem, self._config
-        full, rest = divmod(self._sizes[problem.x.var], config.width)
+        full, rest = divmod(self._columns, config.width)
         count = full + bool(rest)
-        rows = RowStores(problem, config.lanes, height, vectors * config.lanes)
+        shape = height, self._columns, vectors * config.lanes
+        rows = RowStores(problem, config.lanes, shape, place[problem.x.var])
 
         def tile(column: ir.Expr, width: int) -> tirx.Stmt:
             y, x = n * config.height, column * config.width

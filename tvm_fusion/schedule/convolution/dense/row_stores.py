@@ -11,7 +11,9 @@ Zen 5 core, 64 channels of 32 x 32 pixels took 110 us longer than in blocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tvm import ir, tirx
 
@@ -32,27 +34,49 @@ LEAST_SQUARE = 4  # channels by columns, below which elements are stored one by 
 AtPixel = Callable[[ir.Expr, ir.Expr], dict[ir.Var, ir.Expr]]
 
 
-def is_by_rows(result: Result, problem: ConvProblem, lanes: int, height: int, width: int) -> bool:
+@dataclass(frozen=True)
+class GatheredRows:
+    """The rows of pixels that a result is gathered in.
+
+    Attributes
+    ----------
+    buffer : Var
+        ``[row][column][channel]``, of a row of tiles.
+    first : PrimExpr
+        The column of the image that is the first one.
+    """
+
+    buffer: ir.Var
+    first: ir.Expr
+
+
+def is_by_rows(
+    result: Result, problem: ConvProblem, lanes: int, shape: tuple[int, int, int]
+) -> bool:
     """Whether a result is stored by rows: its columns are contiguous, and its channels are not.
 
     Parameters
     ----------
     lanes : int
         Elements of a vector.
-    height : int
-        Rows of pixels of a tile.
+    shape : tuple of int
+        Rows and columns of pixels of a row of tiles, and its channels.
     """
-    columns = constant(problem.x.extent) or 1
-    if problem.pool is not None or 4 * width * height * columns > MOST_BYTES:
+    if problem.pool is not None or 4 * math.prod(shape) > MOST_BYTES:
         return False
     axes = [a.var for a in problem.contraction.stage.axes]
     step = known_step(result.buffer, result.indices, problem.x.var, axes)
     return step == 1 and not is_contiguous(result, problem, lanes)
 
 
-def square_size(result: Result, problem: ConvProblem, lanes: int) -> int:
-    """Count the channels and columns of rows that are transposed together; 0 for none."""
-    columns = constant(problem.x.extent) or 1
+def square_size(result: Result, problem: ConvProblem, lanes: int, columns: int) -> int:
+    """Count the channels and columns of rows that are transposed together; 0 for none.
+
+    Parameters
+    ----------
+    columns : int
+        Of a row; fewer than the image has where tasks take parts of its rows.
+    """
     if str(result.buffer.ty.dtype) != "float32":
         return 0
     size = min(lanes, 1 << (columns.bit_length() - 1))
@@ -68,6 +92,11 @@ def _are_runs(result: Result, problem: ConvProblem, columns: int, size: int) -> 
     ranges.bind(number, columns // size)
     ranges.bind(lane, size)
     starts = [number * size, *([index(columns - size)] if columns % size else [])]
+    beyond = (constant(problem.x.extent) or 1) - columns
+    if beyond:
+        first = tirx.Var("first", "int64")
+        ranges.bind(first, beyond + 1)
+        starts = [first + start for start in starts]
 
     def goes_on(position: ir.Expr, start: ir.Expr, step: ir.Expr) -> bool | None:
         first, other = (substitute(position, {problem.x.var: x}) for x in (start, start + lane))
@@ -87,21 +116,28 @@ class RowStores:
     ----------
     lanes : int
         Elements of a vector.
+    shape : tuple of int
+        Rows and columns of pixels of a row of tiles, and its channels.
+    first : PrimExpr
+        Its first column.
     """
 
-    def __init__(self, problem: ConvProblem, lanes: int, height: int, width: int) -> None:
-        self._problem, self._lanes, self._height = problem, lanes, height
-        self._columns = constant(problem.x.extent) or 1
-        shape = [index(d) for d in (height, self._columns, width)]
+    def __init__(
+        self, problem: ConvProblem, lanes: int, shape: tuple[int, int, int], first: ir.Expr
+    ) -> None:
+        self._problem, self._lanes, self._first = problem, lanes, first
+        self._height, self._columns, _ = shape
+        extents = [index(d) for d in shape]
         self._rows: list[tuple[Result, ir.Var]] = [
-            (r, declare(shape, str(r.buffer.ty.dtype), "rows", "local"))
+            (r, declare(extents, str(r.buffer.ty.dtype), "rows", "local"))
             for r in problem.contraction.results
-            if is_by_rows(r, problem, lanes, height, width)
+            if is_by_rows(r, problem, lanes, shape)
         ]
 
-    def of(self, result: Result) -> ir.Var | None:
+    def of(self, result: Result) -> GatheredRows | None:
         """Return the rows of a result, if it has some."""
-        return next((rows for r, rows in self._rows if r.buffer.same_as(result.buffer)), None)
+        found = (rows for r, rows in self._rows if r.buffer.same_as(result.buffer))
+        return next((GatheredRows(rows, self._first) for rows in found), None)
 
     def around(self, tiles: tirx.Stmt, store: tirx.Stmt) -> tirx.Stmt:
         """Store the rows behind the tiles."""
@@ -123,7 +159,7 @@ class RowStores:
         count : callable
             Gives the number of a result's channels.
         at_pixel : callable
-            Gives all axes but the channels, at a row of these and a column of the image.
+            Gives all axes but the channels, at a row and a column of these.
         """
         parts = (self._transposed, self._by_elements)
         stmts = [
@@ -143,7 +179,7 @@ class RowStores:
         ranges: Ranges,
     ) -> tirx.Stmt:
         """Store the whole vectors of channels, as vectors of columns."""
-        size = square_size(result, self._problem, self._lanes)
+        size = square_size(result, self._problem, self._lanes, self._columns)
         if not size:
             return sequence([])
         vector_from = lambda first: tirx.Ramp(first, index(1), size)  # noqa: E731
@@ -190,7 +226,7 @@ class RowStores:
         ranges: Ranges,
     ) -> tirx.Stmt:
         """Store the channels that squares leave."""
-        size = square_size(result, self._problem, self._lanes)
+        size = square_size(result, self._problem, self._lanes, self._columns)
         done = channels // size * size if size else 0
 
         def channel(lane: ir.Expr) -> tirx.Stmt:

@@ -96,11 +96,11 @@ class DenseTile:
         Parameters
         ----------
         task : dict
-            Batch axes, the first output channel, and the first row of pixels, by variable.
+            Batch axes, the first output channel, row and column of pixels, by variable.
         number : PrimExpr
             The tile of output channels.
         y, x : PrimExpr
-            Its first pixel; y relative to the task.
+            Its first pixel, relative to the task's.
         is_last : bool
             Whether channels may end before it does.
         tile_index : PrimExpr
@@ -152,7 +152,7 @@ class DenseTile:
             at = {problem.y.var: y + row, problem.x.var: x + column}
             return self._pixel_place(task, at)
 
-        results, buffers = self._epilogue.tile(acc, shape, first_k, is_last, place, ranges, rows.of)
+        results, buffers = self._epilogue.tile(acc, shape, first_k, is_last, place, ranges, rows)
         operands = self._prefetch.operands(shape, nr, first_k, place)
         prefetch = partial(self._prefetch.image, task, tile_index, row_tiles)
         is_beyond = is_last and int(first_k) >= problem.channels  # of a concatenation
@@ -186,10 +186,10 @@ class DenseTile:
         return rows.store(channels, first_k, place, self._ranges)
 
     def _pixel_place(self, task: dict, pixel: dict) -> dict[ir.Var, ir.Expr]:
-        """Return the axes of the results at a pixel, whose y is relative to the task."""
-        y = self._problem.y.var
+        """Return the axes of the results at a pixel, which is relative to the task's first."""
+        moved = {v: task[v] + pixel[v] for v in (self._problem.y.var, self._problem.x.var)}
         axes = {a.var: index(0) for a in self._problem.contraction.stage.axes}
-        return {**axes, **task, **pixel, y: task[y] + pixel[y]}
+        return {**axes, **task, **moved}
 
     def _sums(
         self, number: ir.Expr, accumulate: Callable[..., tirx.Stmt], prefetch: PrefetchCallback

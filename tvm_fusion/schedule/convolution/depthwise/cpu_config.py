@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ....core.expressions import loads, variables
@@ -12,12 +13,13 @@ from ....device import Device
 from ....program.stage import Axis
 from ...contraction.cpu.blocking import Machine
 from ...index.address import lies_along
-from ...index.design_space import default_first, varied
+from ...index.design_space import default_first
 from ...math.vector_math import makes_vectors, vector_math
 from ..problem.problem import ConvProblem
 
 GRAIN = 1 << 14  # multiplications of vectors that are worth a task
 TASKS = 4  # per core, for balance
+MAX_PARTS = 64  # of a row
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,14 @@ class DepthwiseConfig:
         Pixels of a tile.
     band : int
         Rows of pixels of a task.
+    part : int
+        Tiles along the rows of pixels of a task; 0 where tasks take whole rows.
     """
 
     lanes: int
     width: int
     band: int
+    part: int = 0
 
 
 def depthwise_config(problem: ConvProblem, device: Device) -> DepthwiseConfig | None:
@@ -60,10 +65,20 @@ def depthwise_config(problem: ConvProblem, device: Device) -> DepthwiseConfig | 
     around *= math.ceil((constant(k.extent) or 1) / lanes)
     window = math.prod(constant(a.extent) or 1 for a in problem.window)
     wanted = min(TASKS * machine.cores, max(1, around * y * x * window // GRAIN))
-    fewest = max(1, min(y, math.ceil(wanted / around)))
-    even = (n for n in range(fewest, y + 1) if around * n % machine.cores == 0)
-    bands = next(even, fewest) if wanted > 1 else 1
-    return DepthwiseConfig(lanes, width, math.ceil(y / bands))
+    if wanted <= 1:
+        return DepthwiseConfig(lanes, width, y)
+    bands = _pieces(y, around, wanted, machine.cores)
+    tiles, part = math.ceil(x / width), 0
+    if bands == y and around * y < wanted and tiles > 1:
+        part = math.ceil(tiles / _pieces(tiles, around * y, wanted, machine.cores))
+    return DepthwiseConfig(lanes, width, math.ceil(y / bands), part)
+
+
+def _pieces(extent: int, around: int, wanted: int, cores: int) -> int:
+    """Choose in how many pieces to cut an axis, so that cores are equally busy."""
+    fewest = max(1, min(extent, math.ceil(wanted / around)))
+    even = (n for n in range(fewest, extent + 1) if around * n % cores == 0)
+    return next(even, fewest)
 
 
 def depthwise_configs(problem: ConvProblem, device: Device) -> Iterator[DepthwiseConfig]:
@@ -78,4 +93,15 @@ def depthwise_configs(problem: ConvProblem, device: Device) -> Iterator[Depthwis
     most = min(x, Machine.of(device).unit.registers - 2)
     widths = sorted({math.ceil(x / math.ceil(x / width)) for width in range(1, most + 1)})
     bands = sorted({math.ceil(y / parts) for parts in range(1, y + 1)})
-    yield from default_first(chosen, varied(chosen, width=widths, band=bands))
+    yield from default_first(chosen, _tasks(chosen, x, widths, bands))
+
+
+def _tasks(
+    chosen: DepthwiseConfig, x: int, widths: Iterable[int], bands: Iterable[int]
+) -> Iterator[DepthwiseConfig]:
+    """Combine tiles and tasks: rows are cut where a task has one of them."""
+    for width, band in itertools.product(widths, bands):
+        tiles = math.ceil(x / width)
+        parts = {0, *(math.ceil(tiles / n) for n in range(2, min(tiles, MAX_PARTS) + 1))}
+        for part in sorted(parts) if band == 1 else [0]:
+            yield DepthwiseConfig(chosen.lanes, width, band, part)

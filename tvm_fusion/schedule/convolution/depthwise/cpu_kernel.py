@@ -1,6 +1,6 @@
 """Depthwise convolution on a CPU: vectors of channels, tiles of pixels of one row.
 
-  tasks in parallel: (image, vector of channels, band of rows of pixels)
+  tasks in parallel: (image, vector of channels, band of rows of pixels, part of one row)
     for row of pixels:  for tile of width pixels:
       acc[width] = 0                                                             registers
       for row of the window that is inside of the image:
@@ -61,6 +61,11 @@ class DepthwiseLoops:
         batch = fresh(problem.batch)
         vector = Axis(tirx.Var("vector", "int64"), index(vectors))
         band = Axis(tirx.Var("band", "int64"), ceildiv(problem.y.extent, config.band))
+        x = constant(problem.x.extent) or 1
+        columns = min(x, config.part * config.width) if config.part else x
+        part = Axis(tirx.Var("part", "int64"), index(-(-x // columns)))
+        is_cut = columns < x
+        self._part = part.var if is_cut else None
 
         def task() -> tirx.Stmt:
             place = {a.var: b.var for a, b in zip(problem.batch, batch, strict=True)}
@@ -75,8 +80,8 @@ class DepthwiseLoops:
             whole = self._band(place, vector.var, band.var, config.lanes)
             return whole if body is None else tirx.IfThenElse(vector.var < full, whole, body)
 
-        products = [config.band, problem.x.extent, *(a.extent for a in problem.window)]
-        axes = [*batch, vector, band]
+        products = [config.band, columns, *(a.extent for a in problem.window)]
+        axes = [*batch, vector, band, *([part] if is_cut else [])]
         return task_loop(axes, [*products, config.lanes], self._ranges, task)
 
     def _band(self, place: dict, vector: ir.Expr, band: ir.Expr, lanes: int) -> tirx.Stmt:
@@ -91,10 +96,25 @@ class DepthwiseLoops:
             y = tirx.Var("y", "int64")
             self._ranges.bind(y, size)
             here = {**place, problem.y.var: y}
-            tiles = [self._tile(here, vector, *part, lanes) for part in self._parts()]
-            return sequence([tirx.Bind(y, band * config.band + n), *tiles])
+            return sequence([tirx.Bind(y, band * config.band + n), *self._row(here, vector, lanes)])
 
         return loop("row", count, row)
+
+    def _row(self, place: dict, vector: ir.Expr, lanes: int) -> list[tirx.Stmt]:
+        """Write the tiles of a row, or of the task's part of it."""
+        if self._part is None:
+            return [self._tile(place, vector, *one, lanes) for one in self._parts()]
+        stmts, done, size = [], 0, self._config.part
+        for start, columns, count in self._parts():
+            first = self._part * size - done
+            begin, end = (
+                self._ranges.index(tirx.min(tirx.max(n, index(0)), index(count)))
+                for n in (first, first + size)
+            )
+            own = begin, end - begin
+            stmts.append(self._tile(place, vector, start, columns, count, lanes, own))
+            done += count
+        return stmts
 
     def _parts(self) -> list[tuple[int, int, int]]:
         """List ranges of equal tiles: the first column, columns of a tile, number of tiles."""
@@ -123,15 +143,23 @@ class DepthwiseLoops:
         return [(p, s) for s in range(self._window.columns.size) for p in range(columns)]
 
     def _tile(
-        self, place: dict, vector: ir.Expr, start: int, columns: int, count: int, lanes: int
+        self,
+        place: dict,
+        vector: ir.Expr,
+        start: int,
+        columns: int,
+        count: int,
+        lanes: int,
+        own: tuple[ir.Expr, ir.Expr] | None = None,
     ) -> tirx.Stmt:
-        """Write some equal tiles of a row."""
+        """Write some equal tiles of a row: all, or the task's, from one of them so many."""
         problem, config, ranges = self._problem, self._config, self._ranges
         x = problem.x.var
         first_k = vector * config.lanes
 
         def tile(n: ir.Expr) -> tirx.Stmt:
-            ranges.bind(n, count)
+            if isinstance(n, ir.Var):
+                ranges.bind(n, count)
             acc = local("acc", [columns, config.lanes], problem.contraction.dtype)
             first = start + n * columns
 
@@ -159,7 +187,17 @@ class DepthwiseLoops:
             parts = [clear(acc, problem.contraction.initial), *sums, results]
             return block("tile", sequence(parts), [acc, *buffers])
 
-        return loop("tile", count, tile)
+        if own is None:
+            return loop("tile", count, tile)
+        begin, trips = own
+
+        def own_tile(n: ir.Expr) -> tirx.Stmt:
+            if count == 1:
+                return tile(index(0))
+            number = tirx.Var("number", "int64")
+            return sequence([tirx.Bind(number, begin + n), tile(number)])
+
+        return loop("tile", trips, own_tile)
 
     def _add(
         self,

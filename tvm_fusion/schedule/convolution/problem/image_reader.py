@@ -29,7 +29,7 @@ class ImageReader(ABC):
         Parameters
         ----------
         task : Mapping
-            Batch axes, the first output channel, and the first row of pixels, by variable.
+            Batch axes, the first output channel, row and column of pixels, by variable.
         """
         return None
 
@@ -44,5 +44,5 @@ class ImageReader(ABC):
         Parameters
         ----------
         place : Mapping
-            All axes of the convolution; y relative to the task's first row.
+            All axes of the convolution; y and x relative to the task's first pixel.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from .pool import Pool, pool_of
 SUMS = ("float32", "int32")
 BLOCK = 16  # input channels that are taken together where more are contiguous
 MOST_PADDING = 64  # channels that a block may have beyond the last
+PACKED = 8  # how often vectors of channels read an element that is worth being copied to a block
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class ConvProblem:
         Of its sums; results are of what it leaves.
     words : Words or None
         Where ``c``, ``block``, ``groups`` and the weight are of words of channels.
+    is_packed : bool
+        Whether tasks copy an image of a plain layout into blocks of channels.
     """
 
     contraction: SumOfProducts
@@ -119,6 +123,7 @@ class ConvProblem:
     groups: Groups | None = None
     pool: Pool | None = None
     words: Words | None = None
+    is_packed: bool = False
 
     @property
     def source(self) -> ir.Var:
@@ -128,7 +133,8 @@ class ConvProblem:
     @property
     def reads_in_place(self) -> bool:
         """Whether tiles read the image where it is."""
-        return self.image.is_load and (self.words is None or self.words.is_contiguous)
+        is_contiguous = self.words is None or self.words.is_contiguous
+        return self.image.is_load and is_contiguous and not self.is_packed
 
     @property
     def depth(self) -> int:
@@ -141,6 +147,30 @@ class ConvProblem:
         if self.block > 1 or self.c is None or self.groups is not None or not self.window:
             return self.block
         return min(constant(self.c.extent) or 1, BLOCK)
+
+
+def packed(problem: ConvProblem, lanes: int) -> ConvProblem:
+    """Let tasks copy an image of one row into blocks of channels, where tiles read it often.
+
+    A tile reads a few pixels of each channel: of a plain layout, pieces of as many lines of memory
+    as there are channels, which hardware does not prefetch. On one busy Zen 3 core, 512 channels of
+    1,599 pixels to 512, a window of 3, a stride of 2 and tiles of 6 pixels by 2 vectors took 67 ms
+    in place, 52 from blocks.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements of a vector.
+    """
+    c, sums = problem.c, problem.image.sums.values()
+    if c is None or problem.block != 1 or not problem.window or problem.groups or problem.words:
+        return problem
+    if any(problem.y.var in atoms for atoms in sums) or (constant(c.extent) or 0) < BLOCK:
+        return problem
+    stride = max((atoms.get(problem.x.var, 1) for atoms in sums), default=1)
+    window = math.prod(constant(a.extent) or 1 for a in problem.window)
+    reads = (constant(problem.k.extent) or 1) / lanes * window / stride
+    return replace(problem, block=BLOCK, is_packed=True) if reads >= PACKED else problem
 
 
 def conv_problem(

@@ -13,7 +13,7 @@ from tvm import ir, tirx
 
 from ....core.loops import coordinates, product, sequence, tasks
 from ....program.stage import Axis
-from ...cpu.schedule import pays_threads
+from ...cpu.schedule import PARALLEL_WORK, pays_threads
 from ...index.index_ranges import Ranges
 
 
@@ -22,6 +22,7 @@ def task_loop(
     products: Sequence[ir.Expr | int],
     ranges: Ranges,
     body: Callable[[], tirx.Stmt],
+    least: int = PARALLEL_WORK,
 ) -> tirx.For:
     """Write the loop; it is parallel where there is enough work.
 
@@ -33,6 +34,8 @@ def task_loop(
         Multiply to the products of a task.
     body : callable
         Writes a task, after that.
+    least : int
+        Products that are worth a second thread.
     """
     extents = [a.extent for a in axes]
 
@@ -45,7 +48,7 @@ def task_loop(
             stmt = sequence([tirx.Bind(axis.var, value), stmt])
         return stmt
 
-    return tasks(product(extents), task, pays_threads([*extents, *products]))
+    return tasks(product(extents), task, pays_threads([*extents, *products], least))
 
 
 def fresh(axes: Sequence[Axis]) -> list[Axis]:
