@@ -35,7 +35,7 @@ def fit(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def predicted(row: Mapping[str, Any], coefficients: Mapping[str, Sequence[float]]) -> float:
     """Tell what the fitted model says of a group."""
     own = coefficients.get(row["template"], coefficients[""])
-    return float(np.dot(own, [row[name] for name in NAMES]))
+    return float(np.dot(own, [row.get(name, 0.0) for name in NAMES]))
 
 
 def left_out(rows: Sequence[Mapping[str, Any]], folds: int = 5) -> list[float]:
@@ -58,7 +58,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
 
 def _fit(rows: Sequence[Mapping[str, Any]], every: Sequence[float] | None = None) -> list[float]:
     times = np.array([row["us"] for row in rows])
-    relative = np.array([[row[name] for name in NAMES] for row in rows]) / times[:, None]
+    relative = np.array([[row.get(name, 0.0) for name in NAMES] for row in rows]) / times[:, None]
     weights = np.ones(len(rows))
     found = np.zeros(len(NAMES))
     sizes = np.sqrt(PRIOR * (relative**2).mean(0))

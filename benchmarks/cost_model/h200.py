@@ -33,7 +33,7 @@ def samples() -> Iterator[dict[str, Any]]:
         if len(claims) != 1 or claims[0].template.is_fallback:
             continue
         (claim,) = claims
-        features = features_of(claim, cost.cache_bytes)
+        features = features_of(claim, cost.cache_bytes, cost.units)
         yield {
             "model": "gpu",
             "title": work.name,

@@ -76,7 +76,7 @@ def samples(name: str, known: set[Key]) -> Iterator[dict[str, Any]]:
         except Failed as reason:
             yield {"model": name, "title": title_of(claim), "error": str(reason)}
             continue
-        features = features_of(claim, cost.cache_bytes)
+        features = features_of(claim, cost.cache_bytes, cost.units)
         yield {
             "model": name,
             "title": title_of(claim)[:80],

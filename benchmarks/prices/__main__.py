@@ -3,6 +3,8 @@
     python -m benchmarks.prices --models bert swin --target cuda:sm_90a --out DIR
     python3 -m benchmarks.prices.run DIR                     where the device is
     python -m benchmarks.prices --out DIR --take DIR/prices.json
+
+After a change to the models of cost, ``--again`` prices what a folder has, ``--take`` as above.
 """
 
 from __future__ import annotations
@@ -26,10 +28,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="after which compiling ends"
     )
+    parser.add_argument("--again", action="store_true", help="price the groups of --out again")
     parser.add_argument("--take", type=Path, metavar="FILE", help="what was measured of --out")
     parser.add_argument("--table", action="store_true", help="write the page again, no more")
     options = parser.parse_args(arguments)
-    if options.out and not options.take:
+    if options.again:
+        from .build import price_again
+
+        price_again(options.out, _log)
+    elif options.out and not options.take:
         from .build import build
         from .models import MODELS
 

@@ -246,3 +246,26 @@ def functions_of(groups: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str
     for key, group in groups.items():
         for way, function in group["functions"].items():
             yield key, way, function
+
+
+def price_again(folder: Path, log: Log = print) -> None:
+    """Price the groups of a folder by this version's models of cost; nothing is compiled."""
+    from .alternatives import alternatives_of, read_back
+    from .price import about, priced
+
+    path = folder / INDEX
+    index = json.loads(path.read_text())
+    spec = parse(index["target"])
+    target = spec.tvm_target()
+    with target, remembering(), recording():
+        for key, group in index["groups"].items():
+            mod = tvm.ir.load_json((folder / GROUPS / f"{key}.json").read_text())
+            claim = read_back(mod, target)
+            if claim is None:
+                log(f"{group['title']}: {group['template']} refuses it now")
+                continue
+            ways = alternatives_of(claim, claim_book(target))
+            group |= about(claim, spec.device)
+            found = {name: priced(way, spec.device) for name, way in ways.items()}
+            group["prices"] |= {n: p for n, p in found.items() if n in group["prices"]}
+    path.write_text(json.dumps(index))

@@ -44,7 +44,7 @@ def priced(steps: Sequence[Claim | ProfiledGroup], device: Device) -> dict[str, 
 
 
 def _claim(claim: Claim, cost: CostModel, device: Device) -> dict[str, Any]:
-    row = features_of(claim, cost.cache_bytes).row
+    row = features_of(claim, cost.cache_bytes, cost.units).row
     return {
         "template": claim.template.name,
         "launches": claim.launches,

@@ -109,12 +109,12 @@ class CostModel:
         self._fit = fit_of(device)
         self._seconds: dict[Operator, float] = {}
         self._rates = rates = _RATES[device.kind]
-        self._units = (device.cores if device.kind == "llvm" else device.sm_count) or rates.units
-        memory = device.memory_bandwidth or rates.bandwidth * self._units
+        self.units = (device.cores if device.kind == "llvm" else device.sm_count) or rates.units
+        memory = device.memory_bandwidth or rates.bandwidth * self.units
         self._bandwidth = memory * rates.memory_efficiency
         self.cache_bytes = device.l3_bytes or device.l2_bytes or rates.cache_bytes
         lanes = (device.vector_bits or 32 * _LANES) // 32 if device.kind == "llvm" else 1
-        self._vector_peak = device.peak_flops.get("float32") or rates.flops * lanes * self._units
+        self._vector_peak = device.peak_flops.get("float32") or rates.flops * lanes * self.units
 
     def cost(self, claim: Claim) -> Estimate:
         """Tell what a claim's launches take.
@@ -163,11 +163,11 @@ class CostModel:
         if self._fit is None:
             return None
         chosen = claim if claim.laid_out is None else claim.laid_out
-        us = self._fit.us(chosen, self.cache_bytes)
+        us = self._fit.us(chosen, self.cache_bytes, self.units)
         if us is None or self._device.kind != "llvm":
             return us
         wake = self._rates.wake_us * claim.launches
-        units = min(self._units, max(claim.parallelism, 1))
+        units = min(self.units, max(claim.parallelism, 1))
         return min(us, us / units + wake) if units > 1 else us
 
     def chosen(self, claim: Claim) -> Claim:
@@ -184,9 +184,9 @@ class CostModel:
         compute = claim.flops * self._seconds_per_operation(claim)
 
         def on(units: int) -> float:
-            share = min(1.0, units * rates.overshare / self._units)
-            busy = min(1.0, units / self._units)
-            wake = rates.wake_us if min(units, self._units) > 1 else 0.0
+            share = min(1.0, units * rates.overshare / self.units)
+            busy = min(1.0, units / self.units)
+            wake = rates.wake_us if min(units, self.units) > 1 else 0.0
             longest = max(memory / share, compute / busy) * 1e6
             return longest + claim.launches * (rates.launch_us + wake)
 
@@ -259,14 +259,14 @@ class Fit:
     dtypes: frozenset[str]
     provenance: Mapping[str, Any]
 
-    def us(self, claim: Claim, cache_bytes: int) -> float | None:
+    def us(self, claim: Claim, cache_bytes: int, units: int = 1) -> float | None:
         """Tell what a claim's kernels take; ``None`` for types that were not measured."""
         tensors = (*claim.group.inputs, *claim.group.outputs)
         floats = {v.dtype for v in tensors if v.dtype.startswith(("float", "bfloat"))}
         if not floats <= self.dtypes:
             return None
         own = self.coefficients.get(claim.template.name, self.coefficients[""])
-        row = features_of(claim, cache_bytes).row
+        row = features_of(claim, cache_bytes, units).row
         return sum(c * x for c, x in zip(own, row, strict=True))
 
 

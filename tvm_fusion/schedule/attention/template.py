@@ -10,6 +10,7 @@ from tvm.target import Target
 
 from ...core.expressions import loads
 from ...core.forms import Form
+from ...core.kernel_work import NO_WORK, KernelWork
 from ...core.loops import constant
 from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device
@@ -34,7 +35,9 @@ from .decode.config import FlashDecodeConfig
 from .decode.reduce import flash_decode
 from .flash.config import FlashMmaConfig
 from .flash.kernel import flash_mma_kernel
+from .flash.model import cycles
 from .flash.problem import flash_problem
+from .flash.prologue_cost import computed_operations
 from .flash.tma_config import FlashTmaConfig
 from .forms import choose, weighed
 from .problem.constants import read_group
@@ -116,6 +119,7 @@ class Attention(Template):
             registers=0 if isinstance(config, CpuConfig) else config.registers,
             # CUDA cores, whatever tensor cores could do.
             matrix_dtype=FLOAT if isinstance(config, GpuConfig) else "",
+            work=_work(config, pattern, device),
             details=AttentionDetails(config),
         )
 
@@ -208,6 +212,15 @@ def _claim_flash_decode(
         registers=config.registers,
         details=AttentionDetails(config),
     )
+
+
+def _work(config: AnyConfig | CpuConfig, pattern: Pattern, device: Device) -> KernelWork:
+    """Tell the clocks of FlashAttention, and how often it computes its operands."""
+    problem = flash_problem(pattern) if isinstance(config, FlashMmaConfig) else None
+    if problem is None or not isinstance(config, FlashMmaConfig):
+        return NO_WORK
+    computed = computed_operations(problem, config)
+    return KernelWork(cycles(config, problem, device), operand_operations=computed)
 
 
 def _products(config: GpuConfig | FlashMmaConfig | CpuConfig) -> int:

@@ -46,13 +46,10 @@ def expensive_prologue(
     computed = [x for x in (problem.q, problem.k, problem.v) if is_computed(x)]
     if not computed or not peak or not bandwidth:
         return None
-    fused, separate = 0.0, LAUNCH_US
+    fused = 1e6 * SLOWDOWN * computed_operations(problem, config) / peak
+    separate = LAUNCH_US
     for operand in computed:
-        elements = _elements(problem, operand)
-        work = operations(operand.element) + len(loads(operand.element))
-        times = 1 if operand is problem.q else _readers(problem, config)
-        fused += 1e6 * SLOWDOWN * elements * times * work / peak
-        separate += 1e6 * 2 * 2 * elements / bandwidth
+        separate += 1e6 * 2 * 2 * _elements(problem, operand) / bandwidth
     if fused <= separate:
         return None
     return Refusal(
@@ -60,6 +57,17 @@ def expensive_prologue(
         f"Computing operands in the kernel would take about {fused:.1f} us, as each block of "
         f"queries computes all keys again; a kernel of its own takes about {separate:.1f}.",
     )
+
+
+def computed_operations(problem: FlashProblem, config: FlashMmaConfig) -> float:
+    """Count operations and loads of operands that blocks compute, as often as they are repeated."""
+    found = 0.0
+    for operand in (problem.q, problem.k, problem.v):
+        if is_computed(operand):
+            work = operations(operand.element) + len(loads(operand.element))
+            times = 1 if operand is problem.q else _readers(problem, config)
+            found += _elements(problem, operand) * times * work
+    return found
 
 
 def is_computed(operand: Operand) -> bool:

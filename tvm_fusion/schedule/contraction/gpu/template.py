@@ -38,6 +38,7 @@ from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .forms import choose, weighed
 from .product import Product, Reading, read_product
 from .space import KERNELS, GemmConfig, clocks
+from .kernel_work import work_of
 from .tile_forms import GATHERED, GemmForm, computes_weights_only, refuse_parts
 from .tuning import configured, designs, gemm_launches, workspace_bytes
 
@@ -86,6 +87,7 @@ class GpuContraction(Contraction):
             arithmetic="" if tile is None else tile.arithmetic,
             matrix_dtype="" if tile is None else tile.narrow_dtype,
             ragged=None if tile is None else _ragged(tile),
+            work=work_of(form),
             details=GpuContractionDetails(
                 config, form.copies, has_choices=product.reading is not Reading.DUAL
             ),
