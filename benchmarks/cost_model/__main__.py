@@ -99,6 +99,7 @@ def _fitted(device: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **device["device"],
         "dtypes": device["dtypes"],
+        "products": device.get("products", device["dtypes"]),
         "provenance": provenance,
         "coefficients": fit(rows),
     }

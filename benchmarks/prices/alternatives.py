@@ -5,6 +5,8 @@
     prologue apart    what comes before the heaviest operator in kernels of its own
     epilogue apart    what comes behind it
     both apart        the heaviest operator alone between the two
+
+Alternatives of very many kernels are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from tvm_fusion.tuning.tasks import alone, calls_of
 
 FUSED, PARTS = "fused", "parts"
 _NAMED = 24  # hexadecimal digits of a group's name
-MOST_PARTS = 32  # operators of a group that is taken apart
+MOST_STEPS = 6  # kernels of an alternative
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,13 +119,13 @@ def alternatives_of(
         book = claim_book(target)
     found: dict[str, tuple[Claim | ProfiledGroup, ...]] = {FUSED: (claim,)}
     members = claim.group.members
-    if not 1 < len(members) <= MOST_PARTS:
+    if len(members) == 1:
         return found
     seen = {frozenset([frozenset(members)])}
     for name, pieces in _cuts(members):
         steps = [step for piece in pieces for step in _steps(piece, book)]
         cut = frozenset(frozenset(_group(step).members) for step in steps)
-        if cut not in seen:
+        if cut not in seen and sum(isinstance(step, Claim) for step in steps) <= MOST_STEPS:
             seen.add(cut)
             found[name] = tuple(steps)
     return found

@@ -40,7 +40,7 @@ from tvm_fusion.pipeline import stages
 from tvm_fusion.schedule.kernels import ScheduleKernels
 from tvm_fusion.tuning.build_candidates import drawn_weight
 
-from .alternatives import PlannedGroup, bind_constants, parts_of, planned_groups
+from .alternatives import FUSED, PlannedGroup, bind_constants, parts_of, planned_groups
 
 INDEX = "index.json"
 GROUPS, LOWERED = "groups", "lowered"  # folders of modules
@@ -106,7 +106,8 @@ def _note(index: dict[str, Any], name: str, found: dict[str, Any], log: Log) -> 
     index["models"][name] = found["calls"]
     index["groups"] |= found["groups"]
     index["failed"] += found["failed"]
-    log(f"{name}: {len(found['calls'])} groups, {len(found['groups'])} of them new")
+    new = len(found["groups"])
+    log(f"{name}: {len(found['calls'])} groups, {new} of them new, {found['seconds']:.0f} s")
     for line in found["failed"]:
         log(f"  {line}")
 
@@ -140,6 +141,7 @@ def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
     """
     spec = parse(target)
     found: dict[str, Any] = {"calls": {}, "groups": {}, "failed": []}
+    start = time.perf_counter()
     try:
         model = imported(name, spec)
         with spec.tvm_target() as tvm_target, remembering(), recording():
@@ -157,7 +159,7 @@ def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         found["failed"].append(f"{name}: {Path(place.filename).name}: {reason(error)}")
-    return found
+    return found | {"seconds": time.perf_counter() - start}
 
 
 def _is_taken(folder: Path, key: str) -> bool:
@@ -227,11 +229,12 @@ class _Entry:
 def _compile(
     folder: Path, index: dict[str, Any], processes: int, log: Log, seconds: float
 ) -> None:
-    """Compile what no library has; note in the index where each function is."""
+    """Compile what no library has, dear groups first; note where each function is."""
     batches = Batches(
         folder, index["target"], log, processes=processes, size=BATCH, seconds=seconds
     )
-    for key, way, function in functions_of(index["groups"]):
+    dear = sorted(index["groups"].items(), key=lambda one: -one[1]["prices"][FUSED]["us"])
+    for key, way, function in functions_of(dict(dear)):
         if "library" not in function:
             batches.add(_Entry(folder / LOWERED / f"{key}.{way}.json"))
     batches.finish()
@@ -259,6 +262,8 @@ def price_again(folder: Path, log: Log = print) -> None:
     target = spec.tvm_target()
     with target, remembering(), recording():
         for key, group in index["groups"].items():
+            if "library" not in group["functions"][FUSED]:
+                continue
             mod = tvm.ir.load_json((folder / GROUPS / f"{key}.json").read_text())
             claim = read_back(mod, target)
             if claim is None:

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.cost_model import __main__ as command
 from benchmarks.cost_model.fit import fit, predicted, rank_correlation
 from benchmarks.records import columns, rows_of
-from tvm_fusion.fusion import cost as fitted
+from tvm_fusion.fusion import fitted
 from tvm_fusion.fusion.features import NAMES
 
 PLANTED = {"rows": [1.0, 0.0, 0.01, 0.0, 0.0, 2.0], "contraction": [0.5, 0.02, 0.0, 0.0, 8.0, 0.0]}

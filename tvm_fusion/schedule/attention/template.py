@@ -37,7 +37,7 @@ from .flash.config import FlashMmaConfig
 from .flash.kernel import flash_mma_kernel
 from .flash.model import cycles
 from .flash.problem import flash_problem
-from .flash.prologue_cost import computed_operations
+from .flash.prologue_cost import computed_operations, score_loads
 from .flash.tma_config import FlashTmaConfig
 from .forms import choose, weighed
 from .problem.constants import read_group
@@ -219,8 +219,11 @@ def _work(config: AnyConfig | CpuConfig, pattern: Pattern, device: Device) -> Ke
     problem = flash_problem(pattern) if isinstance(config, FlashMmaConfig) else None
     if problem is None or not isinstance(config, FlashMmaConfig):
         return NO_WORK
-    computed = computed_operations(problem, config)
-    return KernelWork(cycles(config, problem, device), operand_operations=computed)
+    return KernelWork(
+        cycles(config, problem, device),
+        element_loads=score_loads(problem),
+        operand_operations=computed_operations(problem, config),
+    )
 
 
 def _products(config: GpuConfig | FlashMmaConfig | CpuConfig) -> int:

@@ -20,6 +20,7 @@ from ....core.template import Refusal
 from ....device import Device
 from ....ecg.work import at
 from ...index.estimate import operations
+from ..problem.pattern import Pattern
 from ..problem.query_group import QueryGroup
 from .config import FlashMmaConfig
 from .problem import FlashProblem, Operand
@@ -68,6 +69,20 @@ def computed_operations(problem: FlashProblem, config: FlashMmaConfig) -> float:
             times = 1 if operand is problem.q else _readers(problem, config)
             found += _elements(problem, operand) * times * work
     return found
+
+
+def score_loads(problem: FlashProblem) -> float:
+    """Count the elements that are loaded for each score, such as those of a mask or of a bias."""
+    pattern = problem.pattern
+    key = pattern.key.var
+    read = {(x.source, str(x.indices)): x for e in _of_scores(pattern) for x in loads(e)}
+    each = sum(any(key in variables(i) for i in x.indices) for x in read.values())
+    rows = math.prod(at(a.extent) for a in pattern.batch)
+    return float(each * rows * at(problem.query.extent) * at(pattern.key.extent))
+
+
+def _of_scores(pattern: Pattern) -> list[ir.Expr]:
+    return [x for x in (pattern.score, pattern.weight, pattern.masked_weight) if x is not None]
 
 
 def is_computed(operand: Operand) -> bool:
