@@ -28,6 +28,18 @@ def load() -> dict[str, Any]:
     return {target: {**about, "rows": rows_of(rows)} for target, (about, *rows) in stored.items()}
 
 
+def samples(target: str, half: str) -> list[dict[str, Any]]:
+    """List what coefficients are fitted to or judged by: each alternative's time and claims."""
+    rows = load().get(target, {"rows": []})["rows"]
+    return [
+        {"key": row["key"], "way": way, "us": us, "claims": row["claims"][way]}
+        for row in rows
+        if half_of(row["key"]) == half and "us" in row
+        for way, us in row["us"].items()
+        if way not in row["wrong"]
+    ]
+
+
 def store(record: Mapping[str, Any]) -> None:
     """Write the record."""
     RESULT.parent.mkdir(exist_ok=True)
@@ -58,7 +70,8 @@ def take(folder: Path, measured: Path, target: str = "") -> None:
     rows = {row["key"]: row for row in one["rows"]}
     for key, answer in found["rows"].items():
         group = index["groups"][key]
-        calls = {model: own[key] for model, own in index["models"].items() if key in own}
+        known = rows.get(key, {}).get("calls", {})
+        calls = known | {m: own[key] for m, own in index["models"].items() if key in own}
         row = {"key": key, **{k: group[k] for k in _KEPT}, "calls": calls}
         row["price"] = {way: price["us"] for way, price in group["prices"].items()}
         row["roofline"] = {way: price["roofline_us"] for way, price in group["prices"].items()}

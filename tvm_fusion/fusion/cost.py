@@ -169,7 +169,7 @@ class CostModel:
     def orders_by_fit(self, claims: Iterable[Claim]) -> bool:
         """Whether alternatives of these claims are ordered by the fitted model."""
         fit = self._fit
-        return fit is not None and self._device.kind != "llvm" and all(map(fit.covers, claims))
+        return fit is not None and self._device.kind != "llvm" and fit.orders(claims)
 
     def largest_term(self, claims: Iterable[Claim]) -> str:
         """Name what most of a fitted price is for, as in "traffic, 7.0 of 12.0 us".

@@ -1,14 +1,15 @@
 """Coefficients of the cost model, fitted to measured kernels of several devices.
 
 ``coefficients.json`` has, for each device, the microseconds of each feature by template (under the
-empty name: of all templates together), what they were fitted to, and how far they are off.
+empty name: of all templates together), what they were fitted to, and how far they are off. Claims
+whose kernels have a model of their own, in clocks, have coefficients of their own.
 ``python -m benchmarks.cost_model`` makes it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -40,7 +41,7 @@ class Fit:
     Attributes
     ----------
     coefficients : mapping of str to sequence of float
-        Microseconds of each of :data:`~.features.NAMES`, by template.
+        Microseconds of each of :data:`~.features.NAMES`, by :func:`kind_of`.
     dtypes, products : frozenset of str
         Floating types of the kernels that were measured, and of what their contractions multiply.
     provenance : Mapping
@@ -63,14 +64,34 @@ class Fit:
             for value in values
         )
 
+    def orders(self, claims: Iterable[Claim]) -> bool:
+        """Whether alternatives of these claims are ordered: all of them are of measured types.
+
+        What has no tensor of a type that was multiplied is of another precision, of which few
+        kernels were measured.
+        """
+        claims = tuple(claims)
+        found = {
+            value.dtype
+            for claim in claims
+            for value in (*claim.group.inputs, *claim.group.outputs)
+        }
+        return not found.isdisjoint(self.products) and all(map(self.covers, claims))
+
     def terms(self, claim: Claim, cache_bytes: int, units: int = 1) -> dict[str, float]:
         """Tell what a claim's kernels take, in microseconds by :data:`TERMS`."""
-        own = self.coefficients.get(claim.template.name, self.coefficients[""])
+        kind = kind_of(claim.template.name, claim.work.clocks)
+        own = self.coefficients.get(kind, self.coefficients[""])
         row = features_of(claim, cache_bytes, units).row
         found: dict[str, float] = {}
         for name, coefficient, feature in zip(NAMES, own, row, strict=True):
             found[TERMS[name]] = found.get(TERMS[name], 0.0) + coefficient * feature
         return found
+
+
+def kind_of(template: str, clocks: float) -> str:
+    """Name the coefficients of a template's claims: others where its kernels have a model."""
+    return f"{template}, modelled" if clocks else template
 
 
 @lru_cache(maxsize=1)

@@ -94,7 +94,11 @@ def waits(program: Program, estimate: RowEstimate, device: Device) -> int:
 
 
 def row_work(program: Program, estimate: RowEstimate) -> KernelWork:
-    """Count the elements that neighbouring threads find far apart in memory."""
+    """Count the elements that threads load or store one by one.
+
+    Neighbouring threads find them far apart in memory, or load them where a condition of their
+    place holds, as halves of a rotary embedding.
+    """
     loads = stores = 0
     for stage in program.stages:
         along = _along(stage, program.row_rank, estimate)
@@ -113,7 +117,8 @@ def row_work(program: Program, estimate: RowEstimate) -> KernelWork:
 
         count = points(stage) * terms(stage)
         read = {(x.source, str(x.indices)): x for x in stage.loads if x.source in program.inputs}
-        loads += count * sum(is_far(x.source, x.indices) for x in read.values())
+        is_single = has_branches(stage, program.row_rank)
+        loads += count * sum(is_single or is_far(x.source, x.indices) for x in read.values())
         for buffer, where in zip(stage.targets, stage.indices, strict=True):
             stores += points(stage) * (buffer in program.outputs and is_far(buffer, where))
     return KernelWork(element_loads=float(loads), element_stores=float(stores))
