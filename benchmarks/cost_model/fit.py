@@ -41,7 +41,8 @@ def fit(rows: Sequence[Row]) -> dict[str, list[float]]:
     times = np.array([row["us"] for row in rows])
     every = _fit(design.sum(1), times)
     found = _fit(design.reshape(len(rows), -1), times, np.tile(every, len(kinds)))
-    table = {kind: _rounded(own) for kind, own in zip(kinds, found.reshape(-1, len(NAMES)))}
+    kept = found.reshape(len(kinds), -1)
+    table = {kind: _rounded(own) for kind, own in zip(kinds, kept, strict=True)}
     return table | {"": _rounded(every)}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -101,14 +103,17 @@ class Batches:
             start = time.perf_counter()
             error, broken = self._compile(name, texts)
         took = f"{len(entries)} functions, {time.perf_counter() - start:.0f} s"
-        self._log(f"{name}: {took}" + (f": {error}" if error else ""))
+        told = f"{name}: {took}" + (f": {error}" if error else "")
         if error is None:
             for key, entry in entries.items():
                 if key in broken:
                     self._lose(entry, broken[key])
                 else:
                     self.placed[entry] = (name, key)
-        elif len(entries) == 1 or self._left <= 0:
+        self._log(told)
+        if error is None:
+            return
+        if len(entries) == 1 or self._left <= 0:
             for entry in entries.values():
                 self._lose(entry, error)
         else:
@@ -134,18 +139,26 @@ class Batches:
         command = [sys.executable, "-m", "benchmarks.gpu_check.worker"]
         command += [str(folder), str(self._folder / name), self._target]
         command += [self._assemble] if self._assemble else []
+        started = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, capture_output=True, text=True, timeout=max(self._left, 0.1)
-            )
+            output, errors = started.communicate(timeout=max(self._left, 0.1))
         except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)  # compilers that it has started, too
+            started.wait()
             return "the compiler took too long", {}
         finally:
             for path in folder.iterdir():
                 path.unlink()
             folder.rmdir()
-        if done.returncode == 0:
-            return None, json.loads(done.stdout.strip().splitlines()[-1])
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        if started.returncode == 0:
+            return None, json.loads(output.strip().splitlines()[-1])
+        lines = [line for line in errors.strip().splitlines() if line.strip()]
         useful = [line for line in lines if "error" in line.lower()] or lines or [""]
-        return f"exit code {done.returncode}: {useful[-1].strip()[:300]}", {}
+        return f"exit code {started.returncode}: {useful[-1].strip()[:300]}", {}

@@ -1,1 +1,1 @@
-"""Prices of fused groups beside what they take: of whole models, with every group's alternatives."""
+"""Prices of whole models' fused groups beside what they take, with their alternatives."""

@@ -152,9 +152,7 @@ def _cuts(members: Sequence[Operator]) -> Iterator[tuple[str, list[list[Operator
     yield PARTS, [[op] for op in members]
 
 
-def _reached(
-    start: Operator, members: Sequence[Operator], *, backwards: bool
-) -> list[Operator]:
+def _reached(start: Operator, members: Sequence[Operator], *, backwards: bool) -> list[Operator]:
     inside, found, frontier = set(members), set[Operator](), [start]
     while frontier:
         op = frontier.pop()
@@ -210,7 +208,9 @@ def _components(piece: Sequence[Operator]) -> list[list[Operator]]:
 def parts_of(steps: Sequence[Claim | ProfiledGroup]) -> list[ProfiledGroup]:
     """Give the steps of an alternative as the profile database has them."""
     return [
-        step if isinstance(step, ProfiledGroup) else ProfiledGroup.plain(step.template.name, step.group)
+        step
+        if isinstance(step, ProfiledGroup)
+        else ProfiledGroup.plain(step.template.name, step.group)
         for step in steps
     ]
 

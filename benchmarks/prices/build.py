@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import tvm
@@ -98,7 +99,6 @@ def build(
                 _note(index, jobs[job], job.result(), log)
     path.write_text(json.dumps(index))
     _compile(folder, index, processes, log, end - time.monotonic())
-    path.write_text(json.dumps(index))
     return index
 
 
@@ -226,22 +226,30 @@ class _Entry:
         return tvm.ir.load_json(self.path.read_text())
 
 
-def _compile(
-    folder: Path, index: dict[str, Any], processes: int, log: Log, seconds: float
-) -> None:
+def _compile(folder: Path, index: dict[str, Any], processes: int, log: Log, seconds: float) -> None:
     """Compile what no library has, dear groups first; note where each function is."""
+    lock = Lock()
+
+    def note(line: str) -> None:
+        """Keep what there is so far, whatever becomes of the rest."""
+        with lock:
+            log(line)
+            for entry, (library, name) in list(batches.placed.items()):
+                key, _, way = entry.name.partition(".")
+                index["groups"][key]["functions"][way] |= {"library": library, "function": name}
+            if "functions" in line:
+                (folder / INDEX).write_text(json.dumps(index))
+
     batches = Batches(
-        folder, index["target"], log, processes=processes, size=BATCH, seconds=seconds
+        folder, index["target"], note, processes=processes, size=BATCH, seconds=seconds
     )
     dear = sorted(index["groups"].items(), key=lambda one: -one[1]["prices"][FUSED]["us"])
     for key, way, function in functions_of(dict(dear)):
         if "library" not in function:
             batches.add(_Entry(folder / LOWERED / f"{key}.{way}.json"))
     batches.finish()
-    for entry, (library, name) in batches.placed.items():
-        key, _, way = entry.name.partition(".")
-        index["groups"][key]["functions"][way] |= {"library": library, "function": name}
     index["failed"] += [f"{one.name}: {one.reason}" for one in batches.failed]
+    note(f"{len(batches.placed)} functions compiled, {len(batches.failed)} failed")
 
 
 def functions_of(groups: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -22,7 +22,8 @@ def about(claim: Claim, device: Device) -> dict[str, Any]:
         "form": chosen[0].name if chosen else "",
         "kernel": chosen[0].kernel if chosen else "",
         "shapes": [
-            f"{v.dtype} {'x'.join(str(int(d)) for d in v.shape)}" for v in (*group.inputs, *group.outputs)
+            f"{v.dtype} {'x'.join(str(int(d)) for d in v.shape)}"
+            for v in (*group.inputs, *group.outputs)
         ],
     }
 

@@ -9,8 +9,10 @@ turns. A process measures group after group; a crash costs the group.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
+import platform
 import sys
 import time
 from pathlib import Path
@@ -65,7 +67,9 @@ def measure(folder: Path, path: Path, seconds: float = float("inf")) -> dict[str
             record["device"] = first["device"]
         worker.send(key)
         line = worker.line(GROUP_SECONDS)
-        row = json.loads(line) if line else {"error": "the process ended" if line == "" else "hangs"}
+        row = (
+            json.loads(line) if line else {"error": "the process ended" if line == "" else "hangs"}
+        )
         record["rows"][key] = row
         if "us" not in row:  # nothing in the process can be relied on
             worker.close()
@@ -128,7 +132,7 @@ class Bench:
         self._runtime = Runtime(kind)
         self._clock = Clock.of(self._runtime)
         self._machines: dict[str, Any] = {}
-        self.name = "cpu" if kind == "llvm" else str(self._runtime.device)
+        self.name = _device_name() if kind == "cuda" else platform.processor() or kind
 
     def times(self, group: dict[str, Any]) -> dict[str, Any]:
         """Time the alternatives of a group; what gives other results is told and not timed."""
@@ -174,6 +178,13 @@ class Bench:
         for leaf in self._clock.run(call):
             self._runtime.poison(leaf)
         return [self._runtime.array(leaf) for leaf in self._clock.run(call)]
+
+
+def _device_name() -> str:
+    """Name the first GPU, as the driver does."""
+    name = ctypes.create_string_buffer(256)
+    ctypes.CDLL("libcuda.so.1").cuDeviceGetName(name, len(name), 0)
+    return name.value.decode()
 
 
 def _told(results: list[Any], expected: list[Any], tolerance: float) -> str:

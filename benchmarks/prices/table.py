@@ -84,7 +84,9 @@ def _error(name: str, rows: Sequence[Row]) -> list[str]:
     ratios = [ratio(row) for row in rows]
     if not ratios:
         return [name, "0", "", "", "", ""]
-    errors = [median(abs(r - 1) for r in own) for own in (ratios, [ratio(r, "roofline") for r in rows])]
+    errors = [
+        median(abs(r - 1) for r in own) for own in (ratios, [ratio(r, "roofline") for r in rows])
+    ]
     return [
         *(name, str(len(rows)), f"{100 * errors[0]:.0f} %"),
         *(within(ratios, 1.5), within(ratios, 2.0), f"{100 * errors[1]:.0f} %"),

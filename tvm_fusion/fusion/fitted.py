@@ -72,9 +72,7 @@ class Fit:
         """
         claims = tuple(claims)
         found = {
-            value.dtype
-            for claim in claims
-            for value in (*claim.group.inputs, *claim.group.outputs)
+            value.dtype for claim in claims for value in (*claim.group.inputs, *claim.group.outputs)
         }
         return not found.isdisjoint(self.products) and all(map(self.covers, claims))
 

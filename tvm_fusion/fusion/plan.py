@@ -217,9 +217,7 @@ def reasons(
             yield decision
 
 
-def _verdict(
-    edge: Edge, partition: Partition, refused: Refused, cost: CostModel
-) -> Decision:
+def _verdict(edge: Edge, partition: Partition, refused: Refused, cost: CostModel) -> Decision:
     decision = _refused([edge.producer, edge.consumer], partition, refused)
     if decision is not None:
         return decision

@@ -231,7 +231,9 @@ def _export(
             if packing is not None:
                 type_ = constant.ty
                 how = [packing.function, [int(d) for d in type_.shape.values], str(type_.dtype)]
-            weights.append((*drawn_weight(constant if packing is None else own[known[constant]]), how))
+            weights.append(
+                (*drawn_weight(constant if packing is None else own[known[constant]]), how)
+            )
         main = lifted.mod[MAIN].with_attr(MODEL_BYTES, model_bytes)
         lifted.mod.update_func(lifted.mod.get_global_var(MAIN), main)
         return lifted.mod

@@ -1,8 +1,8 @@
 """How a tiled product's kernel loads its operands and stores its results, for the models of cost.
 
-    operands   TMA boxes and vectors are in the clocks of the kernel's model; elements are counted,
-               as often as tiles of the other axis load them again, and operations on them
-    results    in vectors of 16 bytes, or in so many smaller stores
+operands   TMA boxes and vectors are in the clocks of the kernel's model; elements are counted,
+           as often as tiles of the other axis load them again, and operations on them
+results    in vectors of 16 bytes, or in so many smaller stores
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ from ..wgmma.config import WgmmaConfig
 from ..wgmma.dual_gemm import dual_gemm_proposals
 from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .forms import choose, weighed
+from .kernel_work import work_of
 from .product import Product, Reading, read_product
 from .space import KERNELS, GemmConfig, clocks
-from .kernel_work import work_of
 from .tile_forms import GATHERED, GemmForm, computes_weights_only, refuse_parts
 from .tuning import configured, designs, gemm_launches, workspace_bytes
 
