@@ -90,7 +90,8 @@ def _fitted(device: Mapping[str, Any]) -> dict[str, Any]:
     from .fit import fit, left_out, predicted, rank_correlation
 
     rows = [*device["rows"], *_of_models(device, FIT)]
-    others = left_out(rows)
+    least = _least(device)
+    others = left_out(rows, least)
     times = [row["us"] for row in rows]
     provenance = {
         "date": device["date"],
@@ -100,7 +101,7 @@ def _fitted(device: Mapping[str, Any]) -> dict[str, Any]:
         "median_error": round(median(_errors(rows, others)), 3),
         "rank_correlation": round(rank_correlation(others, times), 3),
     }
-    coefficients = fit(rows)
+    coefficients = fit(rows, least)
     if judged := _of_models(device, JUDGE):
         found = [predicted(row, coefficients) for row in judged]
         provenance["judged"] = len(judged)
@@ -112,6 +113,13 @@ def _fitted(device: Mapping[str, Any]) -> dict[str, Any]:
         "provenance": provenance,
         "coefficients": coefficients,
     }
+
+
+def _least(device: Mapping[str, Any]) -> Any:
+    """Return what features of a GPU cost at least; no CPU's rates are known."""
+    from .h200 import least
+
+    return None if device["device"]["kind"] == "llvm" else least
 
 
 def _of_models(device: Mapping[str, Any], half: str) -> list[dict[str, Any]]:
@@ -143,7 +151,7 @@ def render(data: Mapping[str, Any]) -> str:
     ]
     for name, device in data.items():
         rows = device["rows"]
-        others = left_out(rows)
+        others = left_out(rows, _least(device))
         lines += ["", f"## {name}", "", f"{device['method']}, {device['date']}", ""]
         body = []
         for template in ("", *sorted({row["template"] for row in rows})):

@@ -12,7 +12,7 @@ claims stays near the coefficients of all: each feature counts as a part of a ro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ LEAST = 3  # claims of a kind; those of fewer share the coefficients of all
 PRIOR = 0.3  # rows that the coefficients of all count as
 
 Row = Mapping[str, Any]
+Least = Callable[[str], Mapping[str, float]]
 
 
 def claims_of(row: Row) -> Sequence[Row]:
@@ -33,17 +34,26 @@ def claims_of(row: Row) -> Sequence[Row]:
     return found
 
 
-def fit(rows: Sequence[Row]) -> dict[str, list[float]]:
-    """Fit the coefficients of each kind, and of all together under the name ``""``."""
+def fit(rows: Sequence[Row], least: Least | None = None) -> dict[str, list[float]]:
+    """Fit the coefficients of each kind, and of all together under the name ``""``.
+
+    Parameters
+    ----------
+    least : callable, optional
+        Gives, by the name of a kind, what each feature costs at least: at the device's peak rates.
+        Larger groups than those of a fit are not priced below what the device can do.
+    """
     counts = Counter(_kind(claim) for row in rows for claim in claims_of(row))
     kinds = ["", *sorted(kind for kind, count in counts.items() if count >= LEAST)]
     design = np.array([_design(row, kinds) for row in rows])
     times = np.array([row["us"] for row in rows])
-    every = _fit(design.sum(1), times)
-    found = _fit(design.reshape(len(rows), -1), times, np.tile(every, len(kinds)))
+    lowest = np.array([_features(least(kind)) if least else [0.0] * len(NAMES) for kind in kinds])
+    every = _fit(design.sum(1), times, np.zeros(len(NAMES)))
+    near = np.maximum(np.tile(every, (len(kinds), 1)), lowest)
+    found = _fit(design.reshape(len(rows), -1), times, lowest.ravel(), near.ravel())
     kept = found.reshape(len(kinds), -1)
     table = {kind: _rounded(own) for kind, own in zip(kinds, kept, strict=True)}
-    return table | {"": _rounded(every)}
+    return table | {"": _rounded(near[0])}
 
 
 def predicted(row: Row, coefficients: Mapping[str, Sequence[float]]) -> float:
@@ -54,13 +64,15 @@ def predicted(row: Row, coefficients: Mapping[str, Sequence[float]]) -> float:
     )
 
 
-def left_out(rows: Sequence[Row], folds: int = 5) -> list[float]:
+def left_out(
+    rows: Sequence[Row], least: Least | None = None, folds: int = 5
+) -> list[float]:
     """Predict each row by coefficients that were fitted without it, and others of its fold."""
     order = np.random.default_rng(0).permutation(len(rows))
     found = [0.0] * len(rows)
     for fold in range(folds):
         held = set(order[fold::folds].tolist())
-        coefficients = fit([row for i, row in enumerate(rows) if i not in held])
+        coefficients = fit([row for i, row in enumerate(rows) if i not in held], least)
         for i in held:
             found[i] = predicted(rows[i], coefficients)
     return found
@@ -76,7 +88,7 @@ def _kind(claim: Row) -> str:
     return kind_of(claim["template"], claim.get("kiloclocks", 0.0))
 
 
-def _features(claim: Row) -> list[float]:
+def _features(claim: Mapping[str, Any]) -> list[float]:
     return [claim.get(name, 0.0) for name in NAMES]
 
 
@@ -89,16 +101,18 @@ def _design(row: Row, kinds: Sequence[str]) -> np.ndarray:
     return found
 
 
-def _fit(design: np.ndarray, times: np.ndarray, near: np.ndarray | None = None) -> np.ndarray:
+def _fit(
+    design: np.ndarray, times: np.ndarray, lowest: np.ndarray, near: np.ndarray | None = None
+) -> np.ndarray:
     relative = design / times[:, None]
     weights = np.ones(len(times))
-    found = np.zeros(relative.shape[1])
+    found = lowest.copy()
     sizes = np.sqrt(PRIOR * (relative**2).mean(0))
     held = np.zeros((0, len(found))) if near is None else np.diag(sizes)
     for _ in range(ROUNDS):
         matrix = np.concatenate([relative * weights[:, None], held])
         wanted = np.concatenate([weights, held @ (found if near is None else near)])
-        found = _non_negative(matrix, wanted)
+        found = lowest + _non_negative(matrix, wanted - matrix @ lowest)
         error = np.abs(relative @ found - 1)
         weights = 1 / np.sqrt(np.maximum(error, 0.05))
     return found

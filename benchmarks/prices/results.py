@@ -77,7 +77,7 @@ def take(folder: Path, measured: Path, target: str = "") -> None:
         row["roofline"] = {way: price["roofline_us"] for way, price in group["prices"].items()}
         row["source"] = group["prices"]["fused"]["source"]
         row["claims"] = {way: price["claims"] for way, price in group["prices"].items()}
-        rows[key] = {**row, **answer}
+        rows[key] = row | {k: answer[k] for k in ("us", "wrong", "error") if k in answer}
     one["rows"] = [rows[key] for key in sorted(rows)]
     store(record)
 

@@ -163,7 +163,7 @@ class Bench:
             sides[name] = [self._clock.timed(calls)]
         us = self._clock.alternate([side[0] for side in sides.values()], TIMED_SECONDS)
         found = {n: float(f"{t / count:.4g}") for n, t in zip(sides, us, strict=True)}
-        return {"us": found, "wrong": wrong, "calls": count}
+        return {"us": found, "wrong": wrong, "turns": count}
 
     def _call(self, function: dict[str, Any], inputs: list[Any], weights: list[Any]) -> Any:
         library = function["library"]

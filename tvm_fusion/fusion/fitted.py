@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..core.template import Claim
 
 FILE = "coefficients.json"
+MODELLED = ", modelled"  # behind a template's name: see kind_of
 # What a reader calls the features.
 TERMS: Mapping[str, str] = {
     "launches": "launches",
@@ -89,7 +90,7 @@ class Fit:
 
 def kind_of(template: str, clocks: float) -> str:
     """Name the coefficients of a template's claims: others where its kernels have a model."""
-    return f"{template}, modelled" if clocks else template
+    return template + MODELLED if clocks else template
 
 
 @lru_cache(maxsize=1)
