@@ -17,6 +17,7 @@ from benchmarks.records import columns, rows_of, text
 
 HERE = Path(__file__).parent
 SAMPLES = HERE / "results" / "samples.json"
+MODELS = "alternatives of whole models' groups; benchmarks.prices"
 COEFFICIENTS = HERE.parents[1] / "tvm_fusion" / "fusion" / "coefficients.json"
 
 
@@ -90,22 +91,22 @@ def _fitted(device: Mapping[str, Any]) -> dict[str, Any]:
     from .fit import fit, left_out, predicted, rank_correlation
 
     rows = [*device["rows"], *_of_models(device, FIT)]
-    least = _least(device)
-    others = left_out(rows, least)
-    times = [row["us"] for row in rows]
+    judged = _of_models(device, JUDGE)
+    coefficients = fit(rows, _least(device))
+    if judged:
+        others = [predicted(row, coefficients) for row in judged]
+    else:
+        judged, others = rows, left_out(rows, _least(device))
+    others_of = _of_models(device, FIT) and f"; {MODELS}"
     provenance = {
         "date": device["date"],
-        "method": device["method"],
+        "method": device["method"] + (others_of or ""),
         "kernels": len(device["rows"]),
         "alternatives": len(rows) - len(device["rows"]),
-        "median_error": round(median(_errors(rows, others)), 3),
-        "rank_correlation": round(rank_correlation(others, times), 3),
+        "judged": len(judged),
+        "median_error": round(median(_errors(judged, others)), 3),
+        "rank_correlation": round(rank_correlation(others, [row["us"] for row in judged]), 3),
     }
-    coefficients = fit(rows, least)
-    if judged := _of_models(device, JUDGE):
-        found = [predicted(row, coefficients) for row in judged]
-        provenance["judged"] = len(judged)
-        provenance["judged_median_error"] = round(median(_errors(judged, found)), 3)
     return {
         **device["device"],
         "dtypes": device["dtypes"],

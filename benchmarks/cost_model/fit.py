@@ -20,9 +20,13 @@ import numpy as np
 from tvm_fusion.fusion.features import NAMES
 from tvm_fusion.fusion.fitted import kind_of
 
-ROUNDS = 20  # of weights
+ROUNDS = 10  # of weights
 LEAST = 3  # claims of a kind; those of fewer share the coefficients of all
 PRIOR = 0.3  # rows that the coefficients of all count as
+# Instructions of one kind cost at most so many times those of all: a few small groups, which wait
+# for other reasons, would make large ones too dear.
+MOST = 4.0
+INSTRUCTIONS = ("element_loads", "thread_loads", "element_stores", "operand_operations")
 
 Row = Mapping[str, Any]
 Least = Callable[[str], Mapping[str, float]]
@@ -51,7 +55,10 @@ def fit(rows: Sequence[Row], least: Least | None = None) -> dict[str, list[float
     every = _fit(design.sum(1), times, np.zeros(len(NAMES)))
     near = np.maximum(np.tile(every, (len(kinds), 1)), lowest)
     found = _fit(design.reshape(len(rows), -1), times, lowest.ravel(), near.ravel())
-    kept = found.reshape(len(kinds), -1)
+    most = [
+        MOST * x if x and n in INSTRUCTIONS else np.inf for n, x in zip(NAMES, every, strict=True)
+    ]
+    kept = np.minimum(found.reshape(len(kinds), -1), most)
     table = {kind: _rounded(own) for kind, own in zip(kinds, kept, strict=True)}
     return table | {"": _rounded(near[0])}
 
@@ -64,9 +71,7 @@ def predicted(row: Row, coefficients: Mapping[str, Sequence[float]]) -> float:
     )
 
 
-def left_out(
-    rows: Sequence[Row], least: Least | None = None, folds: int = 5
-) -> list[float]:
+def left_out(rows: Sequence[Row], least: Least | None = None, folds: int = 5) -> list[float]:
     """Predict each row by coefficients that were fitted without it, and others of its fold."""
     order = np.random.default_rng(0).permutation(len(rows))
     found = [0.0] * len(rows)
@@ -107,7 +112,8 @@ def _fit(
     relative = design / times[:, None]
     weights = np.ones(len(times))
     found = lowest.copy()
-    sizes = np.sqrt(PRIOR * (relative**2).mean(0))
+    having = np.maximum(1, np.count_nonzero(relative, axis=0))
+    sizes = np.sqrt(PRIOR * (relative**2).sum(0) / having)
     held = np.zeros((0, len(found))) if near is None else np.diag(sizes)
     for _ in range(ROUNDS):
         matrix = np.concatenate([relative * weights[:, None], held])
@@ -123,7 +129,7 @@ def _non_negative(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     scale = np.sqrt((matrix**2).sum(0))
     used = np.flatnonzero(scale > 0)
     scaled = matrix[:, used] / scale[used]
-    gram, right = scaled.T @ scaled, scaled.T @ wanted
+    gram, right = scaled.T @ scaled + 1e-12 * np.eye(len(used)), scaled.T @ wanted
     found, free = np.zeros(len(used)), np.zeros(len(used), bool)
     for _ in range(3 * len(used)):
         slope = right - gram @ found
@@ -133,7 +139,7 @@ def _non_negative(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         free[slope.argmax()] = True
         while True:
             solved = np.zeros(len(used))
-            solved[free] = np.linalg.lstsq(gram[np.ix_(free, free)], right[free], rcond=None)[0]
+            solved[free] = np.linalg.solve(gram[np.ix_(free, free)], right[free])
             below = free & (solved <= 0)
             if not below.any():
                 break

@@ -53,6 +53,6 @@ def samples() -> Iterator[dict[str, Any]]:
             "template": claim.template.name,
             "calls": 1,
             "us": round(row["us"]["ours"], 2),
-            "roofline_us": round(cost.estimate(claim), 2),
+            "roofline_us": round(cost.roofline([claim]), 2),
             **{n: float(f"{x:.5g}") for n, x in zip(NAMES, features.row, strict=True)},
         }

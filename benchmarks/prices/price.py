@@ -38,7 +38,7 @@ def priced(steps: Sequence[Claim | ProfiledGroup], device: Device) -> dict[str, 
     estimates = [cost.cost(claim) for claim in claims]
     return {
         "us": round(sum(one.us for one in estimates), 3),
-        "roofline_us": round(cost.total(claims), 3),
+        "roofline_us": round(cost.roofline(claims), 3),
         "source": " and ".join(sorted({one.source for one in estimates})),
         "claims": [_claim(cost.chosen(claim), cost) for claim in claims],
     }

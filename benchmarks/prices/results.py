@@ -19,13 +19,26 @@ FIT, JUDGE = "fit", "judge"
 
 def half_of(key: str) -> str:
     """Which half of the groups one is in, by its hash: coefficients are fitted to :data:`FIT`."""
-    return FIT if int(key[:8], 16) % 2 else JUDGE
+    return FIT if int(key[-1], 16) % 2 else JUDGE
 
 
 def load() -> dict[str, Any]:
     """Return, by target, how its groups were measured, and a row for each of them."""
     stored = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     return {target: {**about, "rows": rows_of(rows)} for target, (about, *rows) in stored.items()}
+
+
+def price(row: dict[str, Any], target: str) -> dict[str, float]:
+    """Price a row's alternatives by the coefficients that ship, or as the roofline had them."""
+    from benchmarks.cost_model.fit import predicted
+    from tvm_fusion.fusion.fitted import fits
+
+    kind, _, arch = target.partition(":")
+    fit = fits().get((kind, arch, ""))
+    if fit is None or row["source"] != "fitted":
+        return dict(row["roofline"])
+    ways = row["claims"].items()
+    return {way: round(predicted({"claims": c}, fit.coefficients), 2) for way, c in ways}
 
 
 def samples(target: str, half: str) -> list[dict[str, Any]]:
@@ -68,15 +81,21 @@ def take(folder: Path, measured: Path, target: str = "") -> None:
     one = record.setdefault(name, {"rows": []})
     one |= {"device": found["device"], "date": str(datetime.date.today())}
     rows = {row["key"]: row for row in one["rows"]}
+    planned = {model for model, own in index["models"].items() if own}
+    for row in rows.values():  # an earlier plan's groups are kept, but are no longer the model's
+        row["calls"] = {m: n for m, n in row["calls"].items() if m not in planned}
+    for model in planned:
+        for key, count in index["models"][model].items():
+            if key in rows:
+                rows[key]["calls"][model] = count
     for key, answer in found["rows"].items():
         group = index["groups"][key]
         known = rows.get(key, {}).get("calls", {})
         calls = known | {m: own[key] for m, own in index["models"].items() if key in own}
         row = {"key": key, **{k: group[k] for k in _KEPT}, "calls": calls}
-        row["price"] = {way: price["us"] for way, price in group["prices"].items()}
-        row["roofline"] = {way: price["roofline_us"] for way, price in group["prices"].items()}
+        row["roofline"] = {way: one["roofline_us"] for way, one in group["prices"].items()}
         row["source"] = group["prices"]["fused"]["source"]
-        row["claims"] = {way: price["claims"] for way, price in group["prices"].items()}
+        row["claims"] = {way: one["claims"] for way, one in group["prices"].items()}
         rows[key] = row | {k: answer[k] for k in ("us", "wrong", "error") if k in answer}
     one["rows"] = [rows[key] for key in sorted(rows)]
     store(record)

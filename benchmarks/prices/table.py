@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.markdown import table
 
-from .results import HERE, JUDGE, half_of, load
+from .results import HERE, JUDGE, half_of, load, price
 
 FUSED = "fused"
 LEAST_US = 3.0  # of a group whose error counts
@@ -19,7 +19,11 @@ Row = Mapping[str, Any]
 
 def write() -> None:
     """Write the page of the record."""
-    (HERE / "README.md").write_text(render(load()))
+    record = load()
+    for target, one in record.items():
+        for row in one["rows"]:
+            row["price"] = price(row, target)
+    (HERE / "README.md").write_text(render(record))
 
 
 def render(record: Mapping[str, Any]) -> str:

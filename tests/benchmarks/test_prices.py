@@ -74,6 +74,8 @@ def test_a_folder_is_compiled_measured_and_kept(tmp_path, monkeypatch):
     results.take(tmp_path, tmp_path / "prices.json")
     kept = results.load()
     assert len(kept["cpu"]["rows"]) == len(before)
+    for row in kept["cpu"]["rows"]:
+        row["price"] = results.price(row, "cpu")
     assert "| mlp |" in table.render(kept)
 
 
@@ -101,7 +103,7 @@ def test_what_gives_other_results_is_no_better_alternative():
 
 
 def test_each_group_is_of_one_half():
-    halves = {results.half_of(f"{n:08x}") for n in range(8)}
+    halves = {results.half_of(f"{n:08x}") for n in range(2)}
     assert halves == {results.FIT, results.JUDGE}
 
 

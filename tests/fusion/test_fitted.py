@@ -64,11 +64,11 @@ def test_features_take_work_apart():
 
 
 def test_the_model_of_a_kernel_stands_for_its_products():
-    work = KernelWork(5e4, element_loads=2e6, element_stores=3e6, operand_operations=4e6)
+    work = KernelWork(5e4, 2e6, 7e3, element_stores=3e6, operand_operations=4e6)
     claim = replace(make([Tensor(MIB)], [Tensor(MIB)], 10**9), work=work, flops=8 * 10**9)
     row = features_of(claim, 32 * MIB)
     assert (row.matrix_mflop, row.vector_mflop, row.kiloclocks) == (0.0, 0.0, 50.0)
-    assert row.row[-3:] == (2.0, 3.0, 4.0)
+    assert row.row[-4:] == (2.0, 7.0, 3.0, 4.0)
 
 
 def test_the_fitted_model_predicts(fit):

@@ -17,6 +17,8 @@ class KernelWork:
     element_loads : float
         Elements that threads load one by one, each as often as it is loaded: where tiles of the
         other axis load them again, for each of these.
+    thread_loads : float
+        The same of one thread, of all waves of blocks: what few threads wait for.
     element_stores : float
         Elements that threads store one by one, or in vectors of less than 16 bytes: stores.
     operand_operations : float
@@ -25,6 +27,7 @@ class KernelWork:
 
     clocks: float = 0.0
     element_loads: float = 0.0
+    thread_loads: float = 0.0
     element_stores: float = 0.0
     operand_operations: float = 0.0
 

@@ -129,14 +129,13 @@ class CostModel:
             The figure of the model that was fitted to the device's kernels, if it was; else the
             roofline's. Models' figures never fall as bytes, flops or launches grow.
         """
-        if self._fit is None or not self._fit.covers(claim):
-            return Estimate(self._roofline(claim), "roofline")
-        us = sum(self._fitted(self.chosen(claim)).values())
-        if self._device.kind == "llvm":  # fitted to one thread, shared among several
-            wake = self._rates.wake_us * claim.launches
-            units = min(self.units, max(claim.parallelism, 1))
-            us = min(us, us / units + wake) if units > 1 else us
-        return Estimate(us, "fitted")
+        fit = self._fit
+        if fit is None or self._device.kind != "llvm" or not fit.covers(claim):
+            return self.compare([claim])[0]
+        us = self._fitted_us(claim)  # fitted to one thread, shared among several
+        wake = self._rates.wake_us * claim.launches
+        units = min(self.units, max(claim.parallelism, 1))
+        return Estimate(min(us, us / units + wake) if units > 1 else us, "fitted")
 
     def estimate(self, claim: Claim) -> float:
         """Tell what the model says that choices are made by."""
@@ -164,7 +163,11 @@ class CostModel:
         if self.orders_by_fit(claim for claims in ways for claim in claims):
             totals = [sum(map(self._fitted_us, claims)) for claims in ways]
             return tuple(Estimate(us, "fitted") for us in totals)
-        return tuple(Estimate(sum(map(self._roofline, claims)), "roofline") for claims in ways)
+        return tuple(Estimate(self.roofline(claims), "roofline") for claims in ways)
+
+    def roofline(self, claims: Iterable[Claim]) -> float:
+        """Add up the roofline's microseconds of claims."""
+        return sum(map(self._roofline, claims))
 
     def orders_by_fit(self, claims: Iterable[Claim]) -> bool:
         """Whether alternatives of these claims are ordered by the fitted model."""

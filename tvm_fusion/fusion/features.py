@@ -16,7 +16,7 @@ _CONTRACTION = 16
 NAMES = (
     *("launches", "weight_kib", "cached_kib", "other_kib", "unit_kib"),
     *("matrix_mflop", "vector_mflop", "kiloclocks"),
-    *("element_loads", "element_stores", "operand_operations"),
+    *("element_loads", "thread_loads", "element_stores", "operand_operations"),
 )
 
 
@@ -37,8 +37,9 @@ class Features:
         Operations of contractions whose kernels have no model, and all others.
     kiloclocks : float
         What the template's model of its kernels says, in thousands of a multiprocessor's clocks.
-    element_loads, element_stores, operand_operations : float
-        In millions: see :class:`~tvm_fusion.core.kernel_work.KernelWork`.
+    element_loads, thread_loads, element_stores, operand_operations : float
+        In millions, those of a thread in thousands: see
+        :class:`~tvm_fusion.core.kernel_work.KernelWork`.
     """
 
     launches: float
@@ -50,6 +51,7 @@ class Features:
     vector_mflop: float
     kiloclocks: float = 0.0
     element_loads: float = 0.0
+    thread_loads: float = 0.0
     element_stores: float = 0.0
     operand_operations: float = 0.0
 
@@ -92,6 +94,7 @@ def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
         total * (1 - share) / 1e6,
         work.clocks / 1e3,
         work.element_loads / 1e6,
+        work.thread_loads / 1e3,
         work.element_stores / 1e6,
         work.operand_operations / 1e6,
     )

@@ -29,7 +29,7 @@ TERMS: Mapping[str, str] = {
     **dict.fromkeys(("weight_kib", "cached_kib", "other_kib", "unit_kib"), "traffic"),
     **dict.fromkeys(("matrix_mflop", "vector_mflop"), "arithmetic"),
     "kiloclocks": "tiles of the product",
-    "element_loads": "elements loaded one by one",
+    **dict.fromkeys(("element_loads", "thread_loads"), "elements loaded one by one"),
     "element_stores": "elements stored one by one",
     "operand_operations": "operands computed as they are loaded",
 }
@@ -55,9 +55,13 @@ class Fit:
     provenance: Mapping[str, Any]
 
     def covers(self, claim: Claim) -> bool:
-        """Whether kernels of a claim's types were measured."""
+        """Whether kernels of a claim's types were measured.
+
+        Kernels with a model of their own know at which rate their products run.
+        """
         group = claim.group
-        read = [v for op in group.members if is_contraction(op) for v in op.tensors]
+        products = [op for op in group.members if is_contraction(op) and not claim.work.clocks]
+        read = [v for op in products for v in op.tensors]
         sides = (((*group.inputs, *group.outputs), self.dtypes), (read, self.products))
         return all(
             value.dtype in dtypes or not value.dtype.startswith(("float", "bfloat"))

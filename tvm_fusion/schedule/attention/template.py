@@ -37,7 +37,7 @@ from .flash.config import FlashMmaConfig
 from .flash.kernel import flash_mma_kernel
 from .flash.model import cycles
 from .flash.problem import flash_problem
-from .flash.prologue_cost import computed_operations, score_loads
+from .flash.prologue_cost import computed_operations, element_loads
 from .flash.tma_config import FlashTmaConfig
 from .forms import choose, weighed
 from .problem.constants import read_group
@@ -219,9 +219,14 @@ def _work(config: AnyConfig | CpuConfig, pattern: Pattern, device: Device) -> Ke
     problem = flash_problem(pattern) if isinstance(config, FlashMmaConfig) else None
     if problem is None or not isinstance(config, FlashMmaConfig):
         return NO_WORK
+    single = element_loads(problem, config)
+    heads = math.prod(at(a.extent) for a in pattern.batch)
+    blocks = heads * math.ceil(at(problem.query.extent) / config.block_m)
+    waves = math.ceil(blocks / ((device.sm_count or 1) * config.min_blocks))
     return KernelWork(
         cycles(config, problem, device),
-        element_loads=score_loads(problem),
+        element_loads=single,
+        thread_loads=waves * single / (blocks * config.threads),
         operand_operations=computed_operations(problem, config),
     )
 

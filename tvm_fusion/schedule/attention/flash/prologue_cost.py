@@ -19,6 +19,7 @@ from ....core.loops import find
 from ....core.template import Refusal
 from ....device import Device
 from ....ecg.work import at
+from ...index.address import known_step
 from ...index.estimate import operations
 from ..problem.pattern import Pattern
 from ..problem.query_group import QueryGroup
@@ -31,6 +32,9 @@ LAUNCH_US = 2.0
 # attention at batch 1 and 457 at batch 8 on an H200; without it 27 and 116, and the product before,
 # which rotates instead, 7 and 22 more (python -m benchmarks.gpu_models, profiled).
 SLOWDOWN = 8
+# How many loads of a score one counts as whose place another one gives: on an H200, two of them for
+# each of 196,608 scores took 14 us (DeBERTa), two others for each of 12.6 million 8 (SAM).
+DEPENDENT = 16
 
 
 def expensive_prologue(
@@ -71,14 +75,28 @@ def computed_operations(problem: FlashProblem, config: FlashMmaConfig) -> float:
     return found
 
 
-def score_loads(problem: FlashProblem) -> float:
-    """Count the elements that are loaded for each score, such as those of a mask or of a bias."""
+def element_loads(problem: FlashProblem, config: FlashMmaConfig) -> float:
+    """Count what is loaded one by one: elements of operands, and for each score.
+
+    Masks and biases along the keys are loaded by neighbouring threads and do not count.
+    """
     pattern = problem.pattern
+    found = 0.0
+    for operand in (problem.q, problem.k, problem.v):
+        if not operand.loads:
+            times = 1 if operand is problem.q else _readers(problem, config)
+            found += _elements(problem, operand) * times * len(loads(operand.element))
     key = pattern.key.var
+    axes = [a.var for a in (*pattern.batch, problem.query, pattern.key)]
     read = {(x.source, str(x.indices)): x for e in _of_scores(pattern) for x in loads(e)}
-    each = sum(any(key in variables(i) for i in x.indices) for x in read.values())
+    each = 0
+    for x in read.values():
+        if any(loads(i) for i in x.indices):
+            each += DEPENDENT
+        elif any(key in variables(i) for i in x.indices):
+            each += known_step(x.source, x.indices, key, axes) not in (0, 1)
     rows = math.prod(at(a.extent) for a in pattern.batch)
-    return float(each * rows * at(problem.query.extent) * at(pattern.key.extent))
+    return found + float(each * rows * at(problem.query.extent) * at(pattern.key.extent))
 
 
 def _of_scores(pattern: Pattern) -> list[ir.Expr]:
