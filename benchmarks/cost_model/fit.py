@@ -25,7 +25,7 @@ LEAST = 3  # claims of a kind; those of fewer share the coefficients of all
 PRIOR = 0.3  # rows that the coefficients of all count as
 # Instructions of one kind cost at most so many times those of all: a few small groups, which wait
 # for other reasons, would make large ones too dear.
-MOST = 4.0
+MOST = 10.0
 INSTRUCTIONS = ("element_loads", "thread_loads", "element_stores", "operand_operations")
 
 Row = Mapping[str, Any]
@@ -121,7 +121,8 @@ def _fit(
         found = lowest + _non_negative(matrix, wanted - matrix @ lowest)
         error = np.abs(relative @ found - 1)
         weights = 1 / np.sqrt(np.maximum(error, 0.05))
-    return found
+    # What no claim of a kind has costs what it costs of all.
+    return found if near is None else np.where(relative.any(0), found, near)
 
 
 def _non_negative(matrix: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from tvm_fusion.report.planned import plan_model
 
 RESULT = Path(__file__).parents[1] / "gpu" / "results" / "gpu.json"
 DTYPES = ("float16", "bfloat16")
-MEMORY = 4.8e12  # bytes a second
+MEMORY, UNIT_MEMORY = 4.8e12, 1.25e11  # bytes a second; of one multiprocessor, 64 a clock
 KILOCLOCK_US = 0.45  # of models' clocks, at 1.98 GHz, if they are a tenth too many
 
 
@@ -27,7 +27,8 @@ def least(kind: str) -> dict[str, float]:
     device = parse("cuda:sm_90a").device
     matrix, vector = (1e12 / device.peak_flops[dtype] for dtype in ("float16", "float32"))
     memory = dict.fromkeys(("weight_kib", "other_kib"), 1e6 * 1024 / MEMORY)
-    return {**memory, "matrix_mflop": matrix, "vector_mflop": vector}
+    unit = {"unit_kib": 1e6 * 1024 / UNIT_MEMORY}
+    return {**memory, **unit, "matrix_mflop": matrix, "vector_mflop": vector}
 
 
 def samples() -> Iterator[dict[str, Any]]:

@@ -83,6 +83,6 @@ def samples(name: str, known: set[Key]) -> Iterator[dict[str, Any]]:
             "template": claim.template.name,
             "calls": calls,
             "us": round(us, 2),
-            "roofline_us": round(cost.estimate(claim), 2),
+            "roofline_us": round(cost.roofline([claim]), 2),
             **{n: float(f"{x:.5g}") for n, x in zip(NAMES, features.row, strict=True)},
         }

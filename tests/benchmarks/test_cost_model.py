@@ -11,8 +11,8 @@ from tvm_fusion.fusion import fitted
 from tvm_fusion.fusion.features import NAMES
 
 PLANTED = {
-    "rows": {"launches": 1.0, "cached_kib": 0.01, "vector_mflop": 2.0, "element_stores": 3.0},
-    "contraction": {"launches": 0.5, "weight_kib": 0.02, "matrix_mflop": 8.0},
+    "rows": {"launches": 1.0, "cached_kib": 0.01, "vector_mflop": 2.0, "element_loads": 2.0},
+    "contraction": {"weight_kib": 0.02, "matrix_mflop": 8.0, "element_loads": 2.0},
     "contraction, modelled": {"launches": 0.5, "kiloclocks": 0.4, "element_loads": 2.0},
 }
 KEPT = ("matrix_mflop", "kiloclocks")  # of which a claim has one
@@ -88,3 +88,13 @@ def test_what_ships_is_of_the_samples():
 def test_rows_of_a_table_come_back():
     rows = [{"us": 1.5, "names": ["a"]}, {"us": 2.0}, {"failed": "a crash"}]
     assert rows_of(columns(rows)) == rows
+
+
+def test_no_feature_costs_less_than_the_device_takes():
+    rows = [{"template": "rows", "us": 1.0, "launches": 1.0, "other_kib": 10.0} for _ in range(9)]
+    free = fit(rows)["rows"][NAMES.index("other_kib")]
+    bounded = fit(rows, lambda kind: {"other_kib": 0.05})
+    assert free < 0.05
+    for row in bounded.values():
+        assert row[NAMES.index("other_kib")] >= 0.05
+    assert predicted(rows[0], bounded) == pytest.approx(1.0, rel=0.05)

@@ -93,12 +93,14 @@ def waits(program: Program, estimate: RowEstimate, device: Device) -> int:
     return rows * (loads_ + branches * OPERATIONS_A_BRANCH) + waits
 
 
-def row_work(program: Program, estimate: RowEstimate) -> KernelWork:
-    """Count the elements that threads load or store one by one.
+def row_work(program: Program, estimate: RowEstimate, device: Device) -> KernelWork:
+    """Count the elements that threads load or store one by one, and what a thread waits for.
 
     Neighbouring threads find them far apart in memory, or load them where a condition of their
     place holds, as halves of a rotary embedding.
     """
+    units = min(count_rows(program), device.sm_count or 1)
+    waiting = waits(program, estimate, device) / OPERATIONS_A_LOAD / max(1, units)
     loads = stores = 0
     for stage in program.stages:
         along = _along(stage, program.row_rank, estimate)
@@ -121,7 +123,9 @@ def row_work(program: Program, estimate: RowEstimate) -> KernelWork:
         loads += count * sum(is_single or is_far(x.source, x.indices) for x in read.values())
         for buffer, where in zip(stage.targets, stage.indices, strict=True):
             stores += points(stage) * (buffer in program.outputs and is_far(buffer, where))
-    return KernelWork(element_loads=float(loads), element_stores=float(stores))
+    return KernelWork(
+        element_loads=float(loads), thread_loads=waiting, element_stores=float(stores)
+    )
 
 
 def _along(stage: Stage, row_rank: int, estimate: RowEstimate) -> ir.Var | None:

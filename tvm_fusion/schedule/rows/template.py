@@ -101,7 +101,7 @@ class Rows(Template):
             parallelism=parallelism(program, estimate),
             shared_bytes=estimate.shared_bytes if estimate else 0,
             registers=estimate.registers if estimate else 0,
-            work=row_work(program, estimate) if estimate else NO_WORK,
+            work=row_work(program, estimate, device) if estimate else NO_WORK,
             details=RowsDetails(estimate.config if estimate else CpuRowConfig.of(program, device)),
         )
 
