@@ -121,7 +121,8 @@ def _in_full(equal: list[Group]) -> str:
 def _made(equal: list[Group]) -> str:
     one = equal[0]
     arithmetic = f", {one.arithmetic}" if one.arithmetic else ""
-    return f"{one.type}, by {escape(one.template)}{escape(arithmetic)}"
+    price = f"{one.source}: {one.most}" if one.most and len(equal) == 1 else one.source
+    return f"{one.type}, by {escape(one.template)}{escape(arithmetic)}; price {price}"
 
 
 def _forms(equal: list[Group]) -> Table:

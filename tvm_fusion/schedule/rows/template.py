@@ -11,6 +11,7 @@ from tvm.target import Target
 
 from ...core.expressions import loads, variables
 from ...core.forms import Form
+from ...core.kernel_work import NO_WORK
 from ...core.once import once
 from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device, device_of
@@ -27,7 +28,7 @@ from .cpu.config import KERNELS as CPU_KERNELS
 from .cpu.config import CpuRowConfig
 from .cpu.config import configs as cpu_configs
 from .cpu.kernel import schedule_rows_cpu
-from .estimate import obstacles, parallelism, read_again, waits
+from .estimate import obstacles, parallelism, read_again, row_work, waits
 from .gpu.config import RowConfig
 from .gpu.forms import estimate_rows_gpu, tunable_rows
 from .gpu.kernel import schedule_rows_gpu
@@ -97,6 +98,7 @@ class Rows(Template):
             parallelism=parallelism(program, estimate),
             shared_bytes=estimate.shared_bytes if estimate else 0,
             registers=estimate.registers if estimate else 0,
+            work=row_work(program, estimate, device) if estimate else NO_WORK,
             details=RowsDetails(estimate.config if estimate else CpuRowConfig.of(program, device)),
         )
 

@@ -20,7 +20,9 @@ from ....core.loops import find
 from ....core.template import Refusal
 from ....device import Device
 from ....ecg.work import at
+from ...index.address import known_step
 from ...index.estimate import operations
+from ..problem.pattern import Pattern
 from ..problem.query_group import QueryGroup
 from .config import FlashMmaConfig
 from .problem import VECTOR, FlashProblem, Operand
@@ -35,6 +37,9 @@ SLOWDOWN = 8
 # keys whose halves were chosen element by element, 4 heads of 256 over 512 tokens with a window of
 # 256, took 86 us on an H200: a warp of 16 queries computed about 320 vectors a thread.
 VECTOR_US = 0.24
+# How many loads of a score one counts as whose place another one gives: on an H200, two of them for
+# each of 196,608 scores took 14 us (DeBERTa), two others for each of 12.6 million 8 (SAM).
+DEPENDENT = 16
 
 
 def expensive_prologue(
@@ -51,15 +56,12 @@ def expensive_prologue(
     computed = [x for x in (problem.q, problem.k, problem.v) if is_computed(x)]
     if not computed or not peak or not bandwidth:
         return None
-    fused, separate, vectors = 0.0, LAUNCH_US, 0.0
-    for operand in computed:
-        elements = _elements(problem, operand)
-        work = operations(operand.element) + len(loads(operand.element))
-        times = 1 if operand is problem.q else _readers(problem, config)
-        fused += 1e6 * SLOWDOWN * elements * times * work / peak
-        separate += 1e6 * 2 * 2 * elements / bandwidth
-        vectors += _vectors(problem, operand, config)
+    fused = 1e6 * SLOWDOWN * computed_operations(problem, config) / peak
+    vectors = sum(_vectors(problem, x, config) for x in computed)
     fused = max(fused, VECTOR_US * vectors * _waves(problem, config, device))
+    separate = LAUNCH_US
+    for operand in computed:
+        separate += 1e6 * 2 * 2 * _elements(problem, operand) / bandwidth
     if fused <= separate:
         return None
     return Refusal(
@@ -67,6 +69,45 @@ def expensive_prologue(
         f"Computing operands in the kernel would take about {fused:.1f} us, as each block of "
         f"queries computes all keys again; a kernel of its own takes about {separate:.1f}.",
     )
+
+
+def computed_operations(problem: FlashProblem, config: FlashMmaConfig) -> float:
+    """Count operations and loads of operands that blocks compute, as often as they are repeated."""
+    found = 0.0
+    for operand in (problem.q, problem.k, problem.v):
+        if is_computed(operand):
+            work = operations(operand.element) + len(loads(operand.element))
+            times = 1 if operand is problem.q else _readers(problem, config)
+            found += _elements(problem, operand) * times * work
+    return found
+
+
+def element_loads(problem: FlashProblem, config: FlashMmaConfig) -> float:
+    """Count what is loaded one by one: elements of operands, and for each score.
+
+    Masks and biases along the keys are loaded by neighbouring threads and do not count.
+    """
+    pattern = problem.pattern
+    found = 0.0
+    for operand in (problem.q, problem.k, problem.v):
+        if not operand.loads:
+            times = 1 if operand is problem.q else _readers(problem, config)
+            found += _elements(problem, operand) * times * len(loads(operand.element))
+    key = pattern.key.var
+    axes = [a.var for a in (*pattern.batch, problem.query, pattern.key)]
+    read = {(x.source, str(x.indices)): x for e in _of_scores(pattern) for x in loads(e)}
+    each = 0
+    for x in read.values():
+        if any(loads(i) for i in x.indices):
+            each += DEPENDENT
+        elif any(key in variables(i) for i in x.indices):
+            each += known_step(x.source, x.indices, key, axes) not in (0, 1)
+    rows = math.prod(at(a.extent) for a in pattern.batch)
+    return found + float(each * rows * at(problem.query.extent) * at(pattern.key.extent))
+
+
+def _of_scores(pattern: Pattern) -> list[ir.Expr]:
+    return [x for x in (pattern.score, pattern.weight, pattern.masked_weight) if x is not None]
 
 
 def is_computed(operand: Operand) -> bool:

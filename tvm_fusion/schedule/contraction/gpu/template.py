@@ -36,6 +36,7 @@ from ..wgmma.config import WgmmaConfig
 from ..wgmma.dual_gemm import dual_gemm_proposals
 from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .forms import choose, weighed
+from .kernel_work import work_of
 from .product import Product, Reading, read_product
 from .space import KERNELS, GemmConfig, clocks
 from .tile_forms import GATHERED, GemmForm, computes_weights_only, refuse_parts
@@ -86,6 +87,7 @@ class GpuContraction(Contraction):
             arithmetic="" if tile is None else tile.problem.arithmetic,
             matrix_dtype="" if tile is None else tile.problem.narrow_dtype,
             ragged=None if tile is None else _ragged(tile),
+            work=work_of(form),
             details=GpuContractionDetails(
                 config, form.copies, has_choices=product.reading is not Reading.DUAL
             ),
