@@ -30,7 +30,7 @@ from .lower.argument_checks import DropArgumentChecks
 from .lower.bind_once import BindOnce
 from .lower.booleans import BytesForBooleans
 from .lower.cse import without_cse
-from .lower.empty_loops import DropEmptyLoops
+from .lower.empty_loops import DivideByNoZeroExtent, DropEmptyLoops
 from .lower.flatten import s_tir_pipeline
 from .lower.hyperbolic import HyperbolicByExponentials
 from .lower.integers import LowerIntegers
@@ -40,7 +40,6 @@ from .lower.narrow_lanes import NarrowLanes
 from .lower.parallel_trips import ParallelTrips
 from .lower.reduction_results import PrivateReductionResults
 from .lower.stack import RegistersOnStack
-from .lower.zero_extents import DivideByNoZeroExtent
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath
 

@@ -6,6 +6,7 @@ import os
 
 from tvm.ir.transform import Pass
 
+from ._tvm.errors import register_errors
 from .deploy.build.lower import LowerToVM
 from .ecg.legalize import Legalize
 from .frontend.half.precision import ToHalfPrecision
@@ -24,6 +25,7 @@ from .rewrite.search.search import SearchEquivalents
 from .rewrite.simplify import Rewrite
 from .schedule import kernels, templates
 
+register_errors()
 _ = templates  # their import makes them known to the planner
 
 __all__ = [

@@ -22,8 +22,10 @@ from benchmarks.markdown import table
 from .sample import REST, STAGES, THREADS
 
 HERE = Path(__file__).parent
-# What is compiled, and for what: a model of the zoo or of benchmarks.gpu_models, or as many layers
-# of GPT-2's decoder.
+COUNTS = (2, 8, 32)
+LAYERED = (("encoder", "cpu"), ("residual", "cpu"), ("decode_step", "cuda:sm_90a"))
+# What is compiled, and for what: a model of the zoo or of benchmarks.gpu_models, as many layers of
+# GPT-2's decoder, or of a model of equal layers.
 CASES = (
     ("2", "cpu"),
     ("llama_4l", "cpu"),
@@ -35,6 +37,7 @@ CASES = (
     ("swin_tiny", "cuda:sm_90a"),
     ("diffusion_unet_batch_1", "cuda:sm_90a"),
     ("vae_decoder_batch_1", "cuda:sm_90a"),
+    *((f"{model}_{count}", target) for model, target in LAYERED for count in COUNTS),
 )
 
 
@@ -75,7 +78,9 @@ def _measure(model: str, target: str) -> dict[str, Any]:
 
 def render(record: dict[str, Any]) -> str:
     """Write the table of a record."""
-    cases: dict[str, dict[str, Any]] = record["cases"]
+    layered = {f"{model}_{count} {target}" for model, target in LAYERED for count in COUNTS}
+    every: dict[str, dict[str, Any]] = record["cases"]
+    cases = {name: case for name, case in every.items() if name not in layered}
 
     def row(title: str, *keys: str) -> list[str]:
         cells = []
@@ -114,8 +119,31 @@ def render(record: dict[str, Any]) -> str:
             "",
             *table(["", *names], rows),
             "",
+            "## Equal layers",
+            "",
+            "Processor time with as many layers, of this process and of those that it starts, for",
+            "models of equal layers with weights of their own (`layers.py`); weights of the decode",
+            "step are inputs, since what is stored grows with them.",
+            "",
+            *table(*_layers(every)),
+            "",
         ]
     )
+
+
+def _layers(cases: dict[str, dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Write the head and the rows of the table of equal layers."""
+    counts = [f"{count} layers" for count in COUNTS]
+    rows = []
+    for model, target in LAYERED:
+        found = [cases.get(f"{model}_{count} {target}") for count in COUNTS]
+        known = [case for case in found if case is not None]
+        if len(known) == len(found):
+            used = [case["cpu"] + case["children"] for case in known]
+            asked = ", ".join(str(case["claims"]["asked"]) for case in known)
+            ratio = f"{used[-1] / used[-2]:.2f}"
+            rows.append([f"{model}, {target}", *(f"{u:.2f}" for u in used), ratio, asked])
+    return ["", *counts, f"{COUNTS[-1]} beside {COUNTS[-2]}", "structures asked about"], rows
 
 
 def _title(name: str) -> str:

@@ -1,7 +1,8 @@
 """One compilation in this process, sampled: which stage the processor works for.
 
 Run as ``python -m benchmarks.compile_time.sample MODEL TARGET``; MODEL is an ONNX file, the
-number of layers of GPT-2's decoder, or a model of ``benchmarks.gpu_models``. Prints JSON.
+number of layers of GPT-2's decoder, a model of equal layers with their number, such as
+``encoder_8``, or a model of ``benchmarks.gpu_models``. Prints JSON.
 
 Every few milliseconds another thread looks at all stacks. What a thread has used of a processor
 since the last look goes to the stage that its stack is in.
@@ -43,6 +44,7 @@ THREADS = (
     ("LLVM or CUDA source: generated, optimised", "tirx/build.py", "codegen_build"),
     ("lowering of kernels", "deploy/build/codegen.py", "_compile"),
 )
+_LAYERED = ("encoder", "decode_step", "residual")  # of layers.py, which imports TVM
 CLAIM = ("claims", "fusion/claims.py", "_ask")
 
 Rules = tuple[tuple[str, str, str], ...]
@@ -111,7 +113,7 @@ def _given(model: str) -> tuple[Any, int]:
 
     Programs that PyTorch exports are made beforehand: exporting one is not part of its compilation.
     """
-    if model.isdigit():
+    if model.isdigit() or _layered(model):
         return model, 0
     if model.endswith(".onnx"):
         return model, Path(model).stat().st_size
@@ -119,6 +121,23 @@ def _given(model: str) -> tuple[Any, int]:
 
     exported, module = MODELS[model].exported()
     return exported, sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+def _layered(model: str) -> tuple[str, int] | None:
+    """Read the name of a model of equal layers, and their number."""
+    name, _, count = model.rpartition("_")
+    return (name, int(count)) if name in _LAYERED and count.isdigit() else None
+
+
+def _layers(name: str, count: int) -> tuple[Any, dict[str, Any]]:
+    """Build a model of equal layers; what a decode step keeps lies where it is."""
+    from benchmarks.compile_time import layers
+
+    if name != "decode_step":
+        return layers.MODELS[name](count), {}
+    mod = layers.decode_step(count, as_inputs=True)
+    weights = [p.name for p in mod["main"].params if p.name.startswith("w")]
+    return mod, {"in_place": layers.caches(count), "static_inputs": weights}
 
 
 def _processor_seconds() -> tuple[float, float]:
@@ -148,7 +167,10 @@ def measure(model: str, target: str) -> dict[str, Any]:
                 from benchmarks.planning.decoder import decoder
 
                 given = decoder(int(model))
-            tvm_fusion.compile(given, target).export(Path(folder, "artifact"))
+            options: dict[str, Any] = {}
+            if layered := _layered(model):
+                given, options = _layers(*layered)
+            tvm_fusion.compile(given, target, **options).export(Path(folder, "artifact"))
     seconds = time.perf_counter() - start
     own, children = (now - before for now, before in zip(_processor_seconds(), used, strict=True))
     return {

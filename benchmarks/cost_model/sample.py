@@ -76,13 +76,13 @@ def samples(name: str, known: set[Key]) -> Iterator[dict[str, Any]]:
         except Failed as reason:
             yield {"model": name, "title": title_of(claim), "error": str(reason)}
             continue
-        features = features_of(claim, cost.cache_bytes)
+        features = features_of(claim, cost.cache_bytes, cost.units)
         yield {
             "model": name,
             "title": title_of(claim)[:80],
             "template": claim.template.name,
             "calls": calls,
             "us": round(us, 2),
-            "roofline_us": round(cost.estimate(claim), 2),
+            "roofline_us": round(cost.roofline([claim]), 2),
             **{n: float(f"{x:.5g}") for n, x in zip(NAMES, features.row, strict=True)},
         }

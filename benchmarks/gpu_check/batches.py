@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -37,6 +39,12 @@ class Batches:
     assemble : str, optional
         Architecture that code of the target is assembled for: see
         :mod:`benchmarks.gpu.older_code`.
+    processes : int
+        That compile beside the caller; one more once it has nothing left to do but wait.
+    size : int
+        Entries of a library.
+    seconds : float
+        From now on, after which what is not compiled is given up.
 
     Attributes
     ----------
@@ -52,13 +60,17 @@ class Batches:
         target: str,
         log: Log = lambda line: None,
         assemble: str | None = None,
+        processes: int = 1,
+        size: int = BATCH,
+        seconds: float = float("inf"),
     ) -> None:
         self._folder, self._target, self._log = folder, target, log
-        self._assemble = assemble
-        self._pool = ThreadPoolExecutor(2)
-        # One process beside the caller; two once it has nothing left to do but wait.
-        self._turns = threading.Semaphore(1)
-        self._functions, self._batches = itertools.count(), itertools.count()
+        self._assemble, self._size = assemble, size
+        self._end = time.monotonic() + seconds
+        self._pool = ThreadPoolExecutor(processes + 1)
+        self._turns = threading.Semaphore(processes)
+        self._functions = itertools.count()
+        self._batches = itertools.count(len([*folder.glob("batch*.so")]))
         self._waiting: _Named = {}
         self._futures: list[Future[None]] = []
         self.placed: dict[Entry, tuple[str, str]] = {}
@@ -67,7 +79,7 @@ class Batches:
     def add(self, entry: Entry) -> None:
         """Take an entry; starts a batch when there are enough."""
         self._waiting[f"f{next(self._functions):04d}"] = entry
-        if len(self._waiting) == BATCH:
+        if len(self._waiting) == self._size:
             self._start()
 
     def finish(self) -> None:
@@ -91,20 +103,28 @@ class Batches:
             start = time.perf_counter()
             error, broken = self._compile(name, texts)
         took = f"{len(entries)} functions, {time.perf_counter() - start:.0f} s"
-        self._log(f"{name}: {took}" + (f": {error}" if error else ""))
+        told = f"{name}: {took}" + (f": {error}" if error else "")
         if error is None:
             for key, entry in entries.items():
                 if key in broken:
                     self._lose(entry, broken[key])
                 else:
                     self.placed[entry] = (name, key)
-        elif len(entries) == 1:
-            (entry,) = entries.values()
-            self._lose(entry, error)
+        self._log(told)
+        if error is None:
+            return
+        if len(entries) == 1 or self._left <= 0:
+            for entry in entries.values():
+                self._lose(entry, error)
         else:
             keys = list(entries)
             for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
                 self._batch({k: entries[k] for k in half}, {k: texts[k] for k in half})
+
+    @property
+    def _left(self) -> float:
+        """Seconds that a batch may take from now on."""
+        return min(_SECONDS, self._end - time.monotonic())
 
     def _lose(self, entry: Entry, reason: str) -> None:
         self._log(f"{entry.name}: compile: {reason}")
@@ -119,18 +139,26 @@ class Batches:
         command = [sys.executable, "-m", "benchmarks.gpu_check.worker"]
         command += [str(folder), str(self._folder / name), self._target]
         command += [self._assemble] if self._assemble else []
+        started = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, capture_output=True, text=True, timeout=_SECONDS
-            )
+            output, errors = started.communicate(timeout=max(self._left, 0.1))
         except subprocess.TimeoutExpired:
-            return f"the compiler took more than {_SECONDS} s", {}
+            os.killpg(started.pid, signal.SIGKILL)  # compilers that it has started, too
+            started.wait()
+            return "the compiler took too long", {}
         finally:
             for path in folder.iterdir():
                 path.unlink()
             folder.rmdir()
-        if done.returncode == 0:
-            return None, json.loads(done.stdout.strip().splitlines()[-1])
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        if started.returncode == 0:
+            return None, json.loads(output.strip().splitlines()[-1])
+        lines = [line for line in errors.strip().splitlines() if line.strip()]
         useful = [line for line in lines if "error" in line.lower()] or lines or [""]
-        return f"exit code {done.returncode}: {useful[-1].strip()[:300]}", {}
+        return f"exit code {started.returncode}: {useful[-1].strip()[:300]}", {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir
+from tvm import ir, tirx
 
 
 def merged(mods: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
@@ -21,9 +21,11 @@ def merged(mods: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
     Returns
     -------
     tvm.IRModule
-        Each ``main`` carries its key as name, every other function the key as a prefix.
+        Each ``main`` carries its key as name, every other function the key as a prefix. Equal
+        kernels are there once, under the first one's name.
     """
     functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
+    kernels: dict[int, list[tuple[ir.BaseFunc, ir.GlobalVar]]] = {}
     for key, mod in mods.items():
         renamed = {
             gvar.name_hint: ir.GlobalVar(
@@ -32,10 +34,22 @@ def merged(mods: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
             for gvar in mod.functions
         }
 
+        for gvar, func in mod.functions.items():
+            if isinstance(func, tirx.PrimFunc):
+                bare = func.without_attr("global_symbol")
+                alike = kernels.setdefault(tvm_ffi.structural_hash(bare), [])
+                known = [name for one, name in alike if tvm_ffi.structural_equal(one, bare)]
+                if known:
+                    renamed[gvar.name_hint] = known[0]
+                else:
+                    alike.append((bare, renamed[gvar.name_hint]))
+
         def rename(gvar: ir.GlobalVar, renamed: dict[str, Any] = renamed) -> ir.GlobalVar:
             return renamed[gvar.name_hint]
 
         for gvar, func in mod.functions.items():
+            if renamed[gvar.name_hint] in functions:
+                continue
             func = tvm_ffi.structural_map(func, (ir.GlobalVar, rename), order="post")
             if func.attrs and "global_symbol" in func.attrs:
                 func = func.with_attr("global_symbol", renamed[gvar.name_hint].name_hint)

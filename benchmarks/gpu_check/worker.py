@@ -25,6 +25,7 @@ def main(folder: str, library: str, text: str, assemble: str | None = None) -> N
     with assembled_for(assemble), toolchain(spec):
         import tvm
 
+        import tvm_fusion.pipeline  # noqa: F401  (registers what modules call)
         from tvm_fusion.deploy.build.build import export_library
 
         files = sorted(Path(folder).glob("*.json"))

@@ -19,7 +19,7 @@ from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.frontend import Imported, import_model
 from tvm_fusion.pipeline import stages
 from tvm_fusion.tuning import measure
-from tvm_fusion.tuning.model_order import choose
+from tvm_fusion.tuning.candidates import choose
 from tvm_fusion.tuning.tasks import MAIN, calls_of, survey
 
 from .shapes import INDEX, swept

@@ -5,28 +5,54 @@ import pytest
 
 from benchmarks.cost_model import __main__ as command
 from benchmarks.cost_model.fit import fit, predicted, rank_correlation
+from benchmarks.prices import results
 from benchmarks.records import columns, rows_of
-from tvm_fusion.fusion import cost as fitted
+from tvm_fusion.fusion import fitted
 from tvm_fusion.fusion.features import NAMES
 
-PLANTED = {"rows": [1.0, 0.0, 0.01, 0.0, 0.0, 2.0], "contraction": [0.5, 0.02, 0.0, 0.0, 8.0, 0.0]}
+PLANTED = {
+    "rows": {"launches": 1.0, "cached_kib": 0.01, "vector_mflop": 2.0, "element_loads": 2.0},
+    "contraction": {"weight_kib": 0.02, "matrix_mflop": 8.0, "element_loads": 2.0},
+    "contraction, modelled": {"launches": 0.5, "kiloclocks": 0.4, "element_loads": 2.0},
+}
+KEPT = ("matrix_mflop", "kiloclocks")  # of which a claim has one
+
+
+def row_of(coefficients):
+    return [coefficients.get(name, 0.0) for name in NAMES]
 
 
 def drawn(count, noise):
     rng = np.random.default_rng(2)
     rows = []
-    for template, coefficients in PLANTED.items():
+    for kind, coefficients in PLANTED.items():
+        template, _, is_modelled = kind.partition(", ")
         for _ in range(count):
-            features = [1.0, *(10 ** rng.uniform(0, 3, 5))]
-            us = float(np.dot(coefficients, features)) * float(np.exp(noise * rng.normal()))
-            rows.append({"template": template, "us": us, **dict(zip(NAMES, features, strict=True))})
+            features = dict.fromkeys(NAMES, 1.0)
+            features |= {name: float(10 ** rng.uniform(0, 3)) for name in NAMES[1:]}
+            features[KEPT[not is_modelled]] = 0.0
+            us = float(np.dot(row_of(coefficients), [*features.values()]))
+            us *= float(np.exp(noise * rng.normal()))
+            rows.append({"template": template, "us": us, **features})
     return rows
 
 
 def test_planted_coefficients_are_found():
     found = fit(drawn(30, 0.0))
-    for template, planted in PLANTED.items():
-        assert found[template] == pytest.approx(planted, rel=0.05, abs=0.05)
+    for kind, planted in PLANTED.items():
+        assert found[kind] == pytest.approx(row_of(planted), rel=0.05, abs=0.05)
+
+
+def test_claims_that_run_one_after_the_other_are_taken_apart():
+    single = drawn(30, 0.0)
+    pairs = [
+        {"us": one["us"] + other["us"], "claims": [one, other]}
+        for one, other in zip(single, reversed(single), strict=True)
+    ]
+    found = fit(pairs)
+    errors = [abs(predicted(one, found) / one["us"] - 1) for one in single]
+    assert np.median(errors) < 0.02
+    assert predicted(pairs[0], found) == pytest.approx(pairs[0]["us"], rel=0.05)
 
 
 def test_predictions_are_as_good_as_the_measurements():
@@ -52,6 +78,9 @@ def test_what_ships_is_of_the_samples():
     data = command.load()
     counts = [len(device["rows"]) for device in data.values()]
     assert [one.provenance["kernels"] for one in fitted.fits().values()] == counts
+    (gpu,) = [one for (kind, *_), one in fitted.fits().items() if kind == "cuda"]
+    assert gpu.provenance["alternatives"] == len(results.samples("cuda:sm_90a", results.FIT))
+    assert gpu.provenance["judged"] == len(results.samples("cuda:sm_90a", results.JUDGE))
     templates = {row["template"] for device in data.values() for row in device["rows"]}
     assert all(f"| {name} |" in (command.HERE / "README.md").read_text() for name in templates)
 
@@ -59,3 +88,13 @@ def test_what_ships_is_of_the_samples():
 def test_rows_of_a_table_come_back():
     rows = [{"us": 1.5, "names": ["a"]}, {"us": 2.0}, {"failed": "a crash"}]
     assert rows_of(columns(rows)) == rows
+
+
+def test_no_feature_costs_less_than_the_device_takes():
+    rows = [{"template": "rows", "us": 1.0, "launches": 1.0, "other_kib": 10.0} for _ in range(9)]
+    free = fit(rows)["rows"][NAMES.index("other_kib")]
+    bounded = fit(rows, lambda kind: {"other_kib": 0.05})
+    assert free < 0.05
+    for row in bounded.values():
+        assert row[NAMES.index("other_kib")] >= 0.05
+    assert predicted(rows[0], bounded) == pytest.approx(1.0, rel=0.05)

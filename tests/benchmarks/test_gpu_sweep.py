@@ -5,7 +5,7 @@ import math
 import pytest
 
 from benchmarks.gpu_sweep import table
-from tvm_fusion.tuning.model_order import choose
+from tvm_fusion.tuning.candidates import choose
 
 
 def config(block_m, block_n, **others):

@@ -7,8 +7,7 @@ from tvm import ir, relax, sym, te, tirx
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.integer_ranges import range_of
 from tvm_fusion.core.integers import NAMES, unwrapped, wrapped, wrapping
-from tvm_fusion.ecg.legalize import Legalize
-from tvm_fusion.ecg.wrap_integers import wrap_integers
+from tvm_fusion.ecg.legalize import Legalize, wrap_integers
 from tvm_fusion.program.domain import Domain
 from tvm_fusion.program.stage import Axis
 

@@ -98,12 +98,15 @@ def _multiply(translate, match, arguments, _source):
 
 def _transpose_quad(translate, _match, arguments, _source):
     """Two columns of each of four tiles in four lanes become eight columns of one tile."""
-    to, origin = (translate.pointer(x) for x in arguments)
+    to, *tiles = (translate.pointer(x) for x in arguments)
+    tile = np.arange(8) // 2  # of each sum; the first of adjacent ones is given alone
 
     def run(m):
         m.whole(m.numbers // 32, "warp")
-        (target, at), (memory, begin) = to(m), origin(m)
-        own = memory.read(np.asarray(begin) + np.arange(8)[None] // 2 * 4 + np.arange(8)[None] % 2)
+        (target, at), origins = to(m), [origin(m) for origin in tiles]
+        memory, size = origins[0][0], 4 if len(origins) == 1 else 0
+        begins = [np.broadcast_to(begin, m.threads) for _, begin in origins] * (5 - len(origins))
+        own = memory.read(np.stack(begins, -1)[:, tile] + tile * size + np.arange(8) % 2)
         turned = np.broadcast_to(own, (m.threads, 8)).reshape(-1, 4, 4, 2).transpose(0, 2, 1, 3)
         target.write(np.asarray(at) + np.arange(8)[None], turned.reshape(m.threads, 8))
 

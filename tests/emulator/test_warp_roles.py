@@ -79,7 +79,7 @@ MISTAKES = {
     "no commit": EARLY_WRITE,
     "no fence of barriers": "without a fence behind its init",
     "no barrier of the block": "read without a barrier after the write",
-    "unaligned box": "a box does not begin at a multiple of 1024",
+    "unaligned box": "a box does not begin at a multiple of 128",
 }
 
 

@@ -109,15 +109,16 @@ def load(machine, target, at, tensor_map, coordinates, bars):
     size = int(np.prod(tensor_map.box)) * tensor_map.view.itemsize
     for i, thread in enumerate(threads):
         offset = int(at[i]) * target.item
-        if (target.base + offset) % PERIOD:
-            raise EmulationError(f"{target.name}: a box does not begin at a multiple of {PERIOD}")
+        if (target.base + offset) % ROW:
+            raise EmulationError(f"{target.name}: a box does not begin at a multiple of {ROW}")
         if offset < 0 or offset + size > target.size * target.item:
             raise EmulationError(f"{target.name}: a box does not lie in shared memory")
         if any(offset <= bar - target.base < offset + size for bar in mbarriers.numbers):
             raise EmulationError(f"{target.name}: a box overwrites an mbarrier")
         rows = tensor_map.read([int(c[i]) for c in coordinates]).view("uint8")
         rows = rows.reshape(len(rows), ROW // CHUNK, CHUNK)
-        order = np.arange(ROW // CHUNK) ^ np.arange(len(rows))[:, None] % 8
+        own = (target.base + offset) % PERIOD // ROW + np.arange(len(rows))  # from a period's begin
+        order = np.arange(ROW // CHUNK) ^ own[:, None] % 8
         swizzled = np.take_along_axis(rows, order[..., None], 1)
         target.check_copy(blocks[i], offset, size, thread)
         phase = mbarriers.copied(blocks[i], numbers[i], size)

@@ -199,7 +199,7 @@ class _Block:
         return loop("k", gemm.steps + self._has("one copy too many"), step)
 
     def _copy(self, stage, offset, tensor_map, full, places):
-        offset += 512 * self._has("unaligned box")
+        offset += 64 * self._has("unaligned box")
         return tma.load(self._place(stage, offset), tensor_map, full, places)
 
     def _consume(self, acc, t, group):

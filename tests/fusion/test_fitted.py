@@ -5,20 +5,30 @@ from dataclasses import replace
 import pytest
 from test_cost import Tensor, elementwise, make
 
+from tvm_fusion.core.kernel_work import KernelWork
 from tvm_fusion.device import Device
-from tvm_fusion.fusion import cost as fitted
+from tvm_fusion.fusion import fitted
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.features import NAMES, features_of
 
 MIB = 1 << 20
 DEVICE = Device("llvm", "zen9", "Some CPU", cores=4, vector_bits=256, l3_bytes=32 * MIB)
-ROW = [2.0, 0.01, 0.02, 0.1, 10.0, 20.0]
+COEFFICIENTS = {
+    "launches": 2.0, "weight_kib": 0.01, "cached_kib": 0.02, "other_kib": 0.1,
+    "matrix_mflop": 10.0, "vector_mflop": 20.0, "kiloclocks": 0.5, "element_loads": 30.0,
+    "element_stores": 40.0, "operand_operations": 5.0,
+}  # fmt: skip
+ROW = [COEFFICIENTS.get(name, 0.0) for name in NAMES]
+ONE_A_LAUNCH = [float(name == "launches") for name in NAMES]
+GPU = Device("cuda", "sm_99", "Some GPU", sm_count=100, l2_bytes=32 * MIB)
 
 
 @pytest.fixture
 def fit(monkeypatch):
-    found = fitted.Fit({"": ROW, "rows": [1.0] + [0.0] * 5}, frozenset(["float32"]), {})
-    monkeypatch.setattr(fitted, "fits", lambda: {("llvm", "zen9", "Some CPU"): found})
+    known = frozenset(["float32"])
+    found = fitted.Fit({"": ROW, "rows": ONE_A_LAUNCH}, known, known, {})
+    devices = (("llvm", "zen9", "Some CPU"), ("cuda", "sm_99", ""))
+    monkeypatch.setattr(fitted, "fits", lambda: dict.fromkeys(devices, found))
     return found
 
 
@@ -43,12 +53,22 @@ def test_errors_of_what_ships_are_small():
 def test_features_take_work_apart():
     weight, small, large = Tensor(MIB, is_parameter=True), Tensor(2 * MIB), Tensor(64 * MIB)
     claim = make([weight, small], [large], 10**9, launches=3)
-    row = features_of(claim, 32 * MIB)
-    assert row.row == (3.0, 1024.0, 2048.0, 65536.0, 0.0, 1000.0)
-    twice = features_of(replace(claim, bytes=2 * claim.bytes, flops=2 * 10**9), 32 * MIB)
-    assert twice.row == (3.0, 2048.0, 4096.0, 131072.0, 0.0, 2000.0)
+    row = features_of(claim, 32 * MIB, 100)
+    assert row.row[:7] == (3.0, 1024.0, 2048.0, 65536.0, 686.08, 0.0, 1000.0)
+    twice = features_of(replace(claim, bytes=2 * claim.bytes, flops=2 * 10**9), 32 * MIB, 100)
+    assert twice.row[:7] == (3.0, 2048.0, 4096.0, 131072.0, 1372.16, 0.0, 2000.0)
+    few = features_of(replace(claim, parallelism=7), 32 * MIB, 100)
+    assert few.unit_kib == pytest.approx(68608 / 7)
     dense = features_of(make([weight], [small], 10**9), 32 * MIB)
     assert (dense.matrix_mflop, dense.vector_mflop) == (1000.0, 0.0)
+
+
+def test_the_model_of_a_kernel_stands_for_its_products():
+    work = KernelWork(5e4, 2e6, 7e3, element_stores=3e6, operand_operations=4e6)
+    claim = replace(make([Tensor(MIB)], [Tensor(MIB)], 10**9), work=work, flops=8 * 10**9)
+    row = features_of(claim, 32 * MIB)
+    assert (row.matrix_mflop, row.vector_mflop, row.kiloclocks) == (0.0, 0.0, 50.0)
+    assert row.row[-4:] == (2.0, 7.0, 3.0, 4.0)
 
 
 def test_the_fitted_model_predicts(fit):
@@ -70,6 +90,38 @@ def test_planning_orders_by_the_roofline_on_every_machine(fit):
     assert here.estimate(claim) == elsewhere.estimate(claim)
     assert here.total([claim, other]) == elsewhere.total([claim, other])
     assert elsewhere.cost(claim).source == "roofline"
+
+
+def test_plans_for_measured_gpus_are_ordered_by_the_fitted_model(fit):
+    cost = CostModel(GPU)
+    claim = elementwise(MIB)
+    gathered = replace(claim, work=KernelWork(element_loads=1e6))
+    plain, dear = cost.compare([claim], [gathered])
+    assert plain.source == dear.source == "fitted"
+    assert dear.us == pytest.approx(plain.us + 30.0)
+    assert cost.estimate(gathered) == dear.us == cost.cost(gathered).us
+    assert cost.total([claim, gathered]) == pytest.approx(plain.us + dear.us)
+    stored = replace(claim, work=KernelWork(element_stores=1e6))
+    assert cost.estimate(stored) == pytest.approx(plain.us + 40.0)
+    computed = replace(claim, work=KernelWork(operand_operations=1e6))
+    assert cost.estimate(computed) == pytest.approx(plain.us + 5.0)
+
+
+def test_alternatives_are_compared_by_one_model(fit):
+    cost = CostModel(GPU)
+    known, unknown = elementwise(MIB), elementwise(MIB, dtype="float64")
+    assert {one.source for one in cost.compare([known], [unknown])} == {"roofline"}
+    assert {one.source for one in cost.compare([known], [known, known])} == {"fitted"}
+
+
+def test_the_largest_term_is_named(fit):
+    claim = replace(elementwise(MIB), work=KernelWork(element_loads=4e6))
+    us = CostModel(GPU).estimate(claim)
+    assert CostModel(GPU).largest_term([claim]) == (
+        f"elements loaded one by one, 120.0 of {us:.1f} us"
+    )
+    assert CostModel(GPU).largest_term([elementwise(MIB)]).startswith("traffic, ")
+    assert CostModel(DEVICE).largest_term([claim]) == ""  # ordered by the roofline
 
 
 def test_types_that_were_not_measured_are_left_to_the_roofline(fit):

@@ -216,7 +216,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a folded slice has no stride",
-        "core/numpy_tensor_operators.py",
+        "core/evaluate.py",
         "index[axis] = slice(begin, end, stride)",
         "index[axis] = slice(begin, end)",
         seeds=(11,),

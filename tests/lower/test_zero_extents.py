@@ -5,7 +5,7 @@ import tvm
 from tvm.script import tirx as T
 
 from tvm_fusion.device import parse
-from tvm_fusion.lower.zero_extents import DivideByNoZeroExtent
+from tvm_fusion.lower.empty_loops import DivideByNoZeroExtent
 
 
 @T.prim_func(s_tir=True)

@@ -8,7 +8,7 @@ from tvm_fusion.core.template import Claim
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.tuning.model_order import TILE, VARIANTS, choose
+from tvm_fusion.tuning.candidates import TILE, VARIANTS, choose
 
 COUNT = 12
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from tvm import ir, relax, tirx
 from tvm.target import Target
 
+from .kernel_work import NO_WORK, KernelWork
+
 if TYPE_CHECKING:
     from ..device import Device
     from ..ecg.graph import Graph, Operator
@@ -90,6 +92,8 @@ class Claim:
         :attr:`tvm_fusion.device.Device.peak_flops` has it; else empty.
     ragged : RaggedExtents, optional
         The rows of a product that are in groups, each with a matrix of its own.
+    work : KernelWork
+        How the kernels load, compute and store, where the template can say.
     details : object
         What :meth:`Template.emit` wants to remember, such as tile sizes: a dataclass of the
         template, which nobody else reads. See :meth:`details_as`.
@@ -109,6 +113,7 @@ class Claim:
     arithmetic: str = ""
     matrix_dtype: str = ""
     ragged: RaggedExtents | None = None
+    work: KernelWork = NO_WORK
     details: object = None
     laid_out: Claim | None = None
 

@@ -36,6 +36,7 @@ class Graph:
         self.block = block
         self.operators, self.values = reader.operators, reader.values
         self._extra = reader.extra
+        self._before: dict[Operator, tuple[object, list[Operator]]] = {}
 
     def edges(self) -> Iterator[Edge]:
         """Tensors that go from one operator to another."""
@@ -46,8 +47,12 @@ class Graph:
 
     def predecessors(self, operator: Operator) -> list[Operator]:
         """Operators that must come before, in order and without duplicates."""
-        direct = [v.producer for v in operator.tensors if v.producer is not None]
-        return list(dict.fromkeys([*direct, *self._extra.get(operator, [])]))
+        operands, found = self._before.get(operator, (None, []))
+        if operands is not operator.operands:  # see duplicate
+            direct = [v.producer for v in operator.tensors if v.producer is not None]
+            found = list(dict.fromkeys([*direct, *self._extra.get(operator, [])]))
+            self._before[operator] = operator.operands, found
+        return found.copy()
 
     def successors(self, operator: Operator) -> list[Operator]:
         """Operators that read a result, in order and without duplicates."""

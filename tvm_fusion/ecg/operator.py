@@ -121,11 +121,16 @@ class Operator:
     results: tuple[Value, ...]
     binding: relax.Binding
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    _tensors: tuple[Any, tuple[Value, ...]] = field(default=(None, ()), init=False, repr=False)
 
     @property
     def tensors(self) -> tuple[Value, ...]:
         """Operands that are tensors."""
-        return tuple(o for o in self.operands if isinstance(o, Value))
+        operands, tensors = self._tensors
+        if operands is not self.operands:  # planning replaces those by copies
+            tensors = tuple(o for o in self.operands if isinstance(o, Value))
+            self._tensors = self.operands, tensors
+        return tensors
 
     @property
     def is_opaque(self) -> bool:

@@ -45,6 +45,8 @@ class ClaimBook:
     ----------
     questions, asked : int
         How many there were; about how many structures templates were asked.
+    answers : dict
+        What else is known of structures, while planning: see :mod:`tvm_fusion.core.once`.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ClaimBook:
         self._images: frozenset[Value] = frozenset()
         self._compared: dict[Hashable, tuple[Estimate, ...] | None] = {}
         self._asks_profile = False
+        self.answers: dict[Hashable, object] = {}
         self.asked = 0
         self.questions = 0
 

@@ -1,31 +1,30 @@
 """What a claim costs, by a model.
 
 What was measured decides in :mod:`.profile`: whole alternatives beside each other, never one kernel
-against a model's figure. Williams, Waterman and Patterson ("Roofline", CACM 2009) bound a kernel by
-its traffic over the bandwidth and by its arithmetic over the peak rate; launches come on top. It
-orders alternatives, on every device by the same rules, and is no prediction.
+against a model's figure. Otherwise a model orders alternatives, all of them by the same one:
 
-Predictions are made by the model that was fitted to a device's kernels (below), where there
-is one. Plans are not: on another machine of the same target they would be others.
+    fitted     GPUs whose kernels were measured (:mod:`.fitted`): coefficients of an architecture
+    roofline   all others
+
+Williams, Waterman and Patterson ("Roofline", CACM 2009) bound a kernel by its traffic over the
+bandwidth and by its arithmetic over the peak rate; launches come on top. It is no prediction. On
+CPUs it orders alternatives although some were measured: their coefficients are of one machine, and
+on another one of the same target plans would be others.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..device import Device
-from .features import NAMES, features_of, is_contraction
+from .features import is_contraction
+from .fitted import fit_of
 
 if TYPE_CHECKING:
     from ..core.template import Claim
     from ..ecg.graph import Operator
-if TYPE_CHECKING:
-    from ..core.template import Claim
 
 GB, TERA, MIB = 1e9, 1e12, 1 << 20
 
@@ -109,12 +108,12 @@ class CostModel:
         self._fit = fit_of(device)
         self._seconds: dict[Operator, float] = {}
         self._rates = rates = _RATES[device.kind]
-        self._units = (device.cores if device.kind == "llvm" else device.sm_count) or rates.units
-        memory = device.memory_bandwidth or rates.bandwidth * self._units
+        self.units = (device.cores if device.kind == "llvm" else device.sm_count) or rates.units
+        memory = device.memory_bandwidth or rates.bandwidth * self.units
         self._bandwidth = memory * rates.memory_efficiency
         self.cache_bytes = device.l3_bytes or device.l2_bytes or rates.cache_bytes
         lanes = (device.vector_bits or 32 * _LANES) // 32 if device.kind == "llvm" else 1
-        self._vector_peak = device.peak_flops.get("float32") or rates.flops * lanes * self._units
+        self._vector_peak = device.peak_flops.get("float32") or rates.flops * lanes * self.units
 
     def cost(self, claim: Claim) -> Estimate:
         """Tell what a claim's launches take.
@@ -130,21 +129,25 @@ class CostModel:
             The figure of the model that was fitted to the device's kernels, if it was; else the
             roofline's. Models' figures never fall as bytes, flops or launches grow.
         """
-        us = self._fitted(claim)
-        if us is not None:
-            return Estimate(us, "fitted")
-        return Estimate(self._roofline(claim), "roofline")
+        fit = self._fit
+        if fit is None or self._device.kind != "llvm" or not fit.covers(claim):
+            return self.compare([claim])[0]
+        us = self._fitted_us(claim)  # fitted to one thread, shared among several
+        wake = self._rates.wake_us * claim.launches
+        units = min(self.units, max(claim.parallelism, 1))
+        return Estimate(min(us, us / units + wake) if units > 1 else us, "fitted")
 
     def estimate(self, claim: Claim) -> float:
-        """Tell what the roofline model says: choices are made by it."""
-        return self._roofline(claim)
+        """Tell what the model says that choices are made by."""
+        return self.total([claim])
 
     def total(self, claims: Iterable[Claim]) -> float:
-        """Add up what claims cost one after the other by the roofline, in microseconds."""
-        return sum(self._roofline(claim) for claim in claims)
+        """Add up what claims cost one after the other, in microseconds, to choose by."""
+        (found,) = self.compare(claims)
+        return found.us
 
     def compare(self, *alternatives: Iterable[Claim]) -> tuple[Estimate, ...]:
-        """Tell what alternatives cost by the roofline.
+        """Tell what alternatives cost, all by the same model.
 
         Parameters
         ----------
@@ -156,24 +159,51 @@ class CostModel:
         tuple of Estimate
             One per alternative.
         """
-        return tuple(Estimate(self.total(claims), "roofline") for claims in alternatives)
+        ways = [tuple(claims) for claims in alternatives]
+        if self.orders_by_fit(claim for claims in ways for claim in claims):
+            totals = [sum(map(self._fitted_us, claims)) for claims in ways]
+            return tuple(Estimate(us, "fitted") for us in totals)
+        return tuple(Estimate(self.roofline(claims), "roofline") for claims in ways)
 
-    def _fitted(self, claim: Claim) -> float | None:
-        """Tell what the model of this device says: fitted to one thread, shared among several."""
-        if self._fit is None:
-            return None
-        chosen = claim if claim.laid_out is None else claim.laid_out
-        us = self._fit.us(chosen, self.cache_bytes)
-        if us is None or self._device.kind != "llvm":
-            return us
-        wake = self._rates.wake_us * claim.launches
-        units = min(self._units, max(claim.parallelism, 1))
-        return min(us, us / units + wake) if units > 1 else us
+    def roofline(self, claims: Iterable[Claim]) -> float:
+        """Add up the roofline's microseconds of claims."""
+        return sum(map(self._roofline, claims))
+
+    def orders_by_fit(self, claims: Iterable[Claim]) -> bool:
+        """Whether alternatives of these claims are ordered by the fitted model."""
+        fit = self._fit
+        return fit is not None and self._device.kind != "llvm" and fit.orders(claims)
+
+    def largest_term(self, claims: Iterable[Claim]) -> str:
+        """Name what most of a fitted price is for, as in "traffic, 7.0 of 12.0 us".
+
+        Empty where the price is the roofline's.
+        """
+        claims = tuple(claims)
+        if not claims or not self.orders_by_fit(claims):
+            return ""
+        found: dict[str, float] = {}
+        for claim in claims:
+            for name, us in self._fitted(self.chosen(claim)).items():
+                found[name] = found.get(name, 0.0) + us
+        name = max(found, key=lambda one: found[one])
+        return f"{name}, {found[name]:.1f} of {sum(found.values()):.1f} us"
+
+    def _fitted(self, claim: Claim) -> dict[str, float]:
+        assert self._fit is not None
+        return self._fit.terms(claim, self.cache_bytes, self.units)
+
+    def _fitted_us(self, claim: Claim) -> float:
+        return sum(self._fitted(self.chosen(claim)).values())
 
     def chosen(self, claim: Claim) -> Claim:
         """Choose the claim, or the same group in another layout where that is cheaper."""
         laid_out = claim.laid_out
-        return claim if laid_out is None else min(claim, laid_out, key=self._bound)
+        if laid_out is None:
+            return claim
+        if self.orders_by_fit((claim, laid_out)):
+            return min(claim, laid_out, key=lambda one: sum(self._fitted(one).values()))
+        return min(claim, laid_out, key=self._bound)
 
     def _roofline(self, claim: Claim) -> float:
         return self._bound(self.chosen(claim))
@@ -184,9 +214,9 @@ class CostModel:
         compute = claim.flops * self._seconds_per_operation(claim)
 
         def on(units: int) -> float:
-            share = min(1.0, units * rates.overshare / self._units)
-            busy = min(1.0, units / self._units)
-            wake = rates.wake_us if min(units, self._units) > 1 else 0.0
+            share = min(1.0, units * rates.overshare / self.units)
+            busy = min(1.0, units / self.units)
+            wake = rates.wake_us if min(units, self.units) > 1 else 0.0
             longest = max(memory / share, compute / busy) * 1e6
             return longest + claim.launches * (rates.launch_us + wake)
 
@@ -231,65 +261,3 @@ class CostModel:
             return max((rates[d] for d in dtypes if d in rates), default=self._vector_peak)
         # Elementwise arithmetic runs on the vector units, whatever matrix units could do.
         return self._vector_peak / 2 if "float64" in dtypes else self._vector_peak
-
-
-# Coefficients of the cost model, fitted to measured kernels of several devices.
-#
-# ``coefficients.json`` has, for each device, the microseconds of each feature by template (under
-# the empty name: of all templates together), what they were fitted to, and how far they are off.
-# ``python -m benchmarks.cost_model`` makes it.
-FILE = "coefficients.json"
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What was fitted for one device.
-
-    Attributes
-    ----------
-    coefficients : mapping of str to sequence of float
-        Microseconds of each of :data:`~.features.NAMES`, by template.
-    dtypes : frozenset of str
-        Floating types of the kernels that were measured.
-    provenance : Mapping
-        Device, date, what was measured, errors.
-    """
-
-    coefficients: Mapping[str, Sequence[float]]
-    dtypes: frozenset[str]
-    provenance: Mapping[str, Any]
-
-    def us(self, claim: Claim, cache_bytes: int) -> float | None:
-        """Tell what a claim's kernels take; ``None`` for types that were not measured."""
-        tensors = (*claim.group.inputs, *claim.group.outputs)
-        floats = {v.dtype for v in tensors if v.dtype.startswith(("float", "bfloat"))}
-        if not floats <= self.dtypes:
-            return None
-        own = self.coefficients.get(claim.template.name, self.coefficients[""])
-        row = features_of(claim, cache_bytes).row
-        return sum(c * x for c, x in zip(own, row, strict=True))
-
-
-@lru_cache(maxsize=1)
-def fits() -> Mapping[tuple[str, str, str], Fit]:
-    """Read what ships with the package, by kind, architecture and name of the device."""
-    data = json.loads(files(__package__).joinpath(FILE).read_text())
-    if tuple(data["features"]) != NAMES:
-        raise RuntimeError(f"{FILE} has other features than the model")
-    return {
-        (one["kind"], one["arch"], one["name"]): Fit(
-            one["coefficients"], frozenset(one["dtypes"]), one["provenance"]
-        )
-        for one in data["devices"]
-    }
-
-
-def fit_of(device: Device) -> Fit | None:
-    """Return the coefficients of a device; ``None`` where it was not measured.
-
-    Of GPUs those of any board of the architecture will do: provenance names the board.
-    """
-    known = fits()
-    return known.get((device.kind, device.arch, device.name)) or known.get(
-        (device.kind, device.arch, "")
-    )

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 # Operations per byte of operands and results from which an operator counts as a contraction, which
 # matrix units take where there are some. Single operators full of transcendentals stay below.
 _CONTRACTION = 16
-NAMES = ("launches", "weight_kib", "cached_kib", "other_kib", "matrix_mflop", "vector_mflop")
+NAMES = (
+    *("launches", "weight_kib", "cached_kib", "other_kib", "unit_kib"),
+    *("matrix_mflop", "vector_mflop", "kiloclocks"),
+    *("element_loads", "thread_loads", "element_stores", "operand_operations"),
+)
 
 
 @dataclass(frozen=True)
@@ -27,16 +31,29 @@ class Features:
     weight_kib, cached_kib, other_kib : float
         Traffic by where it comes from: parameters, tensors that fit into the last-level cache, and
         those that do not.
+    unit_kib : float
+        Traffic of the busiest multiprocessor or core: few blocks have few loads in flight.
     matrix_mflop, vector_mflop : float
-        Operations of contractions, and all others.
+        Operations of contractions whose kernels have no model, and all others.
+    kiloclocks : float
+        What the template's model of its kernels says, in thousands of a multiprocessor's clocks.
+    element_loads, thread_loads, element_stores, operand_operations : float
+        In millions, those of a thread in thousands: see
+        :class:`~tvm_fusion.core.kernel_work.KernelWork`.
     """
 
     launches: float
     weight_kib: float
     cached_kib: float
     other_kib: float
+    unit_kib: float
     matrix_mflop: float
     vector_mflop: float
+    kiloclocks: float = 0.0
+    element_loads: float = 0.0
+    thread_loads: float = 0.0
+    element_stores: float = 0.0
+    operand_operations: float = 0.0
 
     @property
     def row(self) -> Sequence[float]:
@@ -44,13 +61,15 @@ class Features:
         return tuple(getattr(self, name) for name in NAMES)
 
 
-def features_of(claim: Claim, cache_bytes: int) -> Features:
+def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
     """Take a claim's traffic and operations apart.
 
     Parameters
     ----------
     claim : Claim
         Its traffic is shared among its group's tensors by their sizes.
+    cache_bytes, units : int
+        The last-level cache; multiprocessors or cores.
     """
     tensors = (*claim.group.inputs, *claim.group.outputs)
     sizes = {"weight": 0, "cached": 0, "other": 0}
@@ -62,13 +81,22 @@ def features_of(claim: Claim, cache_bytes: int) -> Features:
     flops = sum(op.flops for op in claim.group.members)
     matrix = sum(op.flops for op in claim.group.members if is_contraction(op))
     share = matrix / flops if flops else 0.0
+    work = claim.work
+    # Clocks are those of products; what is repeated of other operations is counted by itself.
+    total = flops if work.clocks else claim.flops
     return Features(
         float(claim.launches),
         sizes["weight"] * scale,
         sizes["cached"] * scale,
         sizes["other"] * scale,
-        claim.flops * share / 1e6,
-        claim.flops * (1 - share) / 1e6,
+        claim.bytes / 1024 / max(1, min(claim.parallelism, units)),
+        0.0 if work.clocks else total * share / 1e6,
+        total * (1 - share) / 1e6,
+        work.clocks / 1e3,
+        work.element_loads / 1e6,
+        work.thread_loads / 1e3,
+        work.element_stores / 1e6,
+        work.operand_operations / 1e6,
     )
 
 

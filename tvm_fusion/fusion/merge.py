@@ -10,7 +10,7 @@ from ..ecg.graph import Operator
 from ..ecg.mapping import MappingType, Relation, combine, most_complex
 from ..program.group import Group
 from .claims import NOISE, ClaimBook
-from .cost import Estimate
+from .cost import CostModel, Estimate
 from .partition import Block, Estimates, Partition
 from .refusals import RefusedByAll
 
@@ -107,13 +107,15 @@ class Merger:
         is_measured = fused.source == "measured"
         if fused.us <= unfused.us * (1 + (NOISE if is_measured else 1e-9)):
             return None
-        origin = fused.origin
+        origin, most = fused.origin, ""
         if not is_measured:
             chosen = self._book.cost.chosen
             origin += f": {_differences(chosen(claim), map(chosen, parts))}"
+            most = largest_terms(self._book.cost, claim, parts)
         return Refusal(
             "not_profitable",
-            f"Fused they would take {fused.us:.1f} us, unfused {unfused.us:.1f} us ({origin}).",
+            f"Fused they would take {fused.us:.1f} us, unfused {unfused.us:.1f} us ({origin})."
+            + most,
             fused.us if is_measured else None,
         )
 
@@ -137,6 +139,12 @@ class Merger:
         # Proposals of many operators differ from edge to edge; the reader has nothing of it.
         what = "them and other operators" if len(operators) > _NAMED else titles(operators)
         return f"a template's proposal to fuse {what} was refused: {refusal.sentence}"
+
+
+def largest_terms(cost: CostModel, claim: Claim, parts: Iterable[Claim]) -> str:
+    """Tell what most of both sides' fitted prices is for; empty where they are the roofline's."""
+    fused, unfused = cost.largest_term([claim]), cost.largest_term(parts)
+    return f" Most of it is {fused}; unfused {unfused}." if fused and unfused else ""
 
 
 def _differences(claim: Claim, parts: Iterable[Claim]) -> str:

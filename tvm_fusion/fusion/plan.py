@@ -13,14 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.decisions import Decision, record
+from ..core.once import remembering_answers
 from ..core.template import Claim, Refusal, Template
 from ..ecg.graph import Graph, Operator
 from ..ecg.mapping import MappingType
 from ..ecg.operator import Edge
 from ..program.group import Group
 from .claims import ClaimBook
+from .cost import CostModel
 from .leftover_pairs import LeftoverPairs
-from .merge import Merger, not_convex, titles
+from .merge import Merger, largest_terms, not_convex, titles
 from .partition import Block, Partition
 from .recompute import widens
 from .views import trimmed, view_paths
@@ -62,11 +64,12 @@ def plan(graph: Graph, templates: Sequence[Template], book: ClaimBook) -> Plan:
     Plan
         Every operator that is not opaque is in one group or a view.
     """
-    planner = _Planner(graph, book)
-    planner.propose(templates)
-    planner.grow()
-    planner.pair()
-    return planner.finish()
+    with remembering_answers(book.answers):
+        planner = _Planner(graph, book)
+        planner.propose(templates)
+        planner.grow()
+        planner.pair()
+        return planner.finish()
 
 
 class _Planner:
@@ -166,7 +169,9 @@ class _Planner:
             views.extend(outside)
             if claim is not None:
                 claims.append(self._book.measured_best(claim))
-        decisions = list(reasons(self._partition, self._pairs.refused, frozenset(views)))
+        decisions = list(
+            reasons(self._partition, self._pairs.refused, frozenset(views), self._book.cost)
+        )
         for decision in decisions:
             record(decision)
         return Plan(self._graph, tuple(claims), tuple(views), tuple(decisions))
@@ -182,7 +187,7 @@ Refused = Mapping[tuple[Block, Block], Refusal]
 
 
 def reasons(
-    partition: Partition, refused: Refused, views: frozenset[Operator]
+    partition: Partition, refused: Refused, views: frozenset[Operator], cost: CostModel
 ) -> Iterator[Decision]:
     """Yield a verdict for every edge, and for every two operators with only views between them.
 
@@ -192,6 +197,8 @@ def reasons(
         Why two blocks that an edge joins are not one, as it was found when they were tried.
     views : frozenset of Operator
         Operators that need no kernel.
+    cost : CostModel
+        Tells what most of a price is for.
 
     Yields
     ------
@@ -205,27 +212,29 @@ def reasons(
             sentence = f"{view.name} is a view: it needs no kernel."
             yield _accepted(edge, "view", sentence)
         else:
-            yield _verdict(edge, partition, refused)
+            yield _verdict(edge, partition, refused, cost)
     for path in view_paths(partition.graph, views):
         decision = _refused([path.producer, *path.views, path.consumer], partition, refused)
         if decision is not None:
             yield decision
 
 
-def _verdict(edge: Edge, partition: Partition, refused: Refused) -> Decision:
+def _verdict(edge: Edge, partition: Partition, refused: Refused, cost: CostModel) -> Decision:
     decision = _refused([edge.producer, edge.consumer], partition, refused)
     if decision is not None:
         return decision
     block = partition.block_of[edge.producer]
     claim = block.claim
     saved = 0 if edge.value in claim.group.outputs else edge.value.bytes
-    sentence, us = f"One kernel by {claim.template.name}", None
-    because = block.joining(edge.producer, edge.consumer).because
-    if because is not None:
-        fused, unfused = because
+    sentence, us, most = f"One kernel by {claim.template.name}", None, ""
+    joint = block.joining(edge.producer, edge.consumer)
+    if joint.because is not None:
+        fused, unfused = joint.because
         sentence += f": {fused.us:.1f} us fused, {unfused.us:.1f} us unfused ({fused.origin})"
         us = fused.us if fused.source == "measured" else None
-    return _accepted(edge, "fused", f"{sentence}.", saved, us)
+        if us is None:
+            most = largest_terms(cost, joint.claim, [part.claim for part in joint.parts])
+    return _accepted(edge, "fused", f"{sentence}.{most}", saved, us)
 
 
 def _refused(path: Sequence[Operator], partition: Partition, refused: Refused) -> Decision | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -11,6 +12,7 @@ from ..core.expressions import is_load_of, loads, variables
 from .stage import Stage
 
 
+@lru_cache(maxsize=4096)  # stages are told apart by identity
 def is_contraction(stage: Stage) -> bool:
     """Whether a stage sums products of two different operands."""
     operands = None if stage.is_map else operands_of(stage)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
+from ..core.once import once
 from ..ecg.graph import Operator, Value
 from ..ecg.mapping import MappingType
 from .compose import compose
+from .stage import Unstructured
 
 if TYPE_CHECKING:
     from .program import Program
@@ -100,7 +102,26 @@ class Group:
         Unstructured
             Where an operator cannot be expressed as stages.
         """
-        return compose(self.members, self.inputs, self.outputs)
+        if not self._is_static:
+            return compose(self.members, self.inputs, self.outputs)
+        found = once(("program", self.key), self._composed)
+        if isinstance(found, str):
+            raise Unstructured(found)
+        return found
+
+    def _composed(self) -> Program | str:
+        """Compose the normal form, or say why there is none."""
+        try:
+            return compose(self.members, self.inputs, self.outputs)
+        except Unstructured as reason:
+            return str(reason)
+
+    @property
+    def _is_static(self) -> bool:
+        """Whether no symbolic variable, of which equal groups have their own, occurs in it."""
+        operands = [o for op in self.members for o in (*op.operands, *op.results)]
+        extents = [e for o in operands for e in (o.shape if isinstance(o, Value) else (o,))]
+        return all(isinstance(e, tirx.IntImm | tirx.FloatImm) for e in extents)
 
     @property
     def title(self) -> str:

@@ -10,6 +10,7 @@ because it asks (``isnan``, a comparison, a cast to integers), or by what it com
 from __future__ import annotations
 
 import enum
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -143,8 +144,13 @@ def asked(
     exponent : numpy.ndarray, optional
         As :func:`becomes` takes it.
     """
+    return _asked(becomes(call, index, exponent), result)
+
+
+@lru_cache(maxsize=1024)
+def _asked(becoming: Becomes, result: NonFinite) -> NonFinite:
     found = NONE
-    for kind, after in zip(KINDS, becomes(call, index, exponent), strict=True):
+    for kind, after in zip(KINDS, becoming, strict=True):
         if after & (result | NUMBER):
             found |= kind
     return found

@@ -24,6 +24,7 @@ class Readers:
 
     def __init__(self, mod: tvm.IRModule) -> None:
         self._called: set[str] = set()
+        self._last: tuple[relax.Function | None, dict[int, NonFinite]] = None, {}
         for func in mod.functions.values():
             if isinstance(func, relax.Function):
                 relax.analysis.post_order_visit(func.body, self._count)
@@ -45,12 +46,16 @@ class Readers:
         dict of int to NonFinite
             By the variable's hash. What is not there is not read.
         """
-        found: dict[int, NonFinite] = defaultdict(lambda: NONE)
+        known, found = self._last
+        if known is not None and known.same_as(func):
+            return found
+        found = defaultdict(lambda: NONE)
         for var in relax.analysis.free_vars(func.body.body):
             found[hash(var)] |= ALL if name in self._called else NONE
         for block in reversed(func.body.blocks):
             for binding in reversed(block.bindings):
                 _pass_on(binding, found[hash(binding.var)], found)
+        self._last = func, found
         return found
 
 

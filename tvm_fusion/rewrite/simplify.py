@@ -22,6 +22,7 @@ from ..frontend.normalize.read_extents import ReadExtents
 from ..frontend.normalize.scatter_rows import ScatterRows
 from . import rules
 from .bytes.products import ByteProducts
+from .constants_aside import with_constants_aside
 from .norms.statistics import NormStatistics
 from .products.batch_matmuls import BatchMatmuls
 from .products.join_matmuls import JoinMatmuls
@@ -132,7 +133,7 @@ class CommonSubexpr:
         functions = [f for f in mod.functions.values() if is_rewritable(f)]
         if all(map(_all_differ, functions)):
             return mod
-        return relax.transform.EliminateCommonSubexpr()(mod)
+        return with_constants_aside(mod, relax.transform.EliminateCommonSubexpr())
 
 
 def _all_differ(func: relax.Function) -> bool:

@@ -231,7 +231,9 @@ def _export(
             if packing is not None:
                 type_ = constant.ty
                 how = [packing.function, [int(d) for d in type_.shape.values], str(type_.dtype)]
-            weights.append((*_weight(constant if packing is None else own[known[constant]]), how))
+            weights.append(
+                (*drawn_weight(constant if packing is None else own[known[constant]]), how)
+            )
         main = lifted.mod[MAIN].with_attr(MODEL_BYTES, model_bytes)
         lifted.mod.update_func(lifted.mod.get_global_var(MAIN), main)
         return lifted.mod
@@ -242,7 +244,7 @@ def _export(
     return weights
 
 
-def _weight(constant: ir.GenericConst) -> tuple[str, list[Any]]:
+def drawn_weight(constant: ir.GenericConst) -> tuple[str, list[Any]]:
     """Describe what is drawn for a constant, behind its digest."""
     array = constant.value.numpy()
     sample = array.reshape(-1)[:: max(1, array.size // _SAMPLED)]

@@ -17,7 +17,7 @@ from tvm import relax
 import tvm_fusion
 from tvm_fusion.core.weight_names import Packing
 from tvm_fusion.deploy.runtime import manifest
-from tvm_fusion.deploy.build.architectures import merge
+from tvm_fusion.deploy.build.build import merge
 from tvm_fusion.deploy.build.build import build, export_library, store
 from tvm_fusion.deploy.build.lower import LowerToVM
 from tvm_fusion.deploy.build.prepare import Prepared

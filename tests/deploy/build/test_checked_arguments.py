@@ -15,7 +15,7 @@ from tvm.target import Target
 
 import tvm_fusion
 from tvm_fusion._tvm.structural import structural_walk
-from tvm_fusion.deploy.build import checked_arguments
+from tvm_fusion.deploy.build import codegen as checked_arguments
 from tvm_fusion.deploy.build.codegen import compiling
 from tvm_fusion.deploy.runtime.manifest import INTO
 from tvm_fusion.lower.argument_checks import CHECKED, DropArgumentChecks, with_checked

@@ -7,7 +7,7 @@ from amd_code import amd_module, reverse_twice
 from tvm.script import tirx as T
 
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.deploy.build.amd_code import check_amd_code
+from tvm_fusion.deploy.build.build import check_amd_code
 from tvm_fusion.deploy.toolchain.rocm_code import faults, kernels, unguarded_barriers
 from tvm_fusion.errors import UserError
 

@@ -9,7 +9,7 @@ from tvm_fusion.config import FusionConfig
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
 from tvm_fusion.frontend.onnx_ops import CONVERTERS, register
-from tvm_fusion.frontend.onnx_ops.advice import advice_for
+from tvm_fusion.frontend.preflight import advice_for
 from tvm_fusion.signature import DimRange
 
 

@@ -15,9 +15,8 @@ import tvm_fusion
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model, onnx_ops
 from tvm_fusion.frontend.onnx_ops import CONVERTERS, other_than, register
-from tvm_fusion.frontend.onnx_ops.advice import _ADVICE
 from tvm_fusion.frontend.onnx_ops.reviewed import is_reviewed
-from tvm_fusion.frontend.preflight import inspect
+from tvm_fusion.frontend.preflight import _ADVICE, inspect
 
 X = {"x": ("float32", [2, 4])}
 Y = {"y": ("float32", [2, 4])}

@@ -36,6 +36,34 @@ def test_reads(run, name):
     np.testing.assert_array_equal(result, module(x, i).numpy())
 
 
+@pytest.mark.parametrize(
+    ("shifts", "axes"), [((-3, 2), (1, 2)), (4, 0), (9, ()), ((1, 1), (0, 0))], ids=str
+)
+def test_rolls_are_movement(run, shifts, axes):
+    """Slices side by side, which kernels absorb, no tensors of indices."""
+    module = Function(lambda x: torch.roll(x, shifts, axes))
+    x = torch.randn(5, 6, 7)
+    imported = import_model(torch.export.export(module, (x,)))
+    np.testing.assert_array_equal(run(imported.mod, x.numpy()), module(x).numpy())
+    text = imported.mod.script()
+    assert "R.concat" in text
+    assert "R.take" not in text
+
+
+SHIFTS = {"right": lambda x: 2, "left": lambda x: -9, "half": lambda x: x.shape[0] // 2}
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+def test_rolls_along_an_extent_that_is_known_at_run_time(run, name):
+    module = Function(lambda x: torch.roll(x, (SHIFTS[name](x), 1), (0, 1)))
+    n = torch.export.Dim("n", min=2, max=64)
+    x = torch.randn(5, 6, 7)
+    imported = import_model(torch.export.export(module, (x,), dynamic_shapes=(({0: n},),)))
+    for rows in (5, 8):
+        x = torch.randn(rows, 6, 7)
+        np.testing.assert_array_equal(run(imported.mod, x.numpy()), module(x).numpy())
+
+
 def put(x, i, v):
     x = x.clone()
     x[:, i] = v

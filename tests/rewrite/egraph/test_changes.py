@@ -19,7 +19,7 @@ from tvm_fusion.rewrite.egraph.law import Law
 from tvm_fusion.rewrite.egraph.pattern import function, tensors
 from tvm_fusion.rewrite.egraph.regions import regions
 from tvm_fusion.rewrite.egraph.terms import Numbering, expression, subterms
-from tvm_fusion.rewrite.search.difference import readable
+from tvm_fusion.rewrite.search.attribution import readable
 
 a, b, c = tensors("a b c")
 exp = function("relax.exp")

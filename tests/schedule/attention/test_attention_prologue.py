@@ -65,7 +65,7 @@ def claimed(rows, spec):
     )
 
 
-@pytest.mark.parametrize(("rows", "is_fused"), [(48, True), (2048, False)])
+@pytest.mark.parametrize(("rows", "is_fused"), [(16, True), (48, False), (2048, False)])
 def test_keys_that_many_blocks_would_rotate_are_refused(rows, is_fused):
     found = claimed(rows, CUDA)
     assert isinstance(found, Claim if is_fused else Refusal)
@@ -89,7 +89,7 @@ def planned(rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rows", "is_fused"), [(48, True), (2048, False)])
+@pytest.mark.parametrize(("rows", "is_fused"), [(16, True), (2048, False)])
 def test_the_planner_rotates_keys_once(rows, is_fused):
     plan = planned(rows)
     (claim,) = [c for c in plan.claims if c.template.name == "attention"]

@@ -17,8 +17,7 @@ from tvm import relax, tirx
 from tvm_fusion.core.loops import block, index, loop, threads
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.elementwise.template import Elementwise
-from tvm_fusion.schedule.math.half_functions import FUNCTIONS, PREFIX, source
-from tvm_fusion.schedule.math.half_math import HalfMath
+from tvm_fusion.schedule.math.half_math import FUNCTIONS, PREFIX, HalfMath, source
 
 op = relax.op
 HALVES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

@@ -106,19 +106,27 @@ def _name_weights(
     """
     weights: dict[str, np.ndarray] = {}
     order: dict[str, list[str]] = {}
+    samples: dict[str, bytes] = {}  # of constants without names there may be hundreds
     for function, constants in lifted.items():
-        names: list[str] = []
+        names: dict[str, None] = {}
         for constant in constants:
             array, base = _view(constant.value), model_names.get(constant, "constant")
+            sample = _sample(array)
             numbered = (f"{base}#{number}" for number in itertools.count(2))
             for name in itertools.chain([base], numbered):
-                shared = name not in names and same_bits(weights.get(name), array)
-                if shared or name not in weights:
+                alike = name not in names and samples.get(name) == sample
+                if name not in weights or (alike and same_bits(weights[name], array)):
                     break
-            weights.setdefault(name, array)
-            names.append(name)
-        order[function] = names
+            if name not in weights:
+                weights[name], samples[name] = array, sample
+            names[name] = None
+        order[function] = list(names)
     return weights, order
+
+
+def _sample(array: np.ndarray) -> bytes:
+    flat = array.reshape(-1).view(np.uint8)
+    return flat[:: flat.size // 256 | 1].tobytes()
 
 
 def _view(tensor: tvm.runtime.Tensor) -> np.ndarray:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import tvm
 import tvm_ffi
@@ -255,13 +256,29 @@ class KernelCalls:
         """Order all variables as the kernels are, the others as soon as they are known."""
         others = [var for var in self.values if var not in self.kernels]
         found: dict[ir.Var, None] = {}
+        missing: dict[ir.Var, int] = {}
+        readers: dict[ir.Var, list[int]] = {}
+        known: list[int] = []  # places of others that nothing is missing of, a heap
+        for place, var in enumerate(others):
+            used = [v for v in relax.analysis.free_vars(self.values[var]) if v in self.values]
+            missing[var] = len(used)
+            for v in used:
+                readers.setdefault(v, []).append(place)
+            if not used:
+                known.append(place)
+
+        def find(var: ir.Var) -> None:
+            found[var] = None
+            for place in readers.get(var, ()):
+                missing[others[place]] -= 1
+                if not missing[others[place]]:
+                    heappush(known, place)
+
         for kernel in (None, *kernels):
             if kernel is not None:
-                found[kernel] = None
-            for var in others:
-                used = relax.analysis.free_vars(self.values[var])
-                if all(v in found or v not in self.values for v in used):
-                    found.setdefault(var)
+                find(kernel)
+            while known:
+                find(others[heappop(known)])
         return list(found)
 
 

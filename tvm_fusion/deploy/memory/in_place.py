@@ -7,7 +7,8 @@ bytes, not the cache's, and what reads the cache afterwards, such as attention, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -16,10 +17,13 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.target import Target
 
+from ..._tvm.buffer import declare
+from ...core.loops import Body, block, constant, coordinates, loop, product, sequence, when
+from ...core.untouched import SCHEDULED
 from ...errors import UserError
 from ...signature import Signature
+from ..cuda_graph.copies import in_blocks, side_by_side
 from ..cuda_graph.static_inputs import check_inputs
-from .write_slices import Slice, write_slices
 
 _WHERE, _EQUAL, _LESS, _ADD = (ir.Op.get(f"relax.{n}") for n in ("where", "equal", "less", "add"))
 _RESHAPES = tuple(ir.Op.get(f"relax.{n}") for n in ("reshape", "expand_dims"))
@@ -85,11 +89,11 @@ class _Function:
         (block,) = func.body.blocks
         self.table = {b.var: b.value for b in block.bindings}
         writes: dict[ir.Var, _Write] = {}
+        uses = Counter(v for value in self.table.values() for v in _mentioned(value))
         for i, output in self.pairs.items():
             found = self._result(func, output)
             write = self._match(func.params[i], found)
-            uses = sum(_mentions(value, func.params[i]) for value in self.table.values())
-            if write is None or uses != 1:
+            if write is None or uses[func.params[i]] != 1:
                 raise _refusal(self.signature.inputs[i].name, output)
             writes[found] = write
         builder = relax.BlockBuilder(self.mod.clone())
@@ -176,7 +180,7 @@ def _grouped(
             waiting.clear()
 
     for binding in bindings:
-        if any(_mentions(binding.value, var) for var in waiting):
+        if waiting and not waiting.keys().isdisjoint(_mentioned(binding.value)):
             flush()
         if binding.var in writes:
             waiting[binding.var] = writes[binding.var]
@@ -212,8 +216,8 @@ def _only_axis(hit: relax.TensorType, state: relax.TensorType) -> int | None:
     return axis if isinstance(state.shape[axis], tirx.IntImm) else None
 
 
-def _mentions(value: relax.Expr, var: ir.Var) -> bool:
-    return any(v.same_as(var) for v in relax.analysis.free_vars(value))
+def _mentioned(value: relax.Expr) -> list[ir.Var]:
+    return list(relax.analysis.free_vars(value))
 
 
 def _is_one(extent: ir.Expr) -> bool:
@@ -233,3 +237,101 @@ def _refusal(name: str, output: str) -> UserError:
         f"output {output!r} is not input {name!r} with one slice written",
         "what index_copy, of one position, makes of an input that nothing else reads",
     )
+
+
+# Write one slice of each of several tensors in place, in one launch (KV-cache updates).
+#
+# GPU:  blocks of 256 threads for each slice, one slice's after the other's (see copies.py)
+# CPU:  a loop for each slice, one after the other
+#     vector i of slice s:  if 0 <= number[s] < extent[s]:
+#                               state[s][.., number[s], .., vector i] = values[s][.., vector i]
+@dataclass(frozen=True)
+class Slice:
+    """``state[..., number, ...] = values``, along one axis.
+
+    Attributes
+    ----------
+    state, number, values : TensorType
+        What is written to; one whole number, and the values, whose extents are the state's or 1.
+    axis : int
+        Of the state.
+    counts_from_end : bool
+        Whether a negative number counts from the end; otherwise it writes nothing, as all numbers
+        do that the axis does not have.
+    """
+
+    state: relax.TensorType
+    number: relax.TensorType
+    values: relax.TensorType
+    axis: int
+    counts_from_end: bool
+
+    @property
+    def extents(self) -> list[ir.Expr]:
+        """Of what is written: 1 along the axis."""
+        extents = list(self.state.shape.values)
+        extents[self.axis] = tirx.IntImm("int64", 1)
+        return extents
+
+    @property
+    def width(self) -> int:
+        """Contiguous elements that a thread writes."""
+        last, given = (constant(ty.shape.values[-1]) for ty in (self.state, self.values))
+        if last is None or last != given or self.axis == len(self.extents) - 1:
+            return 1
+        return side_by_side(last, str(self.state.dtype))
+
+
+def write_slices(slices: Sequence[Slice], target: Target) -> tirx.PrimFunc:
+    """Make the kernel.
+
+    Returns
+    -------
+    PrimFunc
+        Scheduled; over the states, then number and values of each.
+    """
+    states, numbers, values = (
+        [_declare(getattr(s, name), f"{name}{i}") for i, s in enumerate(slices)]
+        for name in ("state", "number", "values")
+    )
+    rows = [_row(*parts) for parts in zip(slices, states, numbers, values, strict=True)]
+    counts = [product([*s.extents[:-1], tirx.floordiv(s.extents[-1], s.width)]) for s in slices]
+    pieces = list(zip(counts, rows, strict=True))
+    if "gpu" in target.keys:
+        body = in_blocks(pieces)
+    else:
+        body = sequence([loop("vector", count, row) for count, row in pieces])
+    params = [*states, *(p for pair in zip(numbers, values, strict=True) for p in pair)]
+    attrs = {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
+    return tirx.PrimFunc(params, block("root", body)).with_attrs(attrs)
+
+
+def _declare(ty: relax.TensorType, name: str) -> ir.Var:
+    return declare(ty.shape.values, ty.dtype, name)
+
+
+def _row(one: Slice, state: ir.Var, number: ir.Var, values: ir.Var) -> Body:
+    """Write one vector of a slice."""
+    extent = one.state.shape.values[one.axis]
+    place = tirx.Cast("int64", tirx.BufferLoad(number, [0] * len(number.shape)))
+    if one.counts_from_end:
+        place = tirx.Select(place < 0, place + extent, place)
+    extents = one.extents
+    extents[-1] = tirx.floordiv(extents[-1], one.width)
+
+    def row(vector: ir.Expr) -> tirx.Stmt:
+        def element(lane: ir.Expr) -> tirx.Stmt:
+            where = coordinates(vector, extents)
+            where[-1] = where[-1] * one.width + lane
+            read = where[len(where) - len(values.shape) :]
+            read = [
+                tirx.IntImm("int64", 0) if constant(e) == 1 else i
+                for i, e in zip(read, values.shape, strict=True)
+            ]
+            where[one.axis] = place
+            return tirx.BufferStore(state, tirx.BufferLoad(values, read), where)
+
+        inside = tirx.And(place >= 0, place < extent)
+        return when(inside, loop("lane", one.width, element, tirx.ForKind.VECTORIZED))
+
+    return row

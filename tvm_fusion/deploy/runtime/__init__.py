@@ -1,13 +1,11 @@
 """What runs where only TVM's runtime is: no compiler is imported here.
 
 ``load``, ``executable``, ``function``, ``direct``
-    an artifact, its functions, a call
+    an artifact, its functions, a call; threads that all artifacts of a process share
 ``arguments``, ``tensors``, ``results``
     arrays in and out, by DLPack or copies
 ``manifest``, ``manifest_schema``, ``signature_json``
     what an artifact says of itself
 ``weights_file``
     weights, mapped and read when touched
-``thread_team``
-    threads that all artifacts of a process share
 """

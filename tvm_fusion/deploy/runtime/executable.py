@@ -11,10 +11,10 @@ import tvm_ffi
 
 from ..._tvm.fork import has_run_kernels
 from ...errors import UserError
+from ...threads import wants_tvm_pool
 from .function import Function
 from .signature_json import dims_from_json, signature_from_json
 from .tensors import ALIGNMENT
-from .thread_team import join_team
 
 _POOLED_ALLOCATOR = 2  # TVM's AllocatorType
 
@@ -224,3 +224,33 @@ def _alignment(found: Mapping[str, Any], device: tvm_ffi.Device) -> int | None:
     """Return the alignment that inputs need, in bytes; ``None``: that of an element."""
     is_any = device.type == "cpu" and found.get("alignment") == "element"
     return None if is_any else ALIGNMENT
+
+
+# One team of threads for the kernels of all artifacts in a process.
+#
+# Each CPU library has the code of a team (``toolchain/thread_team.c``); the team of the first
+# library that is loaded serves the others as well, and that library stays open.
+JOIN = "tvm_fusion_thread_team"  # of a library: takes how to launch, 0 for its own, and returns it
+
+_lock = threading.Lock()
+_launch = 0  # the address of the function that runs parallel loops
+
+
+def join_team(library: tvm_ffi.Module) -> bool:
+    """Let a library's kernels run on the process's team.
+
+    Returns
+    -------
+    bool
+        False where they run on TVM's pools: the library is a GPU's, or the environment asks for it.
+    """
+    global _launch
+    if wants_tvm_pool():
+        return False
+    try:
+        join = library.get_function(JOIN, query_imports=True)
+    except AttributeError:
+        return False
+    with _lock:
+        _launch = join(_launch)
+        return _launch != 0

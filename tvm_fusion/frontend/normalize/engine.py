@@ -12,7 +12,10 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ...core.decisions import record, recording
 from ...core.untouched import is_rewritable
+
+_names: dict[tvm.ir.Op, str] = {}  # asked for far more often than there are operators
 
 #: A rule takes a value whose operands are rewritten already, and returns its replacement or None.
 Rule = Callable[[Any, "Scope"], Any]
@@ -107,9 +110,13 @@ class Scope:
 
 def op_name(expr: Any) -> str:
     """Return the operator's name if ``expr`` is a call of one, else an empty string."""
-    if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-        return str(expr.op.name)
-    return ""
+    if not isinstance(expr, relax.Call):
+        return ""
+    op = expr.op
+    name = _names.get(op) if isinstance(op, tvm.ir.Op) else ""
+    if name is None:
+        name = _names[op] = str(op.name)
+    return name
 
 
 def rewrite(mod: tvm.IRModule, rule: Rule) -> tvm.IRModule:
@@ -128,7 +135,7 @@ def rewrite(mod: tvm.IRModule, rule: Rule) -> tvm.IRModule:
     """
     result = mod
     for gvar, func in mod.functions.items():
-        if not is_rewritable(func):
+        if not is_rewritable(func) or not _applies(func, rule):
             continue
         rewriter = _Rewriter(mod, func, rule)
         new = rewriter.visit_expr(func)
@@ -137,6 +144,49 @@ def rewrite(mod: tvm.IRModule, rule: Rule) -> tvm.IRModule:
                 result = mod.clone()
             result[gvar] = relax.analysis.remove_all_unused(new)
     return result
+
+
+class _Emits(Exception):
+    """A rule wants to emit something, for which a function has to be written."""
+
+
+class _Trial(Scope):
+    """The scope of a function that is only looked at."""
+
+    def __init__(self, func: relax.Function) -> None:
+        super().__init__(func, None)
+
+    def emit(self, expr: Any) -> relax.Var:
+        raise _Emits
+
+    def match_cast(self, expr: Any, ty: Any) -> relax.Var:
+        raise _Emits
+
+
+def _applies(func: relax.Function, rule: Rule) -> bool:
+    """Whether a rule may change a function: most do not, and looking is faster than writing."""
+    if not isinstance(func.body, relax.SeqExpr):
+        return True
+    trial = _Trial(func)
+    with recording() as decisions:
+        for block in func.body.blocks:
+            for binding in block.bindings:
+                value, is_cast = binding.value, isinstance(binding, relax.MatchCast)
+                if isinstance(value, relax.If | relax.Function | relax.SeqExpr):
+                    return True
+                if is_cast and not isinstance(value, relax.Call):
+                    continue
+                trial.target = binding.var
+                try:
+                    if rule(value, trial) is not None:
+                        return True
+                except _Emits:
+                    return True
+                if not is_cast:
+                    trial.bind(binding.var, binding.var, value)
+    for decision in decisions:
+        record(decision)
+    return False
 
 
 def rewrite_pass(rule: Rule) -> Callable[[], tvm.transform.Pass]:

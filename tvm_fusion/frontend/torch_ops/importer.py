@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import sympy
@@ -12,14 +14,15 @@ from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
+from ...errors import UserError
 from ..half.intermediates import narrowed, rounds_between
+from ..reasons import reason_in_words
 from ..registry import Unsupported
 from ..tensor_types import HALF, dtype_of
 from . import complex_pairs, control_flow
 from .call import COMPLEX, FLOAT8, Call, Convert, WideCall, refusal
 from .complex_pairs import Pair
 from .operator_errors import compare, ignoring, operator_name
-from .places import located
 from .python_numbers import as_tensor, on_numbers
 from .registry import CONVERTERS, PYTHON, REAL, SYMBOLIC, key_of
 from .symbolic_extent import expression
@@ -278,3 +281,55 @@ class Importer(translator.ExportedProgramImporter):
                         for var in tirx.analysis.undefined_vars(extent):
                             self._variables.setdefault(var.name, var)
         return self._variables
+
+
+# Say where in a PyTorch module, and on which line of its source, an operator was called.
+_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+# Frames of torch's own are no place of the user's.
+_TORCH = "site-packages/torch/"
+
+
+def place_of(node: fx.Node) -> str:
+    """Name the module and the line: ``layers.0.attention, model.py line 92``.
+
+    Returns
+    -------
+    str
+        Empty where torch has kept neither.
+    """
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]) if stack else ""
+    path = path.removeprefix("L['self']").lstrip(".")
+    frames = _LINE.findall(node.meta.get("stack_trace") or "")
+    own = [frame for frame in frames if _TORCH not in frame[0]] or frames
+    line = f"{Path(own[-1][0]).name} line {own[-1][1]}" if own else ""
+    return ", ".join(filter(None, [path, line]))
+
+
+def located(convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+    """Let whatever a converter raises become one sentence that names the operator's place."""
+
+    def converted(node: fx.Node) -> Any:
+        try:
+            return convert(node)
+        except UserError as error:
+            place = place_of(node)
+            if not place or getattr(error, "is_located", False):
+                raise
+            found = UserError(f"{error.found} (at {place})", error.expected, error.advice)
+            found.is_located = True  # type: ignore[attr-defined]
+            raise found from (error.__cause__ or error)
+        except Exception as error:
+            place = place_of(node)
+            where = f" (at {place})" if place else ""
+            reason, advice = reason_in_words(error)
+            fault = "its converter has a fault: report this sentence with the program"
+            found = UserError(
+                f"{operator_name(node)} cannot be converted ({reason}){where}",
+                None,
+                advice or fault,
+            )
+            found.is_located = True  # type: ignore[attr-defined]
+            raise found from error
+
+    return converted

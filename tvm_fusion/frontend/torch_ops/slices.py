@@ -170,13 +170,24 @@ def roll(call: Call) -> Any:
     if not dims:
         x, shape, dims = call.emit(op.reshape(x, [-1])), [call.out.numel()], [0]
     for shift, axis in zip(shifts, dims, strict=True):
-        (extent,) = static([shape[axis]])
+        extent = shape[axis]
+        if not isinstance(extent, int) or not isinstance(shift, int):
+            x = _rolled_by_index(call, x, shift, axis, extent)
+            continue
         cut = -shift % extent
         if cut:
             head = call.emit(op.strided_slice(x, [axis], [0], [cut]))
             tail = call.emit(op.strided_slice(x, [axis], [cut], [extent]))
             x = call.emit(op.concat([tail, head], axis))
     return op.reshape(x, call.shape())
+
+
+def _rolled_by_index(call: Call, x: Any, shift: Any, axis: int, extent: Any) -> Any:
+    """Rotate along an axis where the extent, or how far, is known at run time."""
+    number, far = (call.emit(op.shape_to_tensor(relax.ShapeExpr([n]))) for n in (extent, shift))
+    place = call.emit(op.arange(extent, dtype="int64"))
+    moved = call.emit(op.floor_mod(call.emit(op.subtract(place, far)), number))
+    return call.emit(op.take(x, moved, axis))
 
 
 @register("repeat", "tile")

@@ -1,6 +1,5 @@
 """``torch.export`` programs before conversion.
 
-``importer`` reads one, ``decompose`` (with ``attention``, ``half_decompositions`` and
-``half_functions``) writes composed operators, ``dims`` and ``state`` are its dimensions and
-buffers.
+``importer`` reads one, with its buffers; ``decompose`` (with ``attention`` and
+``half_decompositions``) writes composed operators, ``dims`` are its dimensions.
 """

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
+import numpy as np
 import torch
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+)
 from torch.utils import _pytree as pytree
 
 from ...config import FusionConfig
 from ...core.decisions import Decision, record
-from ...core.weight_names import WeightNames, constants, tracking, weight_key
+from ...core.evaluate import operand_of
+from ...core.weight_names import WeightNames, constants, tracking
 from ...errors import UserError
 from ...signature import DimRange
 from .. import Imported
@@ -38,9 +48,9 @@ from .dims import (
     user_names,
     without_ranges_of_expressions,
 )
-from .state import with_state
 
 SOURCE = "ExportedProgram"
+_SAMPLES = 1024  # bytes of an array that are looked at first
 
 
 def from_exported_program(program: torch.export.ExportedProgram, config: FusionConfig) -> Imported:
@@ -49,7 +59,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     A dynamic dimension is called as its ``torch.export.Dim``, or ``<input>_<axis>`` where it has
     no name, or was read from a file, which keeps none. It keeps the range it was exported with
     unless ``config.dims`` says otherwise. What the program changes in place is passed: see
-    :func:`.state.with_state`.
+    :func:`with_state`.
     """
     names_of_dims = user_names(program)
     without_ranges_of_expressions(program)
@@ -128,14 +138,29 @@ def _finite(bound: Any, otherwise: int = UNLIMITED) -> int:
 
 def _named_constants(mod: Any, program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
     """Match constants with parameters by their bits, in order: the importer keeps no names."""
-    by_key: dict[str, list[str]] = {}
+    by_sample: dict[Hashable, list[tuple[str, np.ndarray]]] = {}
     for name, value in {**program.state_dict, **program.constants}.items():
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            by_key.setdefault(weight_key(_as_numpy(value)), []).append(name)
+            given = _as_numpy(value)
+            by_sample.setdefault(_sample(given), []).append((name, _bytes(given)))
     for const in constants(mod):
-        names = by_key.get(weight_key(const.value.numpy()), [])
-        if names:
-            yield names.pop(0), const
+        array = operand_of(const)
+        named, own = by_sample.get(_sample(array), []), _bytes(array)
+        for place, (name, given) in enumerate(named):
+            if np.array_equal(given, own):
+                del named[place]
+                yield name, const
+                break
+
+
+def _sample(array: np.ndarray) -> Hashable:
+    """Tell arrays apart by some of their bytes: hashing all of them takes far longer."""
+    flat = _bytes(array)
+    return array.dtype.name, array.shape, flat[:: (flat.size // _SAMPLES) | 1].tobytes()
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _as_numpy(tensor: torch.Tensor) -> Any:
@@ -198,3 +223,82 @@ def drop_none(program: torch.export.ExportedProgram, source: str) -> list[str]:
         specs[:] = [spec for spec, kept in zip(specs, is_kept, strict=True) if kept]
         node.args = (tuple(value for value in values if value is not None),)
     return [name for name, kept in zip(names, is_kept, strict=False) if kept]
+
+
+# Return the tensors that an exported program mutates as further outputs.
+_CHANGES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION}
+
+
+def with_state(
+    program: torch.export.ExportedProgram,
+) -> tuple[torch.export.ExportedProgram, list[str]]:
+    """Pass what a program changes in place: a compiled function keeps nothing between its calls.
+
+    A buffer that the program writes to, such as a cache of keys, becomes an input behind the
+    others. What a call makes of it, and of an input that it writes to, are outputs behind the
+    others.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+        Decomposed, which says what is written to; its graph is changed.
+
+    Returns
+    -------
+    ExportedProgram
+        One that writes to nothing.
+    list of str
+        The inputs whose next values are the last outputs, in their order.
+    """
+    signature = program.graph_signature
+    changes = [spec for spec in signature.output_specs if spec.kind in _CHANGES]
+    if not changes:
+        return program, []
+    buffers = {s.target for s in changes if s.kind is OutputKind.BUFFER_MUTATION}
+    inputs = _inputs_last(program, buffers)
+    outputs = _changes_last(program)
+    names = {s.target: s.arg.name for s in signature.input_specs if s.target in buffers}
+    passed = torch.export.ExportedProgram(
+        root=program.graph_module,
+        graph=program.graph,
+        graph_signature=ExportGraphSignature(inputs, outputs),
+        state_dict=_without(program.state_dict, buffers),
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        constants=_without(program.constants, buffers),
+        verifiers=program.verifiers,
+    )
+    return passed, [names.get(spec.target, spec.target) for spec in changes]
+
+
+def _inputs_last(program: torch.export.ExportedProgram, buffers: set[str]) -> list[InputSpec]:
+    """Move placeholders of buffers behind all others, and list what all are now."""
+    specs = program.graph_signature.input_specs
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    kept = [s for s in specs if s.target not in buffers or s.kind is not InputKind.BUFFER]
+    moved = [s for s in specs if s not in kept]
+    last = nodes[specs[-1].arg.name]
+    for spec in moved:
+        node = nodes[spec.arg.name]
+        if node is not last:
+            last.append(node)
+            last = node
+    return kept + [
+        replace(s, kind=InputKind.USER_INPUT, target=None, persistent=None) for s in moved
+    ]
+
+
+def _changes_last(program: torch.export.ExportedProgram) -> list[OutputSpec]:
+    """Move what is written to behind the program's own results, and list what all are now."""
+    (node,) = program.graph.find_nodes(op="output")
+    pairs = list(zip(program.graph_signature.output_specs, node.args[0], strict=True))
+    pairs.sort(key=lambda pair: pair[0].kind in _CHANGES)
+    node.args = (tuple(value for _, value in pairs),)
+    return [
+        replace(s, kind=OutputKind.USER_OUTPUT, target=None) if s.kind in _CHANGES else s
+        for s, _ in pairs
+    ]
+
+
+def _without(tensors: dict[str, torch.Tensor], names: set[str]) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name not in names}

@@ -61,6 +61,8 @@ class Group:
         ``fitted`` (to measured kernels of this device) or ``roofline``.
     arithmetic : str
         How products are computed, where it is not as the graph says.
+    most : str
+        What most of the microseconds is for, where a fitted model tells.
     forms : tuple of Form
         Between which forms of kernels the template chose; empty if it was not asked for.
     """
@@ -76,6 +78,7 @@ class Group:
     us: float
     source: str
     arithmetic: str = ""
+    most: str = ""
     forms: tuple[Form, ...] = ()
 
     @property

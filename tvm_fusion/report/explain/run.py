@@ -208,6 +208,7 @@ def _group(function: str, claim: Claim, cost: CostModel, forms: tuple[Form, ...]
         us=estimate.us,
         source=estimate.source,
         arithmetic=(claim.laid_out or claim).arithmetic,
+        most=cost.largest_term([claim]),
         forms=forms,
     )
 

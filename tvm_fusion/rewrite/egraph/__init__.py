@@ -1,7 +1,8 @@
 """E-graphs: terms that are equal lie in one class, and laws add terms until nothing new comes.
 
-``terms``, ``head``, ``pattern``, ``ematch``    terms and patterns, and where a pattern matches
-``law``                                         an equation, both directions, and its conditions
+``terms``, ``head``, ``pattern``                terms and patterns
+``law``                                         an equation, both directions, its conditions, and
+                                                where its patterns match
 ``egraph``, ``eclass_analysis``, ``saturate``   classes, what is known of them, rounds of laws
 ``bounds``, ``axes``, ``extents``, ``weights``  facts that conditions ask for
 ``extract``                                     costs of terms, and the cheapest graph

@@ -16,6 +16,7 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...core.decisions import Decision, record
+from ...core.evaluate import operand_of
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
 from ..egraph.changes import Change, note
@@ -191,8 +192,8 @@ class _Joiner(PyExprMutator):
         """Concatenate matrices; the same ones only once."""
         key = _key(weights)
         if key not in self._joined:
-            together = np.concatenate([w.value.numpy() for w in weights], axis=1)
-            const = relax.const(together, str(weights[0].ty.dtype.dtype))
+            together = np.concatenate([operand_of(w) for w in weights], axis=1)
+            const = relax.const(tvm.runtime.tensor(together))  # of an array it makes two copies
             self._joined[key] = derived(const, "concat", weights)
         return self._joined[key]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
+from ...core.contiguous import contiguous
 from ...core.loops import constant
 from ...core.weight_names import derived
 from ...device import device_of
@@ -59,7 +59,7 @@ def _product(value: Any, scope: Scope, wanted: set[str]) -> Any:
     rows = constant(x.ty.shape[-2]) if x.ty.shape is not None else None
     if weight.ty.ndim < 2 or (rows is not None and rows <= FEW_ROWS):
         return None
-    transposed = np.ascontiguousarray(weight.value.numpy().swapaxes(-1, -2))
+    transposed = contiguous(weight.value.numpy().swapaxes(-1, -2))
     stored = derived(relax.const(transposed, dtype_of(weight)), "permute_dims", [weight])
     order = [*range(weight.ty.ndim - 2), weight.ty.ndim - 1, weight.ty.ndim - 2]
     made = scope.emit(relax.op.permute_dims(stored, order))

@@ -133,9 +133,14 @@ def candidates(view: View, expr: Any) -> Iterator[relax.Var]:
 
 def anchored(view: View, root: Any, *names: str) -> Iterator[relax.Var]:
     """Yield variables of some operators that arithmetic leads to from a root, nearest first."""
-    for var in cone(view, root):
-        if op_name(view.value(var)) in names and isinstance(var, relax.Var):
+    for var, name in view.once(("names", hash(root)), lambda: _named(view, root)):
+        if name in names:
             yield var
+
+
+def _named(view: View, root: Any) -> list[tuple[relax.Var, str]]:
+    found = [(var, op_name(view.value(var))) for var in cone(view, root)]
+    return [(var, name) for var, name in found if name and isinstance(var, relax.Var)]
 
 
 def reductions(view: View, root: Any, *kinds: str) -> Iterator[tuple[relax.Var, Reduction]]:

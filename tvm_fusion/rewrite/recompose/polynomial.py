@@ -9,7 +9,7 @@ expressions stays whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -55,6 +55,12 @@ ONE: Monomial = ()
 
 def arithmetic(view: View, expr: Any) -> list[Any] | None:
     """List the operands of arithmetic that polynomials see through; None for any other thing."""
+    if not isinstance(expr, relax.Var):  # few, and not kept
+        return _arithmetic(view, expr)
+    return view.once(("arithmetic", hash(expr)), lambda: _arithmetic(view, expr))
+
+
+def _arithmetic(view: View, expr: Any) -> list[Any] | None:
     call = view.call(expr)
     if call is None:
         return None
@@ -69,19 +75,23 @@ def arithmetic(view: View, expr: Any) -> list[Any] | None:
     return [call.args[0]] if view.is_cast(expr) or view.is_moved(expr) else None
 
 
-def cone(view: View, root: Any, limit: int = _NODES) -> Iterator[Any]:
-    """Yield variables that arithmetic leads to from one, itself included, the nearest first."""
-    queue, seen, count = [root], {hash(root)}, 0
-    while queue and count < limit:
+def cone(view: View, root: Any) -> list[Any]:
+    """List variables that arithmetic leads to from one, itself included, the nearest first."""
+    return view.once(("cone", hash(root)), lambda: _cone(view, root))
+
+
+def _cone(view: View, root: Any) -> list[Any]:
+    queue, seen, found = [root], {hash(root)}, list[Any]()
+    while queue and len(found) < _NODES:
         following = []
         for expr in queue:
-            count += 1
-            yield expr
+            found.append(expr)
             for operand in arithmetic(view, expr) or ():
                 if hash(operand) not in seen and isinstance(operand, relax.Var):
                     seen.add(hash(operand))
                     following.append(operand)
         queue = following
+    return found
 
 
 class Expansion:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 
 import tvm
 from tvm import relax
@@ -46,14 +47,17 @@ class Recompose:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Rewrite every rewritable function."""
-        pricer = Pricer(current_target("Recompose"))
+        pricer, readers = Pricer(current_target("Recompose")), Readers(mod)
         result = mod
         for gvar, func in mod.functions.items():
             if not is_rewritable(func) or is_lowered(func):
                 continue
-            new = func
+            new, view = func, View(func)
             for pattern in self._patterns:
-                new = recompose(mod, new, pattern, pricer, self._allow, gvar.name_hint)
+                view = view if view.func.same_as(new) else View(new)
+                new = recompose(
+                    mod, new, pattern, pricer, self._allow, gvar.name_hint, view, readers
+                )
             if new is not func:
                 result = mod.clone() if result is mod else result
                 result.update_func(gvar, new)
@@ -67,6 +71,8 @@ def recompose(
     pricer: Pricer,
     allow: Collection[str] = (),
     name: str = "main",
+    view: View | None = None,
+    readers: Readers | None = None,
 ) -> relax.Function:
     """Replace what is written out of one pattern.
 
@@ -76,18 +82,22 @@ def recompose(
         Asked about everything that is found.
     name : str
         Of the function in the module.
+    view : View, optional
+        Of the function: what one pattern has found out serves the next.
+    readers : Readers, optional
+        Of the module.
 
     Returns
     -------
     relax.Function
         The same object if nothing was replaced.
     """
-    view = View(func)
-    names = {op_name(binding.value) for binding in view.bindings}
+    view = View(func) if view is None else view
+    names = view.once("names", partial(_operators, view))
     if not names & pattern.anchors or not names & pattern.roots:
         return func
     taken: dict[int, Match] = {}
-    told = {} if REASSOCIATE in allow else Readers(mod).of(name, func)
+    readers = readers or Readers(mod)
     use = Use()
     dead: set[int] = set()
     mismatches: dict[int, Mismatch] = {}
@@ -102,7 +112,8 @@ def recompose(
         if not isinstance(found, Match):
             continue
         use.tried += 1
-        refused = _not_equal(pattern, root, found, allow, told.get(hash(root), NONE))
+        told = NONE if REASSOCIATE in allow else readers.of(name, func).get(hash(root), NONE)
+        refused = _not_equal(pattern, root, found, allow, told)
         if refused is not None:
             record(refused)
             use.refused[refused.sentence] += 1
@@ -138,6 +149,10 @@ def recompose(
     if not taken:
         return func
     return relax.analysis.remove_all_unused(_Rewriter(mod, taken).visit_expr(func))
+
+
+def _operators(view: View) -> set[str]:
+    return {op_name(binding.value) for binding in view.bindings}
 
 
 def _not_equal(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tvm import ir, relax, tirx
@@ -23,6 +23,7 @@ ROUNDING = ("float16", "bfloat16", "float32", "float64")  # a cast between them 
 _SAME_SHAPE = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "broadcast_to"})
 _FILLED = frozenset({"full", "full_like", "broadcast_to", "reshape", "expand_dims", "squeeze"})
 _FILLS = {"zeros": 0.0, "zeros_like": 0.0, "ones": 1.0, "ones_like": 1.0}
+Known = TypeVar("Known")
 _LARGE = 1 << 16  # elements of a constant that is not looked through for being one number
 
 
@@ -78,19 +79,28 @@ class View:
         self.bindings: list[relax.VarBinding] = []
         self.atoms: dict[str, Any] = {}
         self._values: dict[int, Any] = {}
+        self._places: dict[int, int] = {}
         self._readers: dict[int, list[int]] = defaultdict(list)
         self._numbers: dict[int, float | None] = {}
         self._kept: list[Any] = []  # whose hashes are keys above
+        self._known: dict[Hashable, Any] = {}
         for block in func.body.blocks:
             for binding in block.bindings:
                 if isinstance(binding, relax.VarBinding):
                     self._values[hash(binding.var)] = binding.value
                     if isinstance(block, relax.DataflowBlock):
+                        self._places[hash(binding.var)] = len(self.bindings)
                         self.bindings.append(binding)
                 for var in relax.analysis.free_vars(binding.value):
                     self._readers[hash(var)].append(hash(binding.var))
         for var in relax.analysis.free_vars(func.body.body):
             self._readers[hash(var)].append(0)
+
+    def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
+        """Remember what is asked about a function by several patterns."""
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
 
     def value(self, expr: Any) -> Any:
         """Return what a variable is bound to, aliases followed; anything else as it is."""
@@ -201,7 +211,8 @@ class View:
             inside.add(hash(expr))
             value = self._values[hash(expr)]
             stack.extend(operands(value) if isinstance(value, relax.Call) else [value])
-        return [b for b in self.bindings if hash(b.var) in inside]
+        places = sorted(self._places[var] for var in inside & self._places.keys())
+        return [self.bindings[place] for place in places]
 
 
 def op_name(expr: Any) -> str:

@@ -1,6 +1,6 @@
 """The search over equivalent graphs, with the planner's cost.
 
-``search`` visits regions, ``attribution`` says which laws a gain needs, ``difference`` compares
-plans; ``dnnfusion_search`` and ``dnnfusion_rules`` are the greedy search and the rules of the
+``search`` visits regions, ``attribution`` says which laws a gain needs, and where two expressions
+differ; ``dnnfusion_search`` and ``dnnfusion_rules`` are the greedy search and the rules of the
 DNNFusion paper.
 """

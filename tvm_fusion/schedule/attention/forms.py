@@ -11,12 +11,11 @@ A refusal of another code than ``other_form`` ends the search: the operators are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ...core.expressions import loads
-from ...core.forms import OTHER_FORM, Form, other_form
+from ...core.forms import Form, Row, first_of, other_form
 from ...core.template import Refusal
 from ...device import Device
 from ...ecg.work import at
@@ -55,21 +54,6 @@ class AttentionForm:
 Found = AttentionForm | Refusal
 
 
-class Row(NamedTuple):
-    """A form that is taken where an attention has it, before those behind it in the table.
-
-    Attributes
-    ----------
-    name : str
-        For a reader.
-    make : callable
-        Makes it of a pattern for a device.
-    """
-
-    name: str
-    make: Callable[[Pattern, Device], Found]
-
-
 def _flash_decoding(pattern: Pattern, device: Device) -> Found:
     found = flash_decode_config(pattern, device)
     return found if isinstance(found, Refusal) else AttentionForm(found)
@@ -91,7 +75,7 @@ def _cuda_cores(pattern: Pattern, device: Device) -> Found:
     return _slow_on_cuda_cores(pattern, device) or AttentionForm(GpuConfig.of(pattern, device))
 
 
-ROWS = (
+ROWS: tuple[Row[AttentionForm], ...] = (
     Row("flash-decoding", _flash_decoding),
     Row("FlashAttention", _flash),
     Row("CUDA cores", _cuda_cores),
@@ -106,12 +90,7 @@ def choose(pattern: Pattern, device: Device) -> AttentionForm | Refusal:
     pattern : Pattern
         The attention, constants written into it.
     """
-    found = ROWS[0].make(pattern, device)
-    for row in ROWS[1:]:
-        if not isinstance(found, Refusal) or found.code != OTHER_FORM:
-            break
-        found = row.make(pattern, device)
-    return found
+    return first_of(ROWS, pattern, device)
 
 
 def weighed(pattern: Pattern, device: Device) -> tuple[Form, ...]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ...core.loops import constant
 from ...device import Device
 from ..gpu.launch import STATIC_SHARED_BYTES
-from ..index.design_space import Kernels
+from ..index.design_space import Kernels, default_first, varied
 from .cuda_cores.config import MAX_LANES, MIN_LANES, SHARED_BYTES, THREADS, GpuConfig
 from .decode.config import FlashDecodeConfig, flash_decode_config
 from .decode.mma_config import MAX_WARPS
@@ -69,8 +69,7 @@ def configs(pattern: Pattern, device: Device) -> Iterator[Config]:
     if problem is not None:
         yield from flash_mma_model.configs(problem, device)
     start = GpuConfig.of(pattern, device)
-    yield start
-    yield from (c for c in _cuda_cores(start) if c != start)
+    yield from default_first(start, _cuda_cores(start))
 
 
 def estimates(pattern: Pattern, device: Device) -> Iterator[tuple[FlashMmaConfig, float]]:
@@ -86,11 +85,10 @@ def _split_kv(start: FlashDecodeConfig, device: Device) -> Iterator[FlashDecodeC
     count = constant(start.pattern.key.extent)
     limit = device.shared_memory_per_block if start.uses_mma else STATIC_SHARED_BYTES
     stages = STAGES if start.uses_mma else (0,)
-    for splits, groups, depth in itertools.product(SPLITS, GROUPS, stages):
-        config = replace(start, splits=splits, groups=groups, stages=depth)
-        if start.uses_mma and groups > MAX_WARPS:
+    for config in varied(start, splits=SPLITS, groups=GROUPS, stages=stages):
+        if start.uses_mma and config.groups > MAX_WARPS:
             continue
-        if count is not None and splits > -(-count // config.block_n):
+        if count is not None and config.splits > -(-count // config.block_n):
             continue
         if not config.warp_size <= config.threads <= (device.max_threads_per_block or 1024):
             continue

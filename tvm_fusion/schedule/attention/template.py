@@ -10,6 +10,7 @@ from tvm.target import Target
 
 from ...core.expressions import loads
 from ...core.forms import Form
+from ...core.kernel_work import NO_WORK, KernelWork
 from ...core.loops import constant
 from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device
@@ -34,7 +35,9 @@ from .decode.config import FlashDecodeConfig
 from .decode.reduce import flash_decode
 from .flash.config import FlashMmaConfig
 from .flash.kernel import flash_mma_kernel
+from .flash.model import cycles
 from .flash.problem import flash_problem
+from .flash.prologue_cost import computed_operations, element_loads
 from .flash.tma_config import FlashTmaConfig
 from .forms import choose, weighed
 from .problem.constants import read_group
@@ -116,6 +119,7 @@ class Attention(Template):
             registers=0 if isinstance(config, CpuConfig) else config.registers,
             # CUDA cores, whatever tensor cores could do.
             matrix_dtype=FLOAT if isinstance(config, GpuConfig) else "",
+            work=_work(config, pattern, device),
             details=AttentionDetails(config),
         )
 
@@ -207,6 +211,23 @@ def _claim_flash_decode(
         shared_bytes=config.shared_bytes,
         registers=config.registers,
         details=AttentionDetails(config),
+    )
+
+
+def _work(config: AnyConfig | CpuConfig, pattern: Pattern, device: Device) -> KernelWork:
+    """Tell the clocks of FlashAttention, and how often it computes its operands."""
+    problem = flash_problem(pattern) if isinstance(config, FlashMmaConfig) else None
+    if problem is None or not isinstance(config, FlashMmaConfig):
+        return NO_WORK
+    single = element_loads(problem, config)
+    heads = math.prod(at(a.extent) for a in pattern.batch)
+    blocks = heads * math.ceil(at(problem.query.extent) / config.block_m)
+    waves = math.ceil(blocks / ((device.sm_count or 1) * config.min_blocks))
+    return KernelWork(
+        cycles(config, problem, device),
+        element_loads=single,
+        thread_loads=waves * single / (blocks * config.threads),
+        operand_operations=computed_operations(problem, config),
     )
 
 

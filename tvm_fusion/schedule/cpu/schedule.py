@@ -18,12 +18,14 @@ other nests:  parallel for outer spatial loops:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
+from ...core.loops import constant, product
 from ...device import Device, device_of
 from .block_info import BlockInfo, block_info, inline_maps
 
@@ -32,6 +34,12 @@ WIDE_TILE = 2048  # columns of a tile that LLVM vectorises; 8 rows of it fit int
 VECTORS = 4  # registers of the innermost loop of a nest that is no contraction
 CORES = 8  # if unknown
 PARALLEL_TASKS = 32  # tasks that keep the cores of a usual machine evenly busy
+
+
+def pays_threads(extents: Sequence[ir.Expr | int], least: int = PARALLEL_WORK) -> bool:
+    """Whether loops of these extents are worth waking threads; symbolic ones are."""
+    work = constant(product(extents))
+    return work is None or work >= least
 
 
 def schedule_cpu(

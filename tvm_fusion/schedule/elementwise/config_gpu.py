@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tvm import ir
 
 from ...core.expressions import variables
+from ...core.kernel_work import KernelWork
 from ...core.loops import constant, index
 from ...ecg.work import at
 from ...program.stage import Axis, Stage
@@ -83,6 +84,14 @@ class ElementwiseGpuConfig:
         """Operations in the time of loads of which each lane has a cache line of its own."""
         return OPERATIONS_A_STRIDED_LOAD * sum(map(_strided_loads, self.ranges))
 
+    @property
+    def work(self) -> KernelWork:
+        """Elements that threads load and store one by one."""
+        loads = sum(_single_loads(c) * _points(c.space) for c in self.ranges)
+        points = [c for c in self.ranges if isinstance(c, PointConfig)]
+        stores = sum(len(c.space.outputs) * _points(c.space) for c in points)
+        return KernelWork(element_loads=float(loads), element_stores=float(stores))
+
 
 def elementwise_gpu_config(
     stages: Sequence[Stage], kept: frozenset[ir.Var]
@@ -144,7 +153,29 @@ def _strided_loads(config: TransposeConfig | VectorConfig | PointConfig) -> int:
         found = stride(place, space.variables[-1], space.variables)
         step = constant(index(0) if found is None else found)
         count += step is not None and abs(step) >= TILED_STRIDE
-    return count * math.prod(at(axis.extent) for axis in space.axes)
+    return count * _points(space)
+
+
+def _points(space: IterationSpace) -> int:
+    return math.prod(at(axis.extent) for axis in space.axes)
+
+
+def _single_loads(config: TransposeConfig | VectorConfig | PointConfig) -> int:
+    """Count the loads of a point that are no part of a vector or tile, nor the same for a row."""
+    space = config.space
+    if not space.axes:
+        return 0
+    whole: Sequence[ir.TensorLoad] = ()
+    if isinstance(config, VectorConfig):
+        whole = [load.element for load in config.loads]
+    elif isinstance(config, TransposeConfig):
+        whole = [*(tile.element for tile in config.transposed), *config.straight]
+    last = space.variables[-1]
+    return sum(
+        any(last in variables(i) for i in load.indices)
+        for load in _distinct(space.loads)
+        if not any(same(load, other) for other in whole)
+    )
 
 
 def _distinct(loads: Sequence[ir.TensorLoad]) -> list[ir.TensorLoad]:

@@ -82,6 +82,7 @@ class Elementwise(Template):
                 parallelism=max(1, total // THREADS),
                 shared_bytes=config.shared_bytes,
                 registers=config.registers,
+                work=config.work,
                 details=ElementwiseDetails(config),
             )
         return Claim(

@@ -8,7 +8,7 @@ Instructions, as device functions: ``cp_async``, ``tma``, ``mbarrier``, ``ldmatr
 ``shared_tiles``, ``swizzle``           tiles in shared memory, without bank conflicts
 ``vector_loads``, ``shifted_loads``, ``streaming``
                                         a thread's tile in vectors, unaligned, evicted first
-``register_buffers``, ``register_copies``, ``register_moves``, ``half_pairs``, ``keep_packed``
+``register_buffers``, ``register_copies``, ``register_moves``, ``half_pairs``
                                         registers: filled, copied through, packed
 ``warp``, ``block_reduce``, ``row_threads``, ``exponential``
                                         reductions over a warp and a block; softmax's exponential

@@ -4,8 +4,9 @@
     device:  load(shared, map, coordinates, mbarrier)          one thread; 128-byte swizzle
 
 Rows of a box are 128 bytes wide; chunk c of row r lies in place ``c ^ r % 8`` of its row, which is
-what wgmma's descriptors of 128-byte swizzling mean. Elements beyond the sizes are zeros, and count
-as bytes that arrive. The shared place of a box is a multiple of 1,024 bytes.
+what wgmma's descriptors of 128-byte swizzling mean. Rows are counted from multiples of 1,024 bytes
+of shared memory; a box begins at any row. Elements beyond the sizes are zeros, and count as bytes
+that arrive.
 """
 
 from __future__ import annotations

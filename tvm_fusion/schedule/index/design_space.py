@@ -1,9 +1,13 @@
-"""Design spaces as plain data: what :meth:`Template.configs` enumerates, what a record keeps."""
+"""Design spaces: enumerated, the default first, and as plain data.
+
+:meth:`Template.configs` enumerates them, and a record keeps a configuration.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -24,6 +28,18 @@ def find(designs: Iterable[Sizes], config: Config) -> Sizes | None:
     """Find the member of a design space that a configuration describes; ``None`` if none is."""
     wanted = dict(config)
     return next((sizes for sizes in designs if plain(sizes) == wanted), None)
+
+
+def varied(start: Any, **choices: Iterable[Any]) -> Iterator[Any]:
+    """Combine choices of some fields of a configuration; the last field varies fastest."""
+    for values in itertools.product(*choices.values()):
+        yield replace(start, **dict(zip(choices, values, strict=True)))
+
+
+def default_first(chosen: Sizes, designs: Iterable[Sizes]) -> Iterator[Sizes]:
+    """Enumerate the default, then the other members of a design space, which has each once."""
+    yield chosen
+    yield from (sizes for sizes in designs if sizes != chosen)
 
 
 def distinct(designs: Iterable[Sizes], plain: Callable[[Sizes], Config] = plain) -> Iterator[Sizes]:
@@ -60,13 +76,17 @@ class Kernels:
     def plain(self, config: Any) -> dict[str, int | str]:
         """Write a configuration with the keys of all classes; those of others are 0."""
         name, own = self.fields[type(config)]
-        every = dict.fromkeys(n for _, names in self.fields.values() for n in names)
-        values = {
-            n.rpartition(".")[-1]: int(attrgetter(n)(config) or 0) if n in own else 0 for n in every
-        }
+        every = dict.fromkeys(_key(n) for _, names in self.fields.values() for n in names)
+        held = {_key(n): int(attrgetter(n)(config) or 0) for n in own}
+        values = {key: held.get(key, 0) for key in every}
         return {"kernel": name, **values}
 
     def find(self, designs: Iterable[Any], config: Config) -> Any | None:
         """Find the member of a design space that a configuration describes."""
         wanted = dict(config)
         return next((one for one in designs if self.plain(one) == wanted), None)
+
+
+def _key(field: str) -> str:
+    """Name a field without the part of a configuration that it belongs to."""
+    return field.rpartition(".")[-1]

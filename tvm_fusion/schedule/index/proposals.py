@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 
+from ...core.once import once
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping import MappingType
 from ...program.bind import parts_of
+from ...program.group import Group
 from ...program.stage import Stage, Unstructured
 
 MOVES = (MappingType.REORGANIZE, MappingType.SHUFFLE)
 LIGHT = (MappingType.ONE_TO_ONE, MappingType.ONE_TO_MANY, *MOVES)
 
 
+_REDUCTIONS = "reductions"
+
+
 def reductions(op: Operator) -> list[Stage]:
     """List the reductions of a Many-to-Many operator."""
     if op.type is not MappingType.MANY_TO_MANY:
         return []
+    operands, found = op.known.get(_REDUCTIONS, (None, []))
+    if operands is not op.operands:
+        found = once((_REDUCTIONS, Group([op]).key), lambda: _reductions(op))
+        op.known[_REDUCTIONS] = op.operands, found
+    return found
+
+
+def _reductions(op: Operator) -> list[Stage]:
     try:
         return [part.stage for part in parts_of(op) if not part.stage.is_map]
     except Unstructured:

@@ -1,8 +1,8 @@
 """Functions of numbers, in forms that compilers vectorize or GPUs execute in few instructions.
 
-``vector_math``, ``vector_functions``, ``vector_trigonometry``
+``vector_math``, ``vector_functions``
     float32 on CPUs, without the C library
-``half_math``, ``half_functions``
+``half_math``
     half-type results on GPUs, within one ulp
 ``ptx_math``
     PTX that CUDA's compiler does not choose

@@ -2,16 +2,169 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import tvm_ffi
 from tvm import ir, tirx
 
 from ...core.expressions import call_name
 from ...core.loops import find
-from .vector_functions import erf, exp, log, nearbyint, sigmoid, tanh
-from .vector_trigonometry import acos, asin, atan, cos, sin
+from .vector_functions import _float, _polynomial, erf, exp, log, nearbyint, sigmoid, tanh
+
+# Trigonometric functions of :mod:`vector_math` and their inverses, without branches.
+#
+# Right over all float32 arguments, however large: an angle is brought into an eighth of a circle
+# with as much of 2 / pi as its exponent asks for. The idea is Payne and Hanek's; a float32's 24
+# bits times 27 bits of the constant are exact in float64, so that no integers are needed.
+# (sin(z) / z - 1) / z**2 and (cos(z) - 1 + z**2 / 2) / z**4 over z**2, lowest power first, on
+# |z| <= pi / 4; (atan(z) / z - 1) / z**2 on |z| <= 1, (asin(z) / z - 1) / z**2 on |z| <= 1 / 2:
+# least squares at Chebyshev points, coefficients rounded one after the other; their own errors are
+# below 6e-10.
+SIN = (-0.1666666716337204, 0.008333372883498669, -0.00019850299577228725, 2.804443738568807e-06)
+COS = (0.0416666679084301, -0.0013888974208384752, 2.4819737518555485e-05, -2.866178760996263e-07)
+ATAN = (-0.33333325386047363, 0.1999962329864502, -0.1427926868200302, 0.11054810136556625,
+        -0.08799088001251221, 0.06715638190507889, -0.04433967545628548, 0.02225244604051113,
+        -0.007186720613390207, 0.0010882181813940406)  # fmt: skip
+ASIN = (0.16666659712791443, 0.07500515133142471, 0.04451543092727661, 0.03181745857000351,
+        0.01440940611064434, 0.03754977136850357)  # fmt: skip
+# 2 / pi times 2**(26 j), less what is a multiple of 4, in pieces of 27 bits and the rest.
+QUARTERS = (
+    ("0x1.45f306p-1", "0x1.b939104p-26", "0x1.4a7f098p-54", "0x1.57d1f534ddc0ep-80"),
+    ("0x1.b93910p+0", "0x1.529fc24p-26", "0x1.abe8fa8p-53", "0x1.a6ee06db14acdp-81"),
+    ("0x1.529fc2p+0", "0x1.d5f47d4p-26", "0x1.a6ee060p-55", "0x1.b6295993c4390p-80"),
+    ("0x1.d5f47dp+0", "0x1.34ddc0cp-26", "0x1.b629598p-54", "0x1.3c439041fe516p-82"),
+)
+STEP, FIRST = 26, 50  # bits: an argument times 2**(-26 j) is below 2**50
+ROUND = 1.5 * 2.0**52  # adding it to a float64 leaves an integer in its last bits
+
+
+def sin(argument: ir.Expr) -> ir.Expr:
+    """Sine, right to 2 ulp."""
+    return _wave(argument, 0.0)
+
+
+def cos(argument: ir.Expr) -> ir.Expr:
+    """Cosine, right to 2 ulp."""
+    return _wave(argument, 1.0)
+
+
+def _wave(argument: ir.Expr, phase: float) -> ir.Expr:
+    """Sine of an angle so many quarters of a circle ahead."""
+    # Every sum that rounds has a name: TVM would take (x + ROUND) - ROUND for x. All are bound in
+    # one chain, since TVM visits what is bound twice at times, and refuses bindings inside of it.
+    x, y, high, high_sum, first, low, low_sum, second, third = _doubles(
+        "x y high high_sum first low low_sum second third"
+    )
+    sum_, quarter, rest, shifted, down_sum, turn, half_sum = _doubles(
+        "sum quarter rest shifted down_sum turn half_sum"
+    )
+    raw, z, square = (tirx.Var(name, "float32") for name in ("raw", "z", "square"))
+    size = tirx.Select(x < _double(0), _double(0) - x, x)
+
+    def by_size(values: Sequence[float]) -> ir.Expr:
+        chosen = _double(values[-1])
+        for j in range(len(values) - 2, -1, -1):
+            limit = _double(2.0 ** (FIRST + STEP * j))
+            chosen = tirx.Select(size < limit, _double(values[j]), chosen)
+        return chosen
+
+    pieces = [by_size([float.fromhex(row[k]) for row in QUARTERS]) for k in range(4)]
+    sine = z + z * square * _polynomial(SIN, square)
+    cosine = _float(1) - square * _float(0.5) + square * square * _polynomial(COS, square)
+    # halves of the circle that are passed; turn is a half where a quarter is passed beside them
+    passed = shifted - turn
+    swapped = tirx.Select(turn != _double(0), cosine, sine)
+    is_lower = (half_sum - _double(ROUND)) * _double(2) != passed
+    result = tirx.Select(is_lower, _float(0) - swapped, swapped)
+    if not phase:  # zeros keep their sign
+        result = tirx.Select(raw == _float(0), raw, result)
+    angle = tirx.Cast("float32", rest * _double(math.pi / 2))
+    for variable, value in (
+        (square, z * z),
+        (z, angle),
+        (half_sum, passed * _double(0.5) + _double(ROUND)),
+        (turn, shifted - (down_sum - _double(ROUND))),
+        (down_sum, shifted - _double(0.25) + _double(ROUND)),  # rounds a multiple of a half down
+        (shifted, (quarter + _double(phase)) * _double(0.5)),
+        (rest, (first - quarter) + second + third),
+        (quarter, sum_ - _double(ROUND)),
+        (sum_, first + second + third + _double(ROUND)),  # the third may be a fifth
+        (third, y * pieces[2] + y * pieces[3]),
+        (second, low - (low_sum - _double(ROUND)) * _double(4)),
+        (low_sum, low * _double(0.25) + _double(ROUND)),
+        (low, y * pieces[1]),
+        (first, high - (high_sum - _double(ROUND)) * _double(4)),
+        (high_sum, high * _double(0.25) + _double(ROUND)),
+        (high, y * pieces[0]),
+        (y, x * by_size([2.0 ** (-STEP * j) for j in range(len(QUARTERS))])),
+        (x, tirx.Cast("float64", raw)),
+        (raw, argument),
+    ):
+        result = tirx.Let(variable, value, result)
+    return result
+
+
+def _doubles(names: str) -> list[ir.Var]:
+    return [tirx.Var(name, "float64") for name in names.split()]
+
+
+def atan(argument: ir.Expr) -> ir.Expr:
+    """Inverse tangent, right to 3 ulp."""
+    raw, x, z, square = (tirx.Var(name, "float32") for name in ("raw", "x", "z", "square"))
+    flat = z + z * square * _polynomial(ATAN, square)
+    upright = tirx.Select(x > _float(1), _float(math.pi / 2) - flat, flat)
+    result = tirx.Select(raw < _float(0), _float(0) - upright, upright)
+    result = tirx.Select(raw == _float(0), raw, result)
+    for variable, value in (
+        (square, z * z),
+        (z, tirx.Select(x > _float(1), _float(1) / x, x)),
+        (x, tirx.Select(raw < _float(0), _float(0) - raw, raw)),
+        (raw, argument),
+    ):
+        result = tirx.Let(variable, value, result)
+    return result
+
+
+def asin(argument: ir.Expr) -> ir.Expr:
+    """Inverse sine, right to 4 ulp; NaN beyond 1."""
+    raw, x, z, square = (tirx.Var(name, "float32") for name in ("raw", "x", "z", "square"))
+    small = z + z * square * _polynomial(ASIN, square)
+    result = tirx.Select(x > _float(0.5), _float(math.pi / 2) - _float(2) * small, small)
+    result = tirx.Select(raw < _float(0), _float(0) - result, result)
+    result = tirx.Select(raw == _float(0), raw, result)
+    return _with_root(result, raw, x, z, square, argument)
+
+
+def acos(argument: ir.Expr) -> ir.Expr:
+    """Inverse cosine, right to 4 ulp; NaN beyond 1."""
+    raw, x, z, square = (tirx.Var(name, "float32") for name in ("raw", "x", "z", "square"))
+    small = z + z * square * _polynomial(ASIN, square)
+    signed = tirx.Select(raw < _float(0), _float(0) - small, small)
+    far = tirx.Select(raw < _float(0), _float(math.pi) - _float(2) * small, _float(2) * small)
+    result = tirx.Select(x > _float(0.5), far, _float(math.pi / 2) - signed)
+    return _with_root(result, raw, x, z, square, argument)
+
+
+def _with_root(
+    result: ir.Expr, raw: ir.Var, x: ir.Var, z: ir.Var, square: ir.Var, argument: ir.Expr
+) -> ir.Expr:
+    """Bind the argument, its size and, beyond a half, the sine of half the rest of the angle."""
+    rest = (_float(1) - x) * _float(0.5)
+    for variable, value in (
+        (z, tirx.Select(x > _float(0.5), tirx.sqrt(square), x)),
+        (square, tirx.Select(x > _float(0.5), rest, x * x)),
+        (x, tirx.Select(raw < _float(0), _float(0) - raw, raw)),
+        (raw, argument),
+    ):
+        result = tirx.Let(variable, value, result)
+    return result
+
+
+def _double(value: float) -> ir.Expr:
+    return tirx.const(value, "float64")
+
 
 # Lowered in this order: TVM has vectors of what comes second, the C library's scalars of the first.
 FUNCTIONS = (

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from tvm import DataType
+from tvm import DataType, ir
 
 from ...core.expressions import variables
+from ...core.kernel_work import KernelWork
 from ...device import Device
 from ...ecg.work import at
 from ...program.contractions import is_contraction
 from ...program.program import Program
-from ..index.estimate import terms
+from ...program.stage import Stage
+from ..index.address import known_step
+from ..index.estimate import points, terms
 from ..index.strides import strided_access_cost
 from .gpu.contiguity import has_branches
-from .gpu.kernel import RowEstimate
+from .gpu.forms import RowEstimate
+from .program.read import count_rows
 
 MOST_UNROLLED = 32  # terms of a thread, of which more wait for loads
 # 40 ns at 150 GFLOP/s of one multiprocessor. On one H200, layer norms of 197 tokens of 768 elements
@@ -34,12 +39,7 @@ LONG_BRANCHED = 1 << 12  # elements
 # Of a short reduction by one thread, which loads its terms one by one: on one H200, 3x3 pooling of
 # 8x64x112x112 took 12.6 us, 4.3 by vectors of channels.
 OPERATIONS_AN_ELEMENT = 12
-
-
-def count_rows(program: Program) -> int:
-    """Count the rows of a program."""
-    axes = program.stages[0].axes[: program.row_rank]
-    return math.prod(at(axis.extent) for axis in axes)
+SECTOR = 32  # bytes that memory gives at least
 
 
 def read_again(program: Program) -> int:
@@ -86,6 +86,51 @@ def waits(program: Program, estimate: RowEstimate, device: Device) -> int:
         if inner * count >= LONG_BRANCHED and has_branches(stage, program.row_rank):
             branches += inner * count
     return rows * (loads_ + branches * OPERATIONS_A_BRANCH) + waits
+
+
+def row_work(program: Program, estimate: RowEstimate, device: Device) -> KernelWork:
+    """Count the elements that threads load or store one by one, and what a thread waits for.
+
+    Neighbouring threads find them far apart in memory, or load them where a condition of their
+    place holds, as halves of a rotary embedding.
+    """
+    units = min(count_rows(program), device.sm_count or 1)
+    waiting = waits(program, estimate, device) / OPERATIONS_A_LOAD / max(1, units)
+    loads = stores = 0
+    for stage in program.stages:
+        along = _along(stage, program.row_rank, estimate)
+        if along is None:
+            continue
+        axes = [axis.var for axis in (*stage.axes, *stage.reduce)]
+
+        def is_far(
+            buffer: ir.Var, where: Sequence[ir.Expr], along: ir.Var = along, axes: list = axes
+        ) -> bool:
+            if not any(along in variables(i) for i in where):
+                return False
+            step = known_step(buffer, where, along, axes)
+            size = DataType(str(buffer.ty.dtype)).itemsize
+            return step is None or abs(step) * size > SECTOR
+
+        count = points(stage) * terms(stage)
+        read = {(x.source, str(x.indices)): x for x in stage.loads if x.source in program.inputs}
+        is_single = has_branches(stage, program.row_rank)
+        loads += count * sum(is_single or is_far(x.source, x.indices) for x in read.values())
+        for buffer, where in zip(stage.targets, stage.indices, strict=True):
+            stores += points(stage) * (buffer in program.outputs and is_far(buffer, where))
+    return KernelWork(
+        element_loads=float(loads), thread_loads=waiting, element_stores=float(stores)
+    )
+
+
+def _along(stage: Stage, row_rank: int, estimate: RowEstimate) -> ir.Var | None:
+    """Return the axis along which neighbouring threads lie."""
+    if estimate.config.rows_first:
+        inside = stage.axes[:row_rank]
+    else:
+        inside = (*stage.axes[row_rank:], *stage.reduce)
+    wide = [axis for axis in inside if axis.size != 1]
+    return wide[-1].var if wide else None
 
 
 def parallelism(program: Program, estimate: RowEstimate | None) -> int:

@@ -10,18 +10,16 @@ from tvm import ir
 from tvm.target import Target
 
 from ...core.expressions import loads, variables
+from ...core.forms import Form
+from ...core.kernel_work import NO_WORK
+from ...core.once import once
 from ...core.template import Claim, Config, Emission, Refusal, Template
 from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
-from ...program.channel_lanes import with_channel_lanes
 from ...program.contractions import is_contraction
 from ...program.group import Group
-from ...program.group_lanes import with_group_lanes
-from ...program.lane_conditions import decide_for_blocks
-from ...program.layouts import is_layout_map
 from ...program.program import Program
-from ...program.recomputed_scalars import with_recomputed_scalars
 from ...program.stage import Stage, Unstructured
 from ..index.address import known_step
 from ..index.design_space import Kernels, not_in_space
@@ -30,11 +28,14 @@ from .cpu.config import KERNELS as CPU_KERNELS
 from .cpu.config import CpuRowConfig
 from .cpu.config import configs as cpu_configs
 from .cpu.kernel import schedule_rows_cpu
-from .estimate import count_rows, obstacles, parallelism, read_again, waits
+from .estimate import obstacles, parallelism, read_again, row_work, waits
 from .gpu.config import RowConfig
-from .gpu.kernel import estimate_rows_gpu, schedule_rows_gpu, tunable_rows
+from .gpu.forms import estimate_rows_gpu, tunable_rows
+from .gpu.kernel import schedule_rows_gpu
 from .gpu.space import KERNELS, configs
 from .program.propose import row_proposals
+from .program.read import count_rows, rows_of
+from .split.forms import weighed
 
 # A contraction may be one stage of a row, such as the two small products that weigh the channels of
 # an image (squeeze and excitation), if there are few rows: each reads the operand again.
@@ -44,9 +45,6 @@ SMALL_CONTRACTION = 1 << 21  # operations
 # 144 and 6, a launch less is preferred: EfficientNet would have more launches than stock TVM.
 SMALL_CONTRACTION_GPU = 1 << 11
 FEW_ROWS = 4
-# Terms of a scalar that each row of a GPU reduces again: some 32 loads of each of 64 threads, in
-# flight together. On one H200 T5's flags of 128 and of 1,024 rows have a kernel of 1.6 and 2.2 us.
-MOST_RECOMPUTED = 1 << 11
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +98,7 @@ class Rows(Template):
             parallelism=parallelism(program, estimate),
             shared_bytes=estimate.shared_bytes if estimate else 0,
             registers=estimate.registers if estimate else 0,
+            work=row_work(program, estimate, device) if estimate else NO_WORK,
             details=RowsDetails(estimate.config if estimate else CpuRowConfig.of(program, device)),
         )
 
@@ -112,6 +111,10 @@ class Rows(Template):
         else:
             func = schedule_rows_gpu(program, config, device_of(target), _constants(claim.group))
         return Emission.one(func, claim.group)
+
+    def forms(self, claim: Claim, device: Device) -> tuple[Form, ...]:
+        """Tell the forms of a GPU's kernels: see :mod:`.split.forms`."""
+        return () if device.kind == "llvm" else weighed(claim.group, device, is_split=False)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate threads and rows of a block, and what they keep; on CPUs vectors and tasks."""
@@ -138,24 +141,6 @@ class Rows(Template):
 
 def _kernels(device: Device) -> Kernels:
     return CPU_KERNELS if device.kind == "llvm" else KERNELS
-
-
-def rows_of(group: Group, on_cpu: bool) -> Program:
-    """Return the program of a group, its axes in the order of memory where images have blocks.
-
-    A thread of a CPU takes several groups of channels that are in one vector; a GPU has too few
-    rows then, where channels are the last axis as a whole. On a GPU each row computes scalars of
-    few terms again, where all would be one row with them.
-    """
-    if not on_cpu and count_rows(group.program) == 1:
-        found = with_recomputed_scalars(group.program, MOST_RECOMPUTED)
-        if found is not None:
-            return found
-    if any(is_layout_map(op.func) for op in group.members):
-        program = with_group_lanes(group.program) if on_cpu else None
-        program = program or with_channel_lanes(group.program)
-        return replace(program, stages=tuple(map(decide_for_blocks, program.stages)))
-    return group.program
 
 
 def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
@@ -208,8 +193,13 @@ def _constants(group: Group) -> list[ir.Var]:
 
 def _is_row_reduction(op: Operator) -> bool:
     """Whether an operator's reductions are small enough to be stages of a row."""
+    group = Group([op])
+    return once(("row reduction", group.key), lambda: _reduces_rows(group))
+
+
+def _reduces_rows(group: Group) -> bool:
     try:
-        stages = Group([op]).program.stages
+        stages = group.program.stages
     except Unstructured:
         return False
     contractions = [s for s in stages if is_contraction(s)]

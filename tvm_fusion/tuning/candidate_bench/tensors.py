@@ -74,13 +74,18 @@ class Runtime:
 
     def load(self, path: Path) -> tuple[Any, Any]:
         """Load a library; give it and its ``main``."""
+        library, machine = self.machine(path)
+        return library, machine["main"]
+
+    def machine(self, path: Path) -> tuple[Any, Any]:
+        """Load a library; give it and a virtual machine of its functions."""
         library = tvm_ffi.load_module(str(path))
         machine = library["vm_load_executable"]()
         places = [self.device] if self.device == self.cpu else [self.device, self.cpu]
         setup = [n for d in places for n in (d.dlpack_device_type(), d.index, _POOLED)]
         machine["vm_initialization"](*setup)
         self._loaded += [library, machine]
-        return library, machine["main"]
+        return library, machine
 
     def packed(
         self, library: Any, name: str, array: np.ndarray, shape: Sequence[int], dtype: str

@@ -201,3 +201,11 @@ def test_boxes_fill_a_stage(b_is_turned):
         assert sum(2 * math.prod(box) for box in boxes) == config.tile.stage_bytes
         narrow += config.tile.block_n % 64 != 0
     assert bool(narrow) == b_is_turned
+
+
+@pytest.mark.parametrize(("columns", "blocks"), [(1920, [120]), (2048, [])])
+def test_clusters_of_four_run_at_once(columns, blocks):
+    """Groups of multiprocessors are no multiples of four: a grid of all would take two rounds."""
+    _, contraction = contraction_of(*product(256, 8192, columns)[:2])
+    found = {int(c.blocks) for c in wgmma_configs(contraction, CUDA.device) if c.tile.split_k == 4}
+    assert sorted(found) == blocks

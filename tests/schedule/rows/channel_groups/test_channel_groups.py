@@ -13,7 +13,7 @@ from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.rows.channel_groups.space import ChannelGroupsConfig
 from tvm_fusion.schedule.rows.program.invariants import Invariants
-from tvm_fusion.schedule.rows.split import template as split_template
+from tvm_fusion.schedule.rows.split import forms as split_forms
 from tvm_fusion.schedule.rows.split.template import SplitRows
 from tvm_fusion.schedule.rows.template import Rows
 
@@ -24,7 +24,7 @@ VECTORIZED = tirx.ForKind.VECTORIZED
 @pytest.fixture(autouse=True)
 def short_rows_too(monkeypatch):
     """Take rows that the emulator computes in a second."""
-    monkeypatch.setattr(split_template, "MIN_ROW_BY_PIXELS", 64)
+    monkeypatch.setattr(split_forms, "MIN_ROW_BY_PIXELS", 64)
 
 
 def channels_last(shape, groups, dtype="float16", body=None):

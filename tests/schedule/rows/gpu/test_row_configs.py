@@ -14,10 +14,10 @@ from tvm import tirx
 from tests.schedule.rows import row_programs as programs
 from tests.schedule.rows.row_checks import call, check
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.gpu.keep_packed import KEEP_PACKED
 from tvm_fusion.schedule.rows.gpu.config import row_config
 from tvm_fusion.schedule.rows.gpu.kernel import schedule_rows_gpu
 from tvm_fusion.schedule.rows.gpu.space import FLAGS, configs
+from tvm_fusion.schedule.rows.gpu.vector_loop import KEEP_PACKED
 from tvm_fusion.schedule.rows.program.row_program import row_program
 
 SEED = 5

@@ -19,7 +19,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.pipeline import STAGES
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.rows.gpu.config import RowConfig
-from tvm_fusion.schedule.rows.gpu.kernel import estimate_rows_gpu, schedule_rows_gpu
+from tvm_fusion.schedule.rows.gpu.forms import estimate_rows_gpu
+from tvm_fusion.schedule.rows.gpu.kernel import schedule_rows_gpu
 
 DEVICE = parse("cuda:sm_90a").device
 

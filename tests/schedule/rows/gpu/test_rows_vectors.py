@@ -12,8 +12,7 @@ from tests.schedule.rows import row_programs as programs
 from tests.schedule.rows.row_checks import check
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.rows.gpu.config import row_config
-from tvm_fusion.schedule.rows.gpu.default import default_config
-from tvm_fusion.schedule.rows.gpu.kernel import estimate_rows_gpu
+from tvm_fusion.schedule.rows.gpu.forms import default_config, estimate_rows_gpu
 from tvm_fusion.schedule.rows.program.row_program import row_program
 
 pytestmark = pytest.mark.slow_beyond(4)

@@ -13,7 +13,7 @@ from tvm_fusion.core.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.rows.program.row_program import row_program
-from tvm_fusion.schedule.rows.split import template as split_template
+from tvm_fusion.schedule.rows.split import forms as split_forms
 from tvm_fusion.schedule.rows.split.reduction import split_reduction
 from tvm_fusion.schedule.rows.split.space import SplitRowsConfig
 from tvm_fusion.schedule.rows.split.template import SplitRows
@@ -27,8 +27,8 @@ NORM = group_norm(GROUPS)
 @pytest.fixture(autouse=True)
 def short_rows_too(monkeypatch):
     """Split rows that the emulator computes in a second."""
-    monkeypatch.setattr(split_template, "MIN_ROW", 1 << 15)
-    monkeypatch.setattr(split_template, "MIN_ROW_CHANNELS_LAST", 1 << 15)
+    monkeypatch.setattr(split_forms, "MIN_ROW", 1 << 15)
+    monkeypatch.setattr(split_forms, "MIN_ROW_CHANNELS_LAST", 1 << 15)
 
 
 @pytest.mark.parametrize("offset", [0, 20])
@@ -72,7 +72,7 @@ def test_the_default_is_the_first_of_its_space():
 
 def test_channels_last_images_stay_so(monkeypatch):
     """Sums take the order of the axes that the maps write; both halves have vectors of channels."""
-    monkeypatch.setattr(split_template, "LINE_BYTES", 32)
+    monkeypatch.setattr(split_forms, "LINE_BYTES", 32)
     *_, claim = variant_of(main_module(parameters(SHAPE), NORM), Layout(0), "cuda:sm_90a")
     assert claim.template.name == "split_rows"
     assert isinstance(claim.details.config, SplitRowsConfig)

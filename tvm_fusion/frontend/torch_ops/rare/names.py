@@ -38,8 +38,8 @@ REAL: dict[str, tuple[str, ...]] = {
         *("erfc", "special_erfc", "special_erfcx", "erfinv", "special_erfinv", "erf_inv"),
         *("special_ndtri", "ndtri"),
     ),
-    "special.gamma": ("lgamma", "digamma", "special_digamma", "special_psi"),
     "special.loops": (
+        *("lgamma", "digamma", "special_digamma", "special_psi"),
         *(f"special_{name}{overload}" for name in _POLYNOMIALS for overload in _OF_TWO),
         *("special_zeta", "special_zeta.other_scalar", "special_zeta.self_scalar", "zeta"),
         *("polygamma", "special_polygamma"),

@@ -168,11 +168,11 @@ class _QueryBlock:
 
     def _lanes(self, operand: ir.Expr, axis: Axis) -> int:
         """Choose the elements that a thread loads at once: a vector where all lie side by side."""
-        found = contiguous_loads(self._pattern, operand, axis)
-        if not found or not all(has_uniform_conditions(x, operand, axis) for x in found):
+        found, width = contiguous_loads(self._pattern, operand, axis), int(axis.extent)
+        if not found or not all(has_uniform_conditions(x, operand, axis, width) for x in found):
             return 1
-        width = vector_width([(x, axis) for x in found])
-        return VECTOR if width is not None and width >= VECTOR else 1
+        lanes = vector_width([(x, axis) for x in found])
+        return VECTOR if lanes is not None and lanes >= VECTOR else 1
 
     def _load_tile(self, start: ir.Expr, operand: ir.Expr, axis: Axis, width: int) -> tirx.Stmt:
         """Load keys or values into shared memory, zeros behind the last."""

@@ -199,11 +199,11 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
         return other_form(f"Elements of {which} are not contiguous in memory.")
     operands = [(x, pattern.k, pattern.depth) for x in keys]
     operands += [(x, pattern.v, pattern.column) for x in values]
-    if not all(has_uniform_conditions(*operand) for operand in operands):
-        return other_form("A condition differs between the elements of a vector.")
     width = vector_width([(x, axis) for x, _, axis in operands])
     if width is None:
         return other_form("Keys and values are not aligned to vectors.")
+    if not all(has_uniform_conditions(*operand, width) for operand in operands):
+        return other_form("A condition differs between the elements of a vector.")
     vectors = [int(a.extent) // width for a in (pattern.depth, pattern.column)]
     lanes = MAX_LANES_PER_KEY
     while any(v % lanes for v in vectors):

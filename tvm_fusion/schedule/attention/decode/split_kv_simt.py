@@ -173,8 +173,9 @@ class SimtSplitKV(SplitKV):
 
                         stmt = vectorized(config.width, element)
                         # Appended keys lie in another buffer than those of the cache.
+                        there = {**at, axis.var: (n * config.lanes + t) * config.width}
                         for condition in conditions_of(x, operand):
-                            stmt = when(substitute(condition, at), stmt)
+                            stmt = when(substitute(condition, there), stmt)
                         return stmt
 
                     return sequence([one(*pair) for pair in zip(found, registers, strict=True)])

@@ -24,6 +24,7 @@ from ....ecg.work import at
 from ...gpu.launch import STATIC_SHARED_BYTES
 from ...gpu.tma import PANEL
 from ...gpu.wgmma import WARPS as WARPS_OF_GROUP
+from ...index.design_space import default_first
 from ...instructions.table import find, find_half
 from .config import MAX_REGISTERS, FlashMmaConfig
 from .problem import FlashProblem
@@ -55,6 +56,10 @@ OWN_PACE = 1.08  # how much longer tiles take without turns
 # 2x16x4096x128 with a window of 1,024 keys took 142 us with 128 keys, 181 with 160; 2x16x2048x256,
 # causal, 153 with 64, 146 with 80.
 MASKED = 0.03
+# Of a tile whose vectors are copied under conditions, of the one or the other tensor: 4x512x256 of
+# one KV head, a window of 256, took 20.6 us with halves side by side, 15.3 of one tensor (16
+# queries), and 22.5 and 18.4 (64 queries).
+IN_PARTS = 1.35
 PACKED_KEYS = 256  # of a packed sequence, whose length is not known at compile time
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
 
@@ -76,8 +81,7 @@ def configs(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
     chosen = flash_mma_config(problem, device)
     if chosen is None:
         return
-    yield chosen
-    yield from (c for c in _all(problem, device) if c != chosen)
+    yield from default_first(chosen, _all(problem, device))
 
 
 def _is_measured(config: FlashTmaConfig, problem: FlashProblem) -> bool:
@@ -204,6 +208,8 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
     tile = max(
         busy * (at_once + 0.1) + barriers / min(at_once, 3), 360 + 3 * (config.block_n + width)
     )
+    if any(len(x.loads) > 1 for x in (problem.q, problem.k, problem.v)):
+        tile *= IN_PARTS
     waves = blocks / (sms * at_once)
     if config.block_n > max(BLOCK_N) and waves > MANY_WAVES:
         # One long tile: no copies overlap with products of the same block (64x12x197x64: 50.0

@@ -171,7 +171,7 @@ def _operand(pattern: Pattern, element: ir.Expr, along: Axis) -> Operand:
     found = contiguous_loads(pattern, element, along) if _is_movement(element) else ()
     if found and pattern.query is not None:
         found = found if vector_width([(x, along) for x in found]) == VECTOR else ()
-    if any(not has_uniform_conditions(x, element, along) for x in found):
+    if any(not has_uniform_conditions(x, element, along, VECTOR) for x in found):
         found = ()
     if any(
         along.var in variables(x) and not any(same(x, y) for y in found) for x in loads(element)

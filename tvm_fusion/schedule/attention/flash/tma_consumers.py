@@ -165,13 +165,13 @@ def flash_tma_kernel(
     operands = tma_operands(problem)
     if operands is None:
         raise RuntimeError("the group is not the one that was claimed")
-    maps: list[ir.Var] = []
+    maps: list[list[ir.Var]] = []
     encode: list[tirx.Stmt] = []
     sizes = (config.block_m, config.block_n, config.block_n)
     for name, rows, size in zip("qkv", operands, sizes, strict=True):
-        variable, stmts = rows.with_rows(size).encode(f"map_{name}")
-        maps.append(variable)
-        encode += stmts
+        encoded = [tensor_map.encode(f"map_{name}") for tensor_map in rows.with_rows(size)]
+        maps.append([variable for variable, _ in encoded])
+        encode += [stmt for _, stmts in encoded for stmt in stmts]
     copies = list(zip(operands, maps, strict=True))
 
     def write(where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
@@ -184,7 +184,7 @@ def flash_tma_kernel(
 def _block(
     problem: FlashProblem,
     config: FlashTmaConfig,
-    copies: list[tuple[TmaRows, ir.Var]],
+    copies: list[tuple[TmaRows, list[ir.Var]]],
     where: dict[ir.Var, ir.Expr],
     first: ir.Expr,
 ) -> tirx.Stmt:

@@ -35,8 +35,8 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         The warp among those of consumers, and its thread.
     shared : Var
         Shared memory, elements of the half type.
-    copies : list of (TmaRows, Var)
-        Of q, k and v: the rows, and the tensor map.
+    copies : list of (TmaRows, list of Var)
+        Of q, k and v: the rows, and the tensor maps.
     """
 
     _config: FlashTmaConfig
@@ -50,7 +50,7 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
         warp: ir.Expr,
         lane: ir.Expr,
         shared: ir.Var,
-        copies: list[tuple[TmaRows, ir.Var]],
+        copies: list[tuple[TmaRows, list[ir.Var]]],
     ) -> None:
         self._given, self._copies = shared, copies
         super().__init__(problem, config, where, first, warp, lane)
@@ -75,7 +75,7 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     def initialize(self) -> tirx.Stmt:
         """Initialize the barriers; one thread does."""
-        stmts = [tma.prefetch(variable) for _, variable in self._copies]
+        stmts = [tma.prefetch(variable) for _, maps in self._copies for variable in maps]
         rings = *self._keys.barriers, *self._values.barriers
         return sequence([*stmts, *initialize([self._queries], rings, [self._order])])
 
@@ -101,19 +101,19 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
 
     def _copy(
         self,
-        copied: tuple[TmaRows, ir.Var],
+        copied: tuple[TmaRows, list[ir.Var]],
         bar: ir.TensorLoad,
         rows: PanelRows,
         to: ir.Expr,
         first: ir.Expr,
     ) -> list[tirx.Stmt]:
         """Copy the panels of a tile into the rows of shared memory from some row on."""
-        operand, tensor_map = copied
-        size = rows.rows * tma.ROW_BYTES * operand.panels
+        operand, maps = copied
+        size = rows.rows * tma.ROW_BYTES * len(operand.panels)
         stmts = [mbarrier.expect_bytes(bar, size)]
-        for panel, places in enumerate(operand.boxes(self._where, first)):
+        for panel, (part, places) in enumerate(operand.boxes(self._where, first)):
             start = to * (rows.vectors * 8) + (rows.first * 8 + panel * rows.rows * tma.PANEL)
-            stmts.append(tma.load(load(self._shared, [start]), tensor_map, bar, places))
+            stmts.append(tma.load(load(self._shared, [start]), maps[part], bar, places))
         return stmts
 
     def _multiply_queries(self, group: ir.Expr) -> tirx.Stmt:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
+from ....core.once import once
 from ....core.template import Claim, Config, Emission, Refusal, Template
 from ....device import Device
 from ....ecg.graph import Graph, Operator
@@ -102,9 +103,13 @@ class BackToBackGemm(Template):
                 continue
             group = Group(operators)
             # Most hidden rows are read elsewhere, too, and refused, which the graph tells already.
-            if len(group.outputs) == 1 and isinstance(self.claim(group, device), Claim):
+            if len(group.outputs) == 1 and self._claims(group, device):
                 taken.add(second)
             yield operators
+
+    def _claims(self, group: Group, device: Device) -> bool:
+        key = self.name, "claims", group.key
+        return once(key, lambda: isinstance(self.claim(group, device), Claim))
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[BackToBackConfig]:
         found = back_to_back_configs(claim.details_as(BackToBackDetails).pair, device)

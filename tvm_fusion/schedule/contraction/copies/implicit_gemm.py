@@ -26,7 +26,7 @@ from ....program.program import Program
 from ....program.stage import Axis
 from ...index.address import known_step
 from ...index.proposals import leaves, own_producers
-from ..problem.packing_function import packing_function
+from ..problem.packing_function import Reordered, packings, with_packed
 from ..problem.results import Result
 from ..problem.sum_of_products import SumOfProducts, is_weight
 from ..tile.config import is_plain, narrow_operand, unguarded
@@ -59,8 +59,7 @@ class ImplicitGemm:
 
     def program(self, program: Program) -> Program:
         """Replace the weight among the inputs of a program."""
-        inputs = tuple(self.packed if x.same_as(self.source) else x for x in program.inputs)
-        return replace(program, inputs=inputs)
+        return with_packed(program, [self._weight])
 
     def emission(self, program: Program, made: Emission) -> Emission:
         """Pack the weight in front of a kernel; parameters as of OperandCopies.emission."""
@@ -68,9 +67,11 @@ class ImplicitGemm:
 
     def packing(self, program: Program) -> dict[int, tirx.PrimFunc]:
         """Make the function that packs, by the weight's position among the inputs of a program."""
-        position = next(n for n, x in enumerate(program.inputs) if x.same_as(self.source))
-        packs = packing_function(self.source, self.packed, self.axes, self.value)
-        return {position: packs}
+        return packings(program, [self._weight])
+
+    @property
+    def _weight(self) -> Reordered:
+        return Reordered(self.source, self.packed, self.axes, self.value)
 
 
 def implicit_gemm(

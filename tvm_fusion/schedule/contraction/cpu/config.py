@@ -16,6 +16,7 @@ from tvm import DataType, ir
 from ....core.loops import constant, product
 from ....device import Device
 from ....program.stage import Axis
+from ...index.design_space import default_first
 from ..problem.gemm_view import GemmView, gemm_view, interleave_parts
 from ..problem.norm_prologue import NormPrologue
 from ..problem.sum_of_products import SumOfProducts
@@ -107,10 +108,8 @@ def configs(
     if gemm is None:
         return
     chosen = default_blocking(gemm.problem, gemm.machine)
-    yield gemm.config(chosen)
-    for sizes in dict.fromkeys(blockings(gemm.problem, gemm.machine)):
-        if sizes != chosen:
-            yield gemm.config(sizes)
+    every = dict.fromkeys(blockings(gemm.problem, gemm.machine))
+    yield from map(gemm.config, default_first(chosen, every))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,9 +16,8 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from ....core.expressions import loads
-from ....core.loops import Body, add, block, choose, index, sequence, tasks
+from ....core.loops import Body, add, choose, index, sequence, tasks
 from ....core.template import Claim, Emission, Refusal, Template
-from ....core.untouched import SCHEDULED
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.group import Group
@@ -26,6 +25,7 @@ from ...cpu.schedule import VectorRegisters
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from ...index.estimate import flops, points, traffic
 from ..problem.grouped_products import GroupedProducts, concat_proposals, products_of
+from ..problem.packing_function import packed_kernel
 from ..problem.template import constants_of
 from .config import CpuGemmConfig, default
 from .kernel import gemm_tasks, operand_b
@@ -91,15 +91,11 @@ class GroupedGemm(Template):
             claim.details_as(GroupedGemmDetails),
         )
         maps, made = details.maps, [gemm_tasks(gemm, target) for gemm in details.gemms]
-        packed = {b.source: b for _, b in made if isinstance(b, PackedB)}
+        packed = [b for _, b in made if isinstance(b, PackedB)]
         loops: list[tirx.Stmt] = [one for one, _ in made]
         if maps.stages:
             loops.append(maps_cpu(maps))
-        inputs = [packed[x].buffer if x in packed else x for x in program.inputs]
-        params = [*inputs, *program.scalars, *program.outputs]
-        func = tirx.PrimFunc(params, block("root", _one_after_another(loops)))
-        func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
-        packing = {n: packed[x].packing() for n, x in enumerate(program.inputs) if x in packed}
+        func, packing = packed_kernel(program, _one_after_another(loops), packed)
         return Emission(Emission.one(func, group).kernels, (), packing)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:

@@ -36,10 +36,10 @@ from ....core.loops import (
     tasks,
     when,
 )
-from ....core.untouched import SCHEDULED
 from ....program.program import Program
-from ...cpu.schedule import PARALLEL_WORK
+from ...cpu.schedule import pays_threads
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
+from ..problem.packing_function import packed_kernel
 from .config import CpuGemmConfig
 from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
 from .operand_b import CopiedB, DirectB, OperandB, Panel, by_columns
@@ -69,16 +69,7 @@ def gemm_cpu(
     body, b = gemm_tasks(config, target)
     body = body if config.dot is None else config.dot.around(body)
     body = sequence([*(maps_cpu(maps) for maps in others), body])
-    packed = {b.source: b.buffer} if isinstance(b, PackedB) else {}
-    inputs = [packed.get(x, x) for x in program.inputs]
-    func = tirx.PrimFunc(
-        [*inputs, *program.scalars, *program.outputs], block("root", body, list(buffers))
-    )
-    func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
-    packing = {}
-    if isinstance(b, PackedB):
-        packing[program.inputs.index(b.source)] = b.packing()
-    return func, packing
+    return packed_kernel(program, body, [b] if isinstance(b, PackedB) else [], buffers)
 
 
 def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.For, OperandB]:
@@ -172,8 +163,8 @@ class GemmLoops:
                 return made
             return ragged.task(where, chunk, (start, sizes.block_m), made)
 
-        work = constant(product([*extents, sizes.block_m * sizes.nr, self._k]))
-        return tasks(product(extents), task, work is None or work >= PARALLEL_WORK)
+        is_parallel = pays_threads([*extents, sizes.block_m * sizes.nr, self._k])
+        return tasks(product(extents), task, is_parallel)
 
     def _panel(self, rows: RowBlock, first: Panel, n: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
         """Write one panel; the last one may be narrower."""

@@ -33,7 +33,7 @@ from ....core.loops import (
     tasks,
 )
 from ....program.program import Program
-from ...cpu.schedule import PARALLEL_WORK, VectorRegisters
+from ...cpu.schedule import VectorRegisters, pays_threads
 from ...cpu.vector_loops import by_vectors, over_vectors
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu, outermost
 from ...index.address import offset, stride
@@ -56,14 +56,14 @@ def untiled_cpu(
     stage = contraction.stage
     width = VECTORS * registers.lanes
     summand = term(contraction, operands)
-    work = constant(product([a.extent for a in (*stage.axes, *stage.reduce)])) or PARALLEL_WORK
+    is_parallel = pays_threads([a.extent for a in (*stage.axes, *stage.reduce)])
     copies = untiled_copies(contraction, operands)
     if copies is not None:
         count, own = copies
         body = tasks(
             product([a.extent for a in stage.axes[:count]]),
             lambda task: _copying_task(contraction, own, count, task, width),
-            work >= PARALLEL_WORK,
+            is_parallel,
         )
         return kernel(program, body)
     if _by_terms(contraction, summand) or not stage.axes:
@@ -77,7 +77,7 @@ def untiled_cpu(
         chunks = _rows(contraction, operands, width)
     fill = [maps_cpu(ElementwiseCpuConfig.of([a.stage], registers)) for a in operands]
     count = add(count for count, _ in chunks)
-    body = tasks(count, lambda task: choose(task, chunks), work >= PARALLEL_WORK)
+    body = tasks(count, lambda task: choose(task, chunks), is_parallel)
     return kernel(program, body, prologue=fill, buffers=[a.buffer for a in operands])
 
 

@@ -126,11 +126,11 @@ def read_product(group: Group, stages: tuple[Stage, ...], device: Device) -> Pro
             return scaled
         contraction, scale = scaled
         return Product(Reading.NORM, group, stages, contraction, device, scale)
-    found = analyse(program, stages)
+    found = analyse(program, stages, takes_pairs=True)
     if not isinstance(found, Refusal):
         return Product(Reading.PRODUCT, group, stages, found, device)
     concat = concat_epilogue(stages)
-    cut = found if concat is None else analyse(program, concat.stages)
+    cut = found if concat is None else analyse(program, concat.stages, takes_pairs=True)
     if concat is None or isinstance(cut, Refusal):
         return found
     stages, beside = (*concat.stages, *concat.others), ConcatParts.of(concat.others)

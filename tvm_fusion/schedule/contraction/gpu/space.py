@@ -27,7 +27,7 @@ from ..skinny.space import skinny_configs
 from ..tile.config import TileGemmConfig
 from ..tile.problem import assumed_rows, gemm_sizes
 from ..tile.read_problem import LEAST_ROWS, gemm_problem
-from ..wgmma.config import WgmmaConfig, WgmmaWindowConfig
+from ..wgmma.config import WgmmaConfig, WgmmaRowsConfig, WgmmaWindowConfig
 from ..wgmma.model import wgmma_clocks
 from ..wgmma.space import best_wgmma_tile, wgmma_configs
 
@@ -43,6 +43,7 @@ KERNELS = Kernels(
         TileGemmConfig: ("mma.sync", (*_TILE, *_WARPS)),
         WgmmaConfig: ("wgmma", _WGMMA),
         WgmmaWindowConfig: ("wgmma of windows", _WGMMA),
+        WgmmaRowsConfig: ("wgmma of boxes of rows", _WGMMA),
         GemvConfig: ("gemv", (*_SKINNY, "threads_n", "cp_async_stages")),
         SkinnyMmaConfig: ("skinny mma.sync", _SKINNY),
     }
@@ -75,7 +76,8 @@ class GpuGemmProblem:
     @cached_property
     def skinny(self) -> GemvConfig | None:
         """The default of few rows, on CUDA cores or tensor cores; ``None`` if there are many."""
-        if self.contraction.has_statistics:
+        split = self.contraction.column_split
+        if self.contraction.has_statistics or (split is not None and split.is_of_pairs):
             return None
         return skinny_gemm_config(self.contraction, self.device, self.norm_scale)
 

@@ -36,6 +36,7 @@ from ..wgmma.config import WgmmaConfig
 from ..wgmma.dual_gemm import dual_gemm_proposals
 from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .forms import choose, weighed
+from .kernel_work import work_of
 from .product import Product, Reading, read_product
 from .space import KERNELS, GemmConfig, clocks
 from .tile_forms import GATHERED, GemmForm, computes_weights_only, refuse_parts
@@ -86,6 +87,7 @@ class GpuContraction(Contraction):
             arithmetic="" if tile is None else tile.problem.arithmetic,
             matrix_dtype="" if tile is None else tile.problem.narrow_dtype,
             ragged=None if tile is None else _ragged(tile),
+            work=work_of(form),
             details=GpuContractionDetails(
                 config, form.copies, has_choices=product.reading is not Reading.DUAL
             ),
@@ -206,14 +208,21 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
     Splits of rows, say, or of three parts without wgmma: a kernel more is far cheaper than sums on
     CUDA cores.
     """
-    if contraction.column_split is None or any(
-        constant(a.extent) is None for a in contraction.stage.axes
-    ):
+    split = contraction.column_split
+    if split is None:
+        return None
+    if split.is_of_pairs:
+        return _no_tile(contraction)
+    if any(constant(a.extent) is None for a in contraction.stage.axes):
         return None
     types = [str(narrow_operand(x).ty.dtype) for x in (contraction.left, contraction.right)]
     mma = find(device, "mma.sync", *types)
     if mma is None or mma.kind == "tfloat32":
         return None
+    return _no_tile(contraction)
+
+
+def _no_tile(contraction: SumOfProducts) -> Refusal:
     return Refusal(
         "epilogue_elsewhere",
         f"The epilogue of {contraction.stage.title} reads several elements of its result, which "

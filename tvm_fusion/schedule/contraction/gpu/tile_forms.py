@@ -95,12 +95,18 @@ class GemmForm:
     @cached_property
     def clocks(self) -> float | None:
         """Estimated clocks of a multiprocessor; ``None`` where there is no model: without tiles."""
+        found = self.clocks_of_vectors
+        if found is None or self.with_copies is not None or not self.is_gathered:
+            return found
+        return RATES.launch + GATHERED * (found - RATES.launch)
+
+    @cached_property
+    def clocks_of_vectors(self) -> float | None:
+        """The same as if operands were loaded in vectors: how elements arrive is left out."""
         if self.tile is None or self.with_copies is not None:
             return self.with_copies
         found = clocks(self.tile, self.device) - RATES.launch
-        if self.is_gathered:
-            return RATES.launch + GATHERED * found
-        if isinstance(self.tile, WgmmaConfig):
+        if self.is_gathered or isinstance(self.tile, WgmmaConfig):
             return RATES.launch + found
         found *= SHIFTED if self.tile.problem.staged_a or self.tile.problem.staged_b else 1
         return RATES.launch + found + narrow_copy_clocks(self.tile, self.device)

@@ -194,6 +194,7 @@ def _has_whole_fragments(shape: TileConfig) -> bool:
     return (
         min(shape.warp_m, shape.warp_n) >= M16
         and shape.warp_n % (shape.operands.mma.n * shape.operands.parts) == 0
+        and shape.block_n % (shape.operands.panel * shape.operands.parts) == 0
         and shape.block_k // shape.operands.k_step % shape.warps_k == 0
         and LEAST_THREADS <= shape.threads <= MOST_THREADS
         and shape.accumulators <= MOST_ACCUMULATORS

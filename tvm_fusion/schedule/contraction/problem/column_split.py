@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ....core.expressions import call_name, load, loads
+from ....core.expressions import call_name, load, loads, variables
 from ....core.loops import constant, index, substitute
 from ....program.program import Program
 from ....program.stage import Axis, Stage
@@ -37,6 +37,9 @@ class ColumnSplit:
         The new axes.
     totals : tuple of Var
         Each stands for the accumulator of one part.
+    is_of_pairs : bool
+        Whether a result reads now the column before and now the one behind, as pairs that are
+        rotated do.
     """
 
     axis: Axis
@@ -45,6 +48,7 @@ class ColumnSplit:
     part: Axis
     position: Axis
     totals: tuple[ir.Var, ...]
+    is_of_pairs: bool = False
 
     @property
     def count(self) -> int:
@@ -78,6 +82,7 @@ ELSEWHERE = "elsewhere"  # of a result that reads the sum at other columns than 
 
 def of_part(result: Result, stage: Stage, split: ColumnSplit, part: int) -> Result | str | None:
     """Restrict a result to the columns of one part; ``None`` where it has none of them."""
+    result = replace(result, part=part)
     analyzer = analyzer_of((*(a for a in stage.axes if a is not split.axis), *split.axes))
     place = {split.axis.var: split.column(part)}
     if result.condition is None:
@@ -194,7 +199,7 @@ MAX_PARTS = 4
 
 
 def with_column_split(
-    program: Program, maps: Sequence[Stage], stage: Stage
+    program: Program, maps: Sequence[Stage], stage: Stage, takes_pairs: bool = False
 ) -> tuple[ColumnSplit, tuple[Result, ...]] | None:
     """Express epilogues that read a sum at several columns over a column split.
 
@@ -202,6 +207,8 @@ def with_column_split(
     ----------
     maps : sequence of Stage
         All maps, without internal ones.
+    takes_pairs : bool
+        Whether columns may be read a distance apart that the column decides.
 
     Returns
     -------
@@ -213,16 +220,22 @@ def with_column_split(
     whole: list[Result] = []
     distances: set[int] = set()
     axes: set[ir.Var] = set()
+    is_of_pairs = False
     for one in maps:
         reads = reads_of(one, target)
         if not reads or len(one.targets) != 1:
             return None
         sometimes = conditional_loads(one.values[0])
         own = next((x for x in reads if not any(x.same_as(s) for s in sometimes)), reads[0])
-        result = reindexed(one, stage, own)
-        found = _distances(own, reads, one.axes)
+        candidates = [own, *(_within_pair(x, one) for x in reads if takes_pairs)]
+        for own in candidates:
+            result = reindexed(one, stage, own)
+            found = _distances(own, reads, one.axes, takes_pairs)
+            if result is not None and found is not None:
+                break
         if result is None or found is None:
             return None
+        is_of_pairs |= takes_pairs and _distances(own, reads, one.axes, False) is None
         for dim, steps in found.items():
             distances |= steps
             axes.add(stage.indices[0][dim])
@@ -236,14 +249,28 @@ def with_column_split(
     for split in _splits(column, distances, str(target.ty.dtype)) if column is not None else ():
         results = [of_part(r, stage, split, p) for r in whole for p in range(split.count)]
         if all(r is not ELSEWHERE for r in results):
+            split = replace(split, is_of_pairs=is_of_pairs)
             return split, tuple(r for r in results if isinstance(r, Result))
     return None
 
 
+def _within_pair(read: ir.TensorLoad, part: Stage) -> ir.TensorLoad:
+    """Move a read of a pair's first element to the one at the place of the map's last axis."""
+    analyzer, last = analyzer_of(part.axes), part.axes[-1].var
+    indices = [
+        analyzer.simplify(i + tirx.floormod(last, index(2))) if last in variables(i) else i
+        for i in read.indices
+    ]
+    return load(read.source, indices)
+
+
 def _distances(
-    own: ir.TensorLoad, reads: Sequence[ir.TensorLoad], axes: Sequence[Axis]
+    own: ir.TensorLoad, reads: Sequence[ir.TensorLoad], axes: Sequence[Axis], takes_pairs: bool
 ) -> dict[int, set[int]] | None:
-    """Return the distances of reads from ``own``, by dimension; ``None`` if they vary."""
+    """Return the distances of reads from ``own``, by dimension; ``None`` if they vary.
+
+    Of pairs, those of both columns from each other.
+    """
     analyzer = analyzer_of(axes)
     found: dict[int, set[int]] = {}
     for read in reads:
@@ -253,6 +280,9 @@ def _distances(
                     return None
                 continue
             step = constant(analyzer.simplify(b - a))
+            if step is None and takes_pairs:
+                bound = analyzer.const_int_bound(analyzer.simplify(b - a))
+                step = 1 if bound.min_value >= -1 and bound.max_value <= 1 else None
             if step is None:
                 return None
             if step:

@@ -32,12 +32,15 @@ class Result:
         Over the contraction's axes; ``total`` stands for the sum.
     condition : PrimExpr or None
         The elements that it has; ``None``: all.
+    part : int or None
+        The part of a column split that it is of.
     """
 
     buffer: ir.Var
     indices: tuple[ir.Expr, ...]
     value: ir.Expr
     condition: ir.Expr | None
+    part: int | None = None
 
 
 def result_of(part: Stage, stage: Stage, total: ir.Var) -> Result | Refusal:

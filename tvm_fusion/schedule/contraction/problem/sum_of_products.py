@@ -68,6 +68,10 @@ class SumOfProducts:
         """The variables of the sums in results: one, or one for each part of a column split."""
         return (self.total,) if self.column_split is None else self.column_split.totals
 
+    def place_of(self, part: int, lane: int) -> tuple[int, int]:
+        """Return the part, and the lane of a vector, whose sum a total stands for at a lane."""
+        return part, lane
+
     @property
     def initial(self) -> ir.Expr:
         """The initial value of the sum."""
@@ -81,13 +85,17 @@ class SumOfProducts:
         return update.b if own.same_as(update.a) else update.a
 
 
-def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusal:
+def analyse(
+    program: Program, stages: Sequence[Stage], takes_pairs: bool = False
+) -> SumOfProducts | Refusal:
     """Read a program as one contraction with epilogues.
 
     Parameters
     ----------
     stages : sequence of Stage
         The program's, without internal maps.
+    takes_pairs : bool
+        Whether results may read the column before or behind, as the column decides.
 
     Returns
     -------
@@ -116,7 +124,7 @@ def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusa
         if part.is_map:
             result = result_of(part, stage, total)
             if isinstance(result, Refusal):
-                return _with_split(program, stages, stage, total) or result
+                return _with_split(program, stages, stage, total, takes_pairs) or result
             results.append(result)
     if target in program.outputs:
         results.append(Result(target, stage.indices[0], total, None))
@@ -124,10 +132,10 @@ def analyse(program: Program, stages: Sequence[Stage]) -> SumOfProducts | Refusa
 
 
 def _with_split(
-    program: Program, stages: Sequence[Stage], stage: Stage, total: ir.Var
+    program: Program, stages: Sequence[Stage], stage: Stage, total: ir.Var, takes_pairs: bool
 ) -> SumOfProducts | None:
     """Read epilogues that need several sums each; ``None`` if no column split serves them."""
-    found = with_column_split(program, [s for s in stages if s.is_map], stage)
+    found = with_column_split(program, [s for s in stages if s.is_map], stage, takes_pairs)
     if found is None:
         return None
     split, results = found

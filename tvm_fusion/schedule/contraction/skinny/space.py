@@ -13,6 +13,7 @@ from dataclasses import replace
 from ....core.loops import ceildiv, constant
 from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES
+from ...index.design_space import varied
 from ..problem.norm_scale import NormScale
 from ..problem.sum_of_products import SumOfProducts
 from .gemv_config import GemvConfig
@@ -74,9 +75,10 @@ def _cuda_cores(start: GemvConfig) -> Iterator[GemvConfig]:
 def _tensor_cores(start: SkinnyMmaConfig) -> Iterator[SkinnyMmaConfig]:
     """Vary the warps of a block, its loads in flight and the occupancy target."""
     steps = int(start.k_tiles) // start.mma.c.lanes_per_row
-    for warps, stages, blocks in itertools.product(SLICES_K, STAGES[:2], BLOCKS_PER_SM):
-        if steps % warps == 0 and stages <= steps // warps:
-            yield replace(start, slices_k=warps, stages=stages, min_blocks_per_sm=blocks)
+    every = varied(start, slices_k=SLICES_K, stages=STAGES[:2], min_blocks_per_sm=BLOCKS_PER_SM)
+    for config in every:
+        if steps % config.slices_k == 0 and config.stages <= steps // config.slices_k:
+            yield config
 
 
 def _fits(config: GemvConfig, device: Device) -> bool:

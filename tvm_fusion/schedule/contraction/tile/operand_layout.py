@@ -73,7 +73,8 @@ class OperandLayout:
         chunks = OperandChunks(config.problem, is_a)
         layout = chunks.layout
         self._expr, self._axes, self._layout = chunks.expr, chunks.axes, layout
-        self._chunk, self._parts = config.problem.chunk, 1 if is_a else config.problem.parts
+        is_apart = not is_a and config.problem.panel == config.problem.mma.n
+        self._chunk, self._parts = config.problem.chunk, config.problem.parts if is_apart else 1
         self._block = config.tile.block_m if is_a else config.tile.block_n
         self._extent = product([a.extent for a in self._axes])
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector

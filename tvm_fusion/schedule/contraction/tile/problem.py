@@ -70,9 +70,9 @@ class GemmProblem(TileOperands, GemmView):
         return (*self.n_axes[:-1], split.part, split.position)
 
     def interleaved(self) -> GemmView:
-        """View B with its columns in the order of a tile: 8 of each part."""
+        """View B with its columns in the order of a tile: a panel of each part."""
         split = self.contraction.column_split
-        return self if split is None else interleave_parts(self, split, self.mma.n)
+        return self if split is None else interleave_parts(self, split, self.panel)
 
     @property
     def table_bytes(self) -> int:

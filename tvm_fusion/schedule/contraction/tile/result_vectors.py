@@ -25,6 +25,7 @@ from ...index.address import conditional_loads, is_aligned, offset
 from ...instructions.nvidia import BYTE_TYPES, FLOAT8_TYPES
 from ..problem.results import Result
 from ..problem.sum_of_products import SumOfProducts
+from .adjacent_columns import AdjacentColumns
 from .problem import GemmProblem
 
 WIDTHS = (8, 4, 2)  # elements of a vector of results
@@ -67,8 +68,9 @@ def _vectors(contraction: SumOfProducts, m_axis: Axis, n_axis: Axis) -> ResultVe
     gathered = [inner for x in reads for i in x.indices for inner in loads(i)]
     if any(n_axis.var in variables(inner) for inner in gathered):
         return ResultVectors(1, False, False)
+    needs_columns = bool(gathered) or isinstance(contraction, AdjacentColumns)
     for width in WIDTHS:
-        for is_along_m in (False,) if gathered else (False, True):
+        for is_along_m in (False,) if needs_columns else (False, True):
             axis = m_axis if is_along_m else n_axis
             extent = constant(axis.extent)
             if extent is None or extent % width:
@@ -108,11 +110,8 @@ def _is_contiguous(contraction: SumOfProducts, result: Result, axis: Axis, width
         return False
     analyzer.bind(lane, ir.Range.from_min_extent(index(0), index(width)))
     where = [substitute(i, {axis.var: vector * width + lane}) for i in result.indices]
-    # Contiguous in memory is not enough: where lanes differ in another index than the last, as
-    # those of heads of 12 channels do, vectors of indices stay, and elements are stored one by one.
-    outer = [analyzer.simplify(i) for i in where[:-1]]
     first = analyzer.simplify(offset(result.buffer, where) - lane)
-    if any(lane in tirx.analysis.undefined_vars(i) for i in (*outer, first)):
+    if lane in tirx.analysis.undefined_vars(first):
         return False
     return is_aligned(first, size, analyzer)
 

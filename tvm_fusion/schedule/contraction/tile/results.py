@@ -156,10 +156,13 @@ class _Vectors:
     ) -> tirx.Stmt:
         """Compute the results of the sums ``total(part, lane)`` from what a copy holds."""
         there, stmts = self._at(where), []
-        totals = self._config.problem.contraction.totals
+        contraction = self._config.problem.contraction
         for made, lanes in zip(self.made, self._values, strict=True):
             for lane, value in enumerate(lanes):
-                sums = {own: total(part, lane) for part, own in enumerate(totals)}
+                sums = {
+                    own: total(*contraction.place_of(part, lane))
+                    for part, own in enumerate(contraction.totals)
+                }
                 held = substitute(self._registers.values(value, copy), {**there, **sums})
                 stmts.append(tirx.BufferStore(made, held, [lane]))
         return sequence(stmts)
@@ -181,18 +184,18 @@ class _Vectors:
         start: int,
         size: int,
     ) -> tirx.Stmt:
-        def places(lane: ir.Expr) -> list[ir.Expr]:
-            place = where[self._vector] * self._width + start + lane
-            return [substitute(i, {**where, self._axis.var: place}) for i in result.indices]
-
+        place = where[self._vector] * self._width + start
+        first = [substitute(i, {**where, self._axis.var: place}) for i in result.indices]
         words = _bytes(made, size) // WORD
         if self._config.problem.is_streamed and words in STORED_WORDS:
-            first = load(result.buffer, places(index(0)))
-            return store_streamed(first, load(made, [index(start)]), words)
-        return vectorized(
-            size,
-            lambda lane: tirx.BufferStore(result.buffer, load(made, [start + lane]), places(lane)),
-        )
+            return store_streamed(load(result.buffer, first), load(made, [index(start)]), words)
+
+        # A vector may be beyond the extent of the last dimension, as of [heads, depth, 1].
+        def store(lane: ir.Expr) -> tirx.Stmt:
+            value = load(made, [start + lane])
+            return tirx.BufferStore(result.buffer, value, [*first[:-1], first[-1] + lane])
+
+        return vectorized(size, store)
 
     def _at(self, where: Mapping[ir.Var, ir.Expr]) -> dict[ir.Var, ir.Expr]:
         vector = tirx.floordiv(where[self._axis.var], index(self._width))

@@ -30,6 +30,9 @@ class TileOperands:
         Whether threads compute or gather an operand, on its way to shared memory.
     parts : int
         Parts of a column split, of each of which a tile has as many columns.
+    panel : int
+        Columns of a part that lie side by side in a tile of ``mma.sync``: those of a fragment, or
+        all of a period, so that whole periods lie as in memory.
     products : int
         Instructions for each product of fragments: 3 of float32 that keep its precision, each
         operand split into two tfloat32; otherwise 1.
@@ -44,6 +47,7 @@ class TileOperands:
     staged_a: bool = field(default=False, kw_only=True)
     staged_b: bool = field(default=False, kw_only=True)
     parts: int = field(default=1, kw_only=True)
+    panel: int = field(default=8, kw_only=True)
     products: int = field(default=1, kw_only=True)
     is_async: bool = field(default=True, kw_only=True)
     has_clusters: bool = field(default=True, kw_only=True)
@@ -166,7 +170,7 @@ class TileConfig:
         while self._staged_bytes(slabs, columns) > self.stages * self.stage_bytes:
             if slabs > 1:
                 slabs //= 2
-            elif columns > self.operands.mma.n * self.operands.parts:
+            elif columns % (2 * self.operands.panel * self.operands.parts) == 0:
                 columns //= 2
             else:
                 break

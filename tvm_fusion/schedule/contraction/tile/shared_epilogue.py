@@ -218,13 +218,16 @@ class TileEpilogue:
         config, loop = self._config, self._mainloop
         own_slab, warp_m, in_slab = coordinates(row, [index(1), loop.warps_m, M16])
         in_tile = in_slab + loop.slab_row(slab + own_slab, warp_m)
-        parts = config.problem.parts
-        warp_n, in_warp = coordinates(position, [index(1), self._columns // parts])
-        n = warp_n * (config.tile.warp_n // parts) + first // parts + in_warp
+        parts, side_by_side = config.problem.parts, config.problem.panel
+        if self._columns % (side_by_side * parts):  # all columns are staged, warps share periods
+            warp_n, in_warp, n = index(0), position, position
+        else:
+            warp_n, in_warp = coordinates(position, [index(1), self._columns // parts])
+            n = warp_n * (config.tile.warp_n // parts) + first // parts + in_warp
         column = position
         if parts > 1:
-            panel, in_panel = coordinates(in_warp, [index(1), config.problem.mma.n])
-            column = warp_n * self._columns + panel * (config.problem.mma.n * parts) + in_panel
+            panel, in_panel = coordinates(in_warp, [index(1), side_by_side])
+            column = warp_n * self._columns + panel * (side_by_side * parts) + in_panel
         where = config.grid.element_at(self._place, in_tile, n)
         return VectorPlace(
             row, column, where, tirx.all(has_one, *config.grid.bounds(self._place, in_tile, n))
@@ -239,7 +242,7 @@ class TileEpilogue:
         stmts = []
         for part in parts:
             stmts += self._totals(
-                part * width, place.row, place.column + part * self._config.problem.mma.n
+                part * width, place.row, place.column + part * self._config.problem.panel
             )
 
         def total(part: int, lane: int) -> ir.Expr:

@@ -3,7 +3,8 @@
 grid     as many blocks as run at once; each takes every grid-th tile of C, M innermost in groups
 block    a producer warpgroup, or two that compute B, and consumers that share the tile's rows
 stage    tiles of A and B, 128 bytes along K: block_k = 64 terms of half types, 128 of bytes
-split    the columns of a tile are those of one part of a column split behind those of another
+split    the columns of a tile are whole periods of a column split, in the order of memory, such as
+         heads that are rotated; or those of one part behind those of another
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import ClassVar
 
 from tvm import ir, tirx
 
-from ....core.loops import constant, index, product
+from ....core.loops import ceildiv, constant, index, product
 from ....program.stage import Axis
 from ...gpu import mbarrier
 from ...gpu.tma import ROW_BYTES
@@ -25,6 +26,7 @@ from ..tile.grid import TileGrid, axis_values
 from ..tile.shape import REGISTER_FILE
 from .computed_operand import ComputedOperand
 from .tma_operand import TmaOperand
+from .tma_rows import TmaRows
 from .tma_window import TmaWindow
 
 STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
@@ -77,6 +79,11 @@ class WgmmaConfig(TileGemmConfig):
     steps_of_no_group: ClassVar[int] = 1
 
     @property
+    def tile_rows(self) -> int:
+        """Rows of C of a tile, at most those that are multiplied."""
+        return self.tile.block_m
+
+    @property
     def resident(self) -> int:
         """Blocks that run at once."""
         return self.blocks_per_sm * self.multiprocessors
@@ -113,9 +120,14 @@ class WgmmaConfig(TileGemmConfig):
         return isinstance(self.operand_b, ComputedOperand)
 
     @property
+    def stage_bytes(self) -> int:
+        """Shared memory of A and B in a pipeline stage."""
+        return sum(x.bytes for x in self.operands)
+
+    @property
     def copied_bytes(self) -> int:
         """Bytes of a stage that TMA copies."""
-        return sum(x.bytes for x in self.operands if x.maps)
+        return sum(x.copied_bytes for x in self.operands if x.maps)
 
     @property
     def moved_registers(self) -> tuple[int, int]:
@@ -157,7 +169,7 @@ class WgmmaConfig(TileGemmConfig):
     @property
     def barrier_offset(self) -> int:
         """Where the barriers lie in shared memory, in bytes."""
-        return self.tile.stages * self.tile.stage_bytes
+        return self.tile.stages * self.stage_bytes
 
     @property
     def staging_offset(self) -> int:
@@ -190,6 +202,8 @@ class WgmmaConfig(TileGemmConfig):
         """Return the column of B that a tile begins with, for each part of a column split."""
         first = n_tile * self.tile.tile_positions
         split = self.problem.contraction.column_split
+        if self.has_periods:
+            return [n_tile * self.tile.block_n]
         if split is None or len(self.operands[1].maps) > 1:
             return [first] * self.problem.parts
         extents = [a.extent for a in self.problem.stored_n_axes]
@@ -201,6 +215,22 @@ class WgmmaConfig(TileGemmConfig):
                 column = column * index(extent) + place[axis.var]
             columns.append(column)
         return columns
+
+    @property
+    def has_periods(self) -> bool:
+        """Whether a tile has whole periods of a column split, in the order of memory."""
+        b = self.operand_b
+        return self.problem.parts > 1 and isinstance(b, TmaOperand) and b.parts == 1
+
+    def column_of(self, part: int, position: int) -> int:
+        """Return the column of a tile that a part of a column split has at a position."""
+        split = self.problem.contraction.column_split
+        width = self.tile.tile_positions
+        if self.has_periods:
+            assert split is not None
+            width = split.width
+        period, within = divmod(position, width)
+        return (period * self.problem.parts + part) * width + within
 
     @property
     def n8(self) -> int:
@@ -294,6 +324,56 @@ class WgmmaWindowConfig(WgmmaConfig):
     def grid(self) -> WindowGrid:
         """Where the tiles lie."""
         return WindowGrid(self.problem, self.tile, self.window, self.is_of_rows)
+
+
+@dataclass(frozen=True)
+class RowsGrid(TileGrid):
+    """The grid of a product whose tiles have as many rows as boxes do.
+
+    Attributes
+    ----------
+    tile_rows : int
+        Of a tile; the others are multiplied, and not stored.
+    """
+
+    tile_rows: int
+
+    @property
+    def tiles_m(self) -> ir.Expr:
+        """Tiles along M."""
+        return ceildiv(self.problem.m, self.tile_rows)
+
+    def first_row(self, m_tile: ir.Expr) -> ir.Expr:
+        """Return the first row of a tile."""
+        return m_tile * self.tile_rows
+
+    def row_bounds(self, m_tile: ir.Expr, row: ir.Expr) -> list[ir.Expr]:
+        """List when a row is in a box of its tile, and exists."""
+        rows, found = constant(self.problem.m), []
+        if self.tile_rows < self.tile.block_m:
+            found.append(row < self.tile_rows)
+        if rows is None or rows % self.tile_rows:
+            found.append(self.first_row(m_tile) + row < self.problem.m)
+        return found
+
+
+@dataclass(frozen=True)
+class WgmmaRowsConfig(WgmmaConfig):
+    """Configuration of a product whose rows are behind index maps: A is :class:`.tma_rows.TmaRows`.
+
+    A tile has as many rows as its boxes.
+    """
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of C of a tile."""
+        assert isinstance(self.operand_a, TmaRows)
+        return self.operand_a.tile_rows
+
+    @cached_property
+    def grid(self) -> RowsGrid:
+        """Where the tiles lie."""
+        return RowsGrid(self.problem, self.tile, self.tile_rows)
 
 
 def staged_bytes(consumers: int) -> int:

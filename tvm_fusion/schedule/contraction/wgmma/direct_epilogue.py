@@ -9,13 +9,15 @@
 
 Of four tiles of eight columns, each of four lanes has two columns of a row; transposed, each has
 one tile: eight adjacent columns. Rows and columns beyond the edge load the last ones again. Sums of
-all parts of a column split are in one thread: tiles of one part lie behind those of another.
+all parts of a column split are in one thread, which has the tiles of the same positions of each
+part: so a head is rotated by the thread that has both of its halves. Where a tile's positions are
+no multiple of 32, some lanes have none of the last group's.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tvm import ir, tirx
@@ -42,11 +44,10 @@ COLUMNS = _MMA.n * _MMA.c.lanes_per_row  # of four lanes
 AT_ONCE, FEWER_AT_ONCE, MANY_ACCUMULATORS = 4, 2, 96
 
 _TRANSPOSE = """
-__device__ __forceinline__ void {name}({kind}* to, const {kind}* acc) {{
+__device__ __forceinline__ void {name}({kind}* to, {tiles}) {{
   bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
   {kind} v[8], w[8];
-  #pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = acc[i / 2 * 4 + i % 2];
+  {load}
   #pragma unroll
   for (int i = 0; i < 4; ++i) {{
     int low = i / 2 * 4 + i % 2;
@@ -62,6 +63,16 @@ __device__ __forceinline__ void {name}({kind}* to, const {kind}* acc) {{
   }}
 }}
 """
+# Four tiles of eight columns whose sums are adjacent, or lie anywhere among a thread's registers.
+_ADJACENT = (
+    "const {kind}* acc",
+    "#pragma unroll\n  for (int i = 0; i < 8; ++i) v[i] = acc[i / 2 * 4 + i % 2];",
+)
+_APART = (
+    "const {kind}* a, const {kind}* b, const {kind}* c, const {kind}* d",
+    "const {kind}* tiles[] = {{a, b, c, d}};\n  #pragma unroll\n"
+    "  for (int i = 0; i < 8; ++i) v[i] = tiles[i / 2][i % 2];",
+)
 
 
 class StoredFragment(NamedTuple):
@@ -70,16 +81,22 @@ class StoredFragment(NamedTuple):
     Attributes
     ----------
     row, n : Expr
-        Row and column of the tile.
-    first : int
-        The first accumulator.
+        Row and position of the tile.
+    group : int
+        The number of the first group of columns.
+    register : int
+        The first accumulator of the row in a tile of eight columns.
+    slab : int
+        The slab of the row.
     own_row : int
         The row's number among the thread's.
     """
 
     row: ir.Expr
     n: ir.Expr
-    first: int
+    group: int
+    register: int
+    slab: int
     own_row: int
 
 
@@ -105,7 +122,9 @@ class DirectEpilogue:
         self._config, self._place, self._acc, self._first_row = config, place, acc, first_row
         found = result_vectors(config.problem)
         self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
-        groups = config.tile.tile_positions // COLUMNS
+        self._positions = config.tile.tile_positions
+        groups = -(-self._positions // COLUMNS)
+        self._groups, self._is_ragged = groups, self._positions % COLUMNS != 0
         at_once = min(
             FEWER_AT_ONCE if config.accumulators >= MANY_ACCUMULATORS else AT_ONCE, groups
         )
@@ -181,11 +200,9 @@ class DirectEpilogue:
             for half, register in enumerate(range(0, c.per_lane, c.run)):
                 down, _ = c.of_register(register)
                 row = self._first_row + slab * M + warp * M16 + down + c.of_lane(lane)[0]
-                for first in range(0, config.tile.tile_positions // COLUMNS, self._at_once):
+                for first in range(0, self._groups, self._at_once):
                     n = in_row * _MMA.n + first * COLUMNS
-                    tile = slab * config.n8 + first * c.lanes_per_row
-                    first_sum = tile * c.per_lane + register
-                    yield StoredFragment(row, n, first_sum, 2 * slab + half)
+                    yield StoredFragment(row, n, first, register, slab, 2 * slab + half)
 
     def _columns(self, part: StoredFragment) -> list[ir.Expr]:
         """List the first columns of a part's vectors."""
@@ -198,11 +215,28 @@ class DirectEpilogue:
         config = self._config
         stmts = [touch(self._total, config.problem.parts * self._size - 1)]
         for of_split, i in itertools.product(range(config.problem.parts), range(self._at_once)):
-            tile = of_split * (config.n8 // config.problem.parts) + i * _MMA.c.lanes_per_row
-            acc = load(self._acc, [index(part.first + tile * _MMA.c.per_lane)])
+            starts = self._starts(of_split, (part.group + i) * COLUMNS)
+            sums = [
+                load(
+                    self._acc,
+                    [index((part.slab * config.n8 + tile) * _MMA.c.per_lane + part.register)],
+                )
+                for tile in starts
+            ]
             to = load(self._total, [index(of_split * self._size + i * _MMA.n)])
-            stmts.append(_transpose(to, acc))
+            stmts.append(_transpose(to, sums))
         return stmts
+
+    def _starts(self, of_split: int, first: int) -> list[int]:
+        """Return the first of four adjacent tiles of eight columns, or all four.
+
+        Lanes without a position have the sums of the last one.
+        """
+        config = self._config
+        last = self._positions - _MMA.n
+        places = [min(first + i * _MMA.n, last) for i in range(_MMA.c.lanes_per_row)]
+        tiles = [config.column_of(of_split, place) // _MMA.n for place in places]
+        return tiles[:1] if tiles == [*range(tiles[0], tiles[0] + len(tiles))] else tiles
 
     def _store_elements(self, part: StoredFragment) -> tirx.Stmt:
         """Store the results of a part one by one."""
@@ -223,6 +257,8 @@ class DirectEpilogue:
         row = self._row_at(part.row)
         for i, column in enumerate(columns):
             width = self._vectors.width
+            if self._has_absent(part):
+                column = tirx.min(column, index(self._positions - width))
             where = row | self._config.grid.column_at(self._place.n_tile, column, clamped=width)
             copy = index(number % 2 * len(columns) + i)
             stmts.append(self._results.load(copy, where))
@@ -266,13 +302,31 @@ class DirectEpilogue:
     def _inside(self, part: StoredFragment, column: ir.Expr) -> ir.Expr | None:
         """Tell whether a vector exists, where the last tile reaches beyond the edge."""
         inside = self._config.grid.bounds(self._place, part.row, column)
+        if self._has_absent(part):
+            inside.append(column < self._positions)
         return tirx.all(*inside) if inside else None
 
+    def _has_absent(self, part: StoredFragment) -> bool:
+        """Whether some lanes have no position of the tile."""
+        return self._is_ragged and part.group + self._at_once == self._groups
 
-def _transpose(to: ir.TensorLoad, acc: ir.TensorLoad) -> tirx.Stmt:
-    """Transpose four tiles among four lanes: each gets eight columns of its own."""
-    is_integer = str(acc.ty.dtype) == "int32"
-    name = "tvm_fusion_transpose_quad" + ("_int" if is_integer else "")
-    addresses = tirx.address_of(to), tirx.address_of(acc)
-    source = _TRANSPOSE.format(name=name, kind="int" if is_integer else "float")
+
+def _transpose(to: ir.TensorLoad, tiles: Sequence[ir.TensorLoad]) -> tirx.Stmt:
+    """Transpose four tiles among four lanes: each gets eight columns of its own.
+
+    Parameters
+    ----------
+    tiles : sequence of TensorLoad
+        The first sum of each tile; of one alone, the others are adjacent.
+    """
+    kind, name = "float", "tvm_fusion_transpose_quad"
+    if str(tiles[0].ty.dtype) == "int32":
+        kind, name = "int", f"{name}_int"
+    if len(tiles) == 1:
+        given, read = _ADJACENT
+    else:
+        (given, read), name = _APART, f"{name}_apart"
+    given, read = (text.format(kind=kind) for text in (given, read))
+    source = _TRANSPOSE.format(name=name, kind=kind, tiles=given, load=read)
+    addresses = map(tirx.address_of, (to, *tiles))
     return tirx.Evaluate(cuda_func_call(name, *addresses, source_code=source))

@@ -68,7 +68,7 @@ def _block(
             roles.consume,
             config.producers,
             config.moved_registers if config.moves_registers else None,
-            around=([roles.fill_table()], [roles.count_tiles()]),
+            around=(roles.prepare(), [roles.count_tiles()]),
         )
         if config.tile.split_k > 1:
             place = config.grid.tile_of(number)

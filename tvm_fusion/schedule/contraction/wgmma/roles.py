@@ -22,6 +22,7 @@ stages is kept in registers. With split-K a block has one tile, and the roles en
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tvm import ir, tirx
@@ -29,7 +30,8 @@ from tvm import ir, tirx
 from ....core.expressions import load
 from ....core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
 from ...gpu import mbarrier, tma, wgmma
-from ...gpu.launch import dependents_launch
+from ...gpu.launch import VECTOR_BYTES, dependents_launch
+from ...gpu.register_moves import zero_16
 from ...gpu.shared_tiles import touch
 from ...gpu.warp import LANES, lane_of
 from ...gpu.warp_specialized import persistent_tiles
@@ -85,12 +87,27 @@ class Roles:
             self._own = local("own", [config.accumulators], dtype)
             self.buffers.append(self._own)
 
-    def fill_table(self) -> tirx.Stmt:
-        """Fill the table of ragged rows, in front of a barrier."""
+    def prepare(self) -> list[tirx.Stmt]:
+        """Write what shared memory has before the first copies, in front of a barrier."""
         config, rows = self._config, self._config.problem.ragged
-        if rows is None:
-            return sequence([])
-        return rows.fill(self._thread, config.tile.block_m, config.table(self._shared))
+        if rows is not None:
+            return [rows.fill(self._thread, config.tile.block_m, config.table(self._shared))]
+        return self._clear_rest() if config.tile_rows < config.tile.block_m else []
+
+    def _clear_rest(self) -> list[tirx.Stmt]:
+        """Clear the rows of A behind those of a tile, which are multiplied, and not stored."""
+        config = self._config
+        rows = config.tile.block_m - config.tile_rows
+        sizes = [config.tile.stages, rows, tma.ROW_BYTES // VECTOR_BYTES]
+        total = math.prod(sizes)
+
+        def clear(step: ir.Expr) -> tirx.Stmt:
+            flat = step * config.threads + self._thread
+            stage, row, chunk = coordinates(flat, sizes)
+            place = (row + config.tile_rows) * tma.ROW_BYTES + chunk * VECTOR_BYTES
+            return when(flat < total, zero_16(self._stages.operand(0, stage, place)))
+
+        return [loop("step", -(-total // config.threads), clear), wgmma.fence_proxy()]
 
     def count_tiles(self) -> tirx.Stmt:
         """Count the tiles of ragged rows, behind the barrier."""

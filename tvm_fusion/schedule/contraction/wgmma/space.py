@@ -20,6 +20,7 @@ from ....core.expressions import is_expensive
 from ....core.loops import constant
 from ....device import Device
 from ...gpu.wgmma import WARPS, M
+from ...index.design_space import default_first
 from ...instructions.nvidia import FLOAT8_TYPES
 from ...instructions.table import find
 from ..mma.default import GROUPS_M, MOST_ACCUMULATORS, in_order
@@ -28,13 +29,20 @@ from ..problem.sum_of_products import SumOfProducts
 from ..tile.problem import GemmProblem, gemm_sizes
 from ..tile.read_problem import gemm_problem
 from ..tile.result_vectors import result_vectors
-from ..tile.shape import REGISTER_FILE, TileConfig, TileOperands
+from ..tile.shape import M16, REGISTER_FILE, TileConfig, TileOperands
 from .computed_operand import computed_operand
-from .config import STAGE_K_BYTES, WgmmaConfig, WgmmaWindowConfig, staged_bytes
+from .config import (
+    STAGE_K_BYTES,
+    WgmmaConfig,
+    WgmmaRowsConfig,
+    WgmmaWindowConfig,
+    staged_bytes,
+)
 from .direct_epilogue import COLUMNS
 from .match_tma_window import tma_window
 from .model import wgmma_clocks
-from .tma_operand import tma_operand
+from .tma_operand import TmaOperand, tma_operand, whole_periods
+from .tma_rows import tma_rows
 
 Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
@@ -68,12 +76,16 @@ FEW_ROWS = M // 2  # most of an instruction's rows would be empty: mma.sync has 
 STAGED_WIDTH = 2  # elements of vectors that are rather stored through shared memory
 RESIDENT = (1, 2)  # blocks of a multiprocessor
 SPLIT_K = (1, 2, 4)
+# How many of the multiprocessors clusters reach: one of 4 blocks lies within a group (GPC) of 16 or
+# 18, or fewer. 32 of them took two rounds on an H200: 256x8192x2048 35.7 us, 22.5 in pairs.
+CLUSTERED = {2: 1.0, 4: 0.91}
 LEAST_K_TILES = 3  # of a block with split-K
 MOST_SPLIT_ACCUMULATORS = 64  # producers keep their registers
 LEAST_OTHER_REGISTERS = 48  # beside accumulators: fewer are spilled
 MOST_STAGES = 12
 MOST_PROMOTED = 192  # sums of a thread, of stages and of all of them
-ALL_COLUMNS = range(COLUMNS, 257, COLUMNS)  # the design space of tuning
+MOST_COLUMNS = 256  # of an instruction
+ALL_COLUMNS = range(COLUMNS, MOST_COLUMNS + 1, COLUMNS)  # the design space of tuning
 
 
 def wgmma_config(contraction: SumOfProducts, device: Device) -> WgmmaConfig | None:
@@ -98,6 +110,9 @@ def best_wgmma_tile(problem: GemmProblem, device: Device) -> WgmmaConfig | None:
     if row.kind == "tfloat32":  # of 192 columns nvcc spills where it unrolls a short loop over K
         skipped = (192, *SIMPLE_COLUMNS)
     tiles = [tile for tile in TILES if tile[1] not in skipped]
+    if not any(tile[1] % _period(problem) == 0 for tile in tiles):  # heads of 80 columns
+        own = [((128, n, 2, False), (64, n, 1, False)) for n in _whole_periods(problem)]
+        tiles += itertools.chain.from_iterable(own)
     found = _space(problem, device, tiles)
     if problem.ragged is not None:
         found = (c for c in found if c.tile.block_n in RAGGED_COLUMNS)
@@ -119,34 +134,36 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
     chosen = wgmma_config(contraction, device)
     if chosen is None:
         return
-    yield chosen
-    tiles = itertools.product((64, 128, 256), ALL_COLUMNS, (1, 2), (False, True))
-    for config in _space(chosen.problem, device, tuple(tiles)):
-        for group_m in GROUPS_M:
-            one = config.with_tile(group_m=group_m)
-            if one != chosen:
-                yield one
+    columns = sorted({*ALL_COLUMNS, *_whole_periods(chosen.problem)})
+    tiles = itertools.product((64, 128, 256), columns, (1, 2), (False, True))
+    found = _space(chosen.problem, device, tuple(tiles))
+    orders = (config.with_tile(group_m=m) for config in found for m in GROUPS_M)
+    yield from default_first(chosen, orders)
 
 
 def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Iterator[WgmmaConfig]:
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
     block_k = STAGE_K_BYTES // problem.item_bytes
+    a: TmaOperand | None
     a, b = (tma_operand(problem, is_a, block_k) for is_a in (True, False))
+    periods = whole_periods(problem, block_k)
     kind: type[WgmmaConfig] = WgmmaConfig
     if problem.ragged is not None and (a is None or b is None):
         return
-    if a is not None and b is None:
+    if a is not None and b is None and periods is None:
         b = computed_operand(problem, block_k)
-    if a is None or b is None:
+    vectors = result_vectors(problem)
+    if a is None and b is not None and not vectors.is_along_m:
+        a, kind = tma_rows(problem, block_k), WgmmaRowsConfig
+    if a is None or (b is None and periods is None):
         found = tma_window(problem, block_k)
-        if found is None or result_vectors(problem).is_along_m:
+        if found is None or vectors.is_along_m:
             return
         (a, b), kind = found, WgmmaWindowConfig
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
     )
-    vectors = result_vectors(problem)
     is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and problem.parts == 1
     operands = TileOperands.of(problem)
     is_promoted = problem.a_dtype in FLOAT8_TYPES
@@ -154,7 +171,10 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         return
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
-        if rows % M or (is_ping_pong and consumers != 2) or block_n % (COLUMNS * problem.parts):
+        if rows % M or (is_ping_pong and consumers != 2):
+            continue
+        has_periods = periods is not None and block_n % _period(problem) == 0
+        if not has_periods and block_n % (COLUMNS * problem.parts):
             continue
         if problem.ragged is not None and is_ping_pong:
             continue  # tiles without products have no stages for the other to skip
@@ -162,12 +182,15 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         most = MOST_PROMOTED if is_promoted else MOST_ACCUMULATORS
         if sums > most or (consumers == 2 and per_sm > 1):
             continue
-        stage = (block_m + block_n) * STAGE_K_BYTES
+        columns = periods if has_periods else b
+        tile_a = a.of_rows(block_m)
+        tile_b = None if columns is None else columns.of_rows(block_n)
+        if tile_a is None or tile_b is None:
+            continue
         room = (shared + RESERVED_SHARED) // per_sm - RESERVED_SHARED
         room -= 256 + (staged_bytes(consumers) if is_staged else 0) + problem.table_bytes
-        stages = min(MOST_STAGES, room // stage)
-        tile_a, tile_b = a.of_rows(block_m), b.of_rows(block_n)
-        if stages < 3 or tile_a is None or tile_b is None:
+        stages = min(MOST_STAGES, room // (tile_a.bytes + tile_b.bytes))
+        if stages < 3:
             continue
         tile = TileConfig(
             operands, block_m, block_n, block_k, WARPS * consumers, warps_n=1, stages=stages
@@ -187,6 +210,18 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         most = REGISTER_FILE // (config.threads * per_sm)
         if config.moves_registers or config.accumulators + LEAST_OTHER_REGISTERS <= most:
             yield from (c for c in _splits(config) if _has_whole_groups(c))
+
+
+def _period(problem: GemmProblem) -> int:
+    """Count the columns of a period of a column split, such as a head's; 1 without one."""
+    split = problem.contraction.column_split
+    return 1 if split is None else split.count * split.width
+
+
+def _whole_periods(problem: GemmProblem) -> list[int]:
+    """List how many columns tiles of whole periods may have."""
+    period = _period(problem)
+    return [n for n in range(period, MOST_COLUMNS + 1, period) if n % M16 == 0 and period > 1]
 
 
 def _holds_statistics(problem: GemmProblem, kind: type[WgmmaConfig]) -> bool:
@@ -216,6 +251,7 @@ def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
         k_tiles = -(-config.grid.k_tiles // split_k)
         if isinstance(config, WgmmaWindowConfig) and config.grid.k_tiles % split_k:
             continue  # a window has no taps beyond the last, of which boxes are zeros
-        if tiles * split_k <= config.multiprocessors and k_tiles >= LEAST_K_TILES:
+        resident = CLUSTERED[split_k] * config.multiprocessors
+        if tiles * split_k <= resident and k_tiles >= LEAST_K_TILES:
             stages = min(config.tile.stages, k_tiles)
             yield config.with_tile(split_k=split_k, stages=stages)

@@ -20,6 +20,7 @@ from ....device import Device
 from ....program.stage import Axis
 from ...contraction.cpu.blocking import Machine, cycles_of
 from ...contraction.cpu.dot_products import Int16Dot
+from ...index.design_space import default_first
 from ..problem.problem import BLOCK, ConvProblem, Groups
 from .prefetch import SYMBOLIC, Prefetch, far_streams
 
@@ -208,13 +209,15 @@ def configs(problem: ConvProblem, device: Device) -> Iterator[ConvConfig]:
     chosen = default(problem, device)
     if chosen is None:
         return
-    yield chosen
     machine = Machine.of(device)
-    sizes = ConvSizes.of(problem, machine)
+    yield from default_first(chosen, _designs(ConvSizes.of(problem, machine), machine))
+
+
+def _designs(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:
     for tile in _tiles(sizes, machine):
         for config in _tasks(tile, sizes):
-            other = replace(config, prefetches=config.prefetches ^ Prefetch.WEIGHT)
-            yield from (one for one in (config, other) if one != chosen)
+            yield config
+            yield replace(config, prefetches=config.prefetches ^ Prefetch.WEIGHT)
 
 
 def _tiles(sizes: ConvSizes, machine: Machine) -> Iterator[ConvConfig]:

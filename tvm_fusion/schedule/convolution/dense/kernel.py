@@ -19,6 +19,7 @@ from ....core.loops import block, ceildiv, constant, index, product, sequence
 from ....program.program import Program
 from ....program.stage import Axis
 from ...contraction.cpu.blocking import GRAIN
+from ...contraction.problem.packing_function import packed_kernel
 from ...index.index_ranges import Ranges
 from ..problem.problem import ConvProblem
 from ..problem.task_loop import fresh, task_loop
@@ -34,7 +35,7 @@ def dense_cpu(
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and the function that packs the weight, by its position among the inputs."""
     loops = DenseLoops(problem, config)
-    return loops.weight.kernel(program, loops.tasks())
+    return packed_kernel(program, loops.tasks(), [loops.weight])
 
 
 class DenseLoops:

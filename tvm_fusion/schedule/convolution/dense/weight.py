@@ -13,9 +13,7 @@ from tvm import ir, tirx
 
 from ...._tvm.buffer import declare
 from ....core.expressions import load
-from ....core.loops import block, ceildiv, constant, index, substitute
-from ....core.untouched import SCHEDULED
-from ....program.program import Program
+from ....core.loops import ceildiv, constant, index, substitute
 from ....program.stage import Axis
 from ...contraction.problem.packing_function import packing_function
 from ..problem.groups import Band
@@ -26,22 +24,11 @@ class KernelWeight(ABC):
     """A weight that a kernel reads as it was packed at compile time."""
 
     def __init__(self, problem: ConvProblem, buffer: ir.Var) -> None:
-        self._problem, self.buffer = problem, buffer
+        self._problem, self.source, self.buffer = problem, problem.source, buffer
 
     @abstractmethod
     def packing(self) -> tirx.PrimFunc:
         """Make the function that packs."""
-
-    def kernel(
-        self, program: Program, body: tirx.Stmt
-    ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
-        """Make the kernel that reads it, and its packing by its position among the inputs."""
-        position = next(i for i, x in enumerate(program.inputs) if x.same_as(self._problem.source))
-        inputs = list(program.inputs)
-        inputs[position] = self.buffer
-        func = tirx.PrimFunc([*inputs, *program.scalars, *program.outputs], block("root", body))
-        func = func.with_attrs({"s_tir": True, "tirx.noalias": True, SCHEDULED: True})
-        return func, {position: self.packing()}
 
 
 class PackedWeight(KernelWeight):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ....core.expressions import loads, variables
@@ -13,6 +13,7 @@ from ....device import Device
 from ....program.stage import Axis
 from ...contraction.cpu.blocking import Machine
 from ...index.address import lies_along
+from ...index.design_space import default_first
 from ...math.vector_math import makes_vectors, vector_math
 from ..problem.problem import ConvProblem
 
@@ -88,15 +89,19 @@ def depthwise_configs(problem: ConvProblem, device: Device) -> Iterator[Depthwis
     chosen = depthwise_config(problem, device)
     if chosen is None:
         return
-    yield chosen
     x, y = (constant(a.extent) or 1 for a in (problem.x, problem.y))
     most = min(x, Machine.of(device).unit.registers - 2)
     widths = sorted({math.ceil(x / math.ceil(x / width)) for width in range(1, most + 1)})
     bands = sorted({math.ceil(y / parts) for parts in range(1, y + 1)})
+    yield from default_first(chosen, _tasks(chosen, x, widths, bands))
+
+
+def _tasks(
+    chosen: DepthwiseConfig, x: int, widths: Iterable[int], bands: Iterable[int]
+) -> Iterator[DepthwiseConfig]:
+    """Combine tiles and tasks: rows are cut where a task has one of them."""
     for width, band in itertools.product(widths, bands):
         tiles = math.ceil(x / width)
         parts = {0, *(math.ceil(tiles / n) for n in range(2, min(tiles, MAX_PARTS) + 1))}
         for part in sorted(parts) if band == 1 else [0]:
-            config = DepthwiseConfig(chosen.lanes, width, band, part)
-            if config != chosen:
-                yield config
+            yield DepthwiseConfig(chosen.lanes, width, band, part)

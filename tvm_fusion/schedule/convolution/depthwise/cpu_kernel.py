@@ -23,6 +23,7 @@ from ....core.expressions import load
 from ....core.loops import block, ceildiv, constant, index, local, loop, sequence, substitute
 from ....program.program import Program
 from ....program.stage import Axis
+from ...contraction.problem.packing_function import packed_kernel
 from ...cpu.register_tile import clear, in_vectors
 from ...index.index_ranges import Ranges
 from ...math.vector_math import vector_math
@@ -38,7 +39,7 @@ def depthwise_cpu(
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and the function that packs the weight, by its position among the inputs."""
     loops = DepthwiseLoops(problem, config)
-    return loops.weight.kernel(program, loops.tasks())
+    return packed_kernel(program, loops.tasks(), [loops.weight])
 
 
 class DepthwiseLoops:

@@ -31,7 +31,6 @@ from ....core.loops import (
     constant,
     coordinates,
     index,
-    kernel,
     local,
     over,
     product,
@@ -43,6 +42,7 @@ from ....core.loops import (
     when,
 )
 from ....program.program import Program
+from ...contraction.problem.packing_function import packed_kernel
 from ...gpu.launch import VECTOR_BYTES, block_by_address
 from ...gpu.register_moves import keep_words
 from ...index.address import same
@@ -60,9 +60,8 @@ def depthwise_gpu(
     """Make the kernel, and the function that packs the weight, by its position among the inputs."""
     view = replace(view, lanes=config.lanes)
     packed = view.packed()
-    thread = _Thread(view, config, packed)
-    func = kernel(view.program(program, packed), thread.grid())
-    return func, view.packing(program, packed)
+    thread = _Thread(view, config, packed.buffer)
+    return packed_kernel(program, thread.grid(), [packed])
 
 
 class _Thread:

@@ -11,9 +11,8 @@ from ...._tvm.buffer import declare
 from ....core.expressions import loads, variables
 from ....core.loops import constant, index, substitute
 from ....core.template import Refusal
-from ....program.program import Program
 from ....program.stage import Axis
-from ...contraction.problem.packing_function import packing_function
+from ...contraction.problem.packing_function import Reordered
 from ...contraction.problem.padding import merge_sums
 from ...contraction.problem.sum_of_products import SumOfProducts, is_weight
 from ...contraction.tile.config import is_plain, narrow_operand, unguarded
@@ -84,25 +83,12 @@ class DepthwiseView:
         """The weight."""
         return loads(self.weight)[0].source
 
-    def packed(self) -> ir.Var:
+    def packed(self) -> Reordered:
         """Declare what the kernel reads instead of the weight: ``[rows][column][k]``."""
-        shape = [index(a.extent) for a in self._packed_axes]
-        return declare(shape, str(self.weight.ty.dtype), f"{self.source.name}_packed")
-
-    def program(self, program: Program, packed: ir.Var) -> Program:
-        """Replace the weight among the inputs of a program."""
-        inputs = tuple(packed if x.same_as(self.source) else x for x in program.inputs)
-        return replace(program, inputs=inputs)
-
-    def packing(self, program: Program, packed: ir.Var) -> dict[int, tirx.PrimFunc]:
-        """Make the function that packs, by the weight's position among the inputs."""
-        position = next(n for n, x in enumerate(program.inputs) if x.same_as(self.source))
-        packs = packing_function(self.source, packed, self._packed_axes, self.weight)
-        return {position: packs}
-
-    @property
-    def _packed_axes(self) -> tuple[Axis, ...]:
-        return (*self.rows, *([] if self.column is None else [self.column]), self.k)
+        axes = (*self.rows, *([] if self.column is None else [self.column]), self.k)
+        shape, dtype = [index(a.extent) for a in axes], str(self.weight.ty.dtype)
+        buffer = declare(shape, dtype, f"{self.source.name}_packed")
+        return Reordered(self.source, buffer, axes, self.weight)
 
 
 def depthwise_view(

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ....core.loops import constant, coordinates, product, sequence, tasks
+from ....core.loops import coordinates, product, sequence, tasks
 from ....program.stage import Axis
-from ...cpu.schedule import PARALLEL_WORK
+from ...cpu.schedule import PARALLEL_WORK, pays_threads
 from ...index.index_ranges import Ranges
 
 
@@ -48,8 +48,7 @@ def task_loop(
             stmt = sequence([tirx.Bind(axis.var, value), stmt])
         return stmt
 
-    work = constant(product([*extents, *products]))
-    return tasks(product(extents), task, work is None or work >= least)
+    return tasks(product(extents), task, pays_threads([*extents, *products], least))
 
 
 def fresh(axes: Sequence[Axis]) -> list[Axis]:

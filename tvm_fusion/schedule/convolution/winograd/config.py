@@ -17,6 +17,7 @@ from functools import lru_cache
 from ....core.loops import constant
 from ....device import Device
 from ...contraction.cpu.blocking import Machine, cycles_of
+from ...index.design_space import default_first
 from ..dense.config import FAR, L1_BYTES, STREAM, TASK, ConvConfig, ConvSizes, estimated_cycles
 from ..problem.problem import ConvProblem
 from .transforms import SIZES, WINDOW
@@ -93,9 +94,8 @@ def winograd_configs(problem: ConvProblem, device: Device) -> Iterator[WinogradC
     chosen = winograd_default(problem, device)
     if chosen is not None:
         machine = Machine.of(device)
-        yield chosen[0]
         designs = _designs(ConvSizes.of(problem, machine), machine)
-        yield from (config for config in designs if config != chosen[0])
+        yield from default_first(chosen[0], designs)
 
 
 def direct_cycles(config: ConvConfig, problem: ConvProblem, device: Device) -> float:

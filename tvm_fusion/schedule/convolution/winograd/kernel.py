@@ -32,6 +32,7 @@ from ....core.loops import (
 )
 from ....program.program import Program
 from ....program.stage import Axis
+from ...contraction.problem.packing_function import packed_kernel
 from ...cpu.register_tile import accumulate, clear, in_vectors
 from ...index.index_ranges import Ranges
 from ..problem.problem import ConvProblem
@@ -53,7 +54,7 @@ def winograd_cpu(
     if isinstance(window, str):
         raise RuntimeError(f"a Winograd convolution was claimed although {window}")
     loops = WinogradLoops(problem, window, config)
-    return loops.weight.kernel(program, loops.tasks())
+    return packed_kernel(program, loops.tasks(), [loops.weight])
 
 
 class WinogradLoops:

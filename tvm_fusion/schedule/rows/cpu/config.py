@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from ....core.loops import constant
 from ....device import Device
 from ....program.program import Program
 from ...cpu.schedule import PARALLEL_WORK, VectorRegisters
-from ...index.design_space import Kernels
+from ...index.design_space import Kernels, default_first, varied
 from ..program.emit import static_volume
 from ..program.row_program import RowProgram
 
@@ -52,12 +51,9 @@ KERNELS = Kernels({CpuRowConfig: ("rows", ("width", "is_parallel", "prefetches")
 
 def configs(chosen: CpuRowConfig) -> Iterator[CpuRowConfig]:
     """Enumerate configurations, each once, the default first."""
-    yield chosen
-    widths = [chosen.width * n // VECTORS for n in CHOICES]
-    for width, is_parallel, prefetches in itertools.product(widths, (False, True), (False, True)):
-        config = CpuRowConfig(width, is_parallel, prefetches)
-        if config != chosen:
-            yield config
+    widths, flags = [chosen.width * n // VECTORS for n in CHOICES], (False, True)
+    every = varied(chosen, width=widths, is_parallel=flags, prefetches=flags)
+    return default_first(chosen, every)
 
 
 # The width of vectors of rows whose elements are in blocks.

@@ -4,7 +4,9 @@
                all-reduce: shuffles of a warp, then warps in shared memory       one barrier
     registers keep what the next pass reads, as far as they reach; shared memory the rest
 
-``config``, ``default``, ``space``
+``forms``
+    which threads take rows, and where these are kept: a table
+``config``, ``space``
     threads of a row, rows of a block
 ``kernel``, ``passes``, ``thread_block``
     the PrimFunc; loops and reductions; buffers, positions

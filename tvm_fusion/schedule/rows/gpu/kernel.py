@@ -13,7 +13,7 @@ for pass over the row (max, sum of exp, normalize, ..):
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tvm import ir, tirx
 
@@ -29,101 +29,30 @@ from ....core.loops import (
     sequence,
     threads,
 )
-from ....core.template import Refusal
 from ....device import Device
 from ....program.program import Program
-from ...gpu.launch import STATIC_SHARED_BYTES, dependency_wait, min_blocks_per_sm
+from ...gpu.launch import dependency_wait, min_blocks_per_sm
 from ..program.emit import volume
 from ..program.passes import Pass, plan_passes
-from ..program.row_program import RowProgram, row_program
+from ..program.row_program import RowProgram
 from ..program.softmax import with_inverses
 from .arg_extremum import with_extrema_first
-from .config import MAX_THREADS_PER_SM, RowConfig, longest_loop
-from .default import default_config
+from .config import MAX_THREADS_PER_SM, RowConfig
+from .forms import WORKING_REGISTERS, RowProblem, row_program_of, shared_limit
 from .half_precision import with_half_precision_math
 from .passes import emit_early_loads, emit_first_rows, emit_pass
-from .register_budget import BLOCK_REGISTERS, RegisterBudget, items_per_thread
+from .register_budget import BLOCK_REGISTERS, items_per_thread
 from .row_groups import group_stride
-from .split_form import with_axes_of_maps
-from .storage import copy_inputs, place_rows
+from .storage import place_rows
 from .thread_block import ThreadBlock
 from .vector_loop import VectorLoop
-from .vectorize import shares_vectors, vectorize
+from .vectorize import vectorize
 from .wide_integers import with_wide_integers
 
-WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
-# Of a thread with few elements, and for each of the row that it computes with; others have one.
-FEW_REGISTERS, ELEMENT_REGISTERS = 20, 3
 # Of what all rows share, such as the scale of a norm, in the registers of a thread. No load passes
 # a barrier: issued behind the last one, its latency would be added to that of the rows.
 EARLY_BYTES = 64
 ALL_BYTES = 1 << 10  # of a block of several groups of rows
-
-
-@dataclass(frozen=True)
-class RowEstimate:
-    """The configuration of a row kernel, and what it takes.
-
-    Attributes
-    ----------
-    config : RowConfig
-        Threads of a block.
-    shared_bytes : int
-        Static shared memory for row buffers; the exchange between warps comes on top.
-    registers : int
-        Of a thread, where launch bounds decide how many it gets; otherwise 0.
-    """
-
-    config: RowConfig
-    shared_bytes: int
-    registers: int
-
-
-def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal:
-    """Choose the configuration of a row kernel, without building it.
-
-    Returns
-    -------
-    RowEstimate or Refusal
-        The figures, or why there is no kernel.
-    """
-    try:
-        rows = _row_program(program)
-    except ValueError as reason:
-        return Refusal("no_combiner", f"{reason}.")
-    split = with_extrema_first(rows)
-    config = default_config(split, device)
-    if not _holds(split, config):
-        config = default_config(rows, device)
-    storage = place_rows(rows, config, _shared_limit(device), copies=False)
-    if isinstance(storage, str):
-        return Refusal("row_too_long", storage)
-    registers = _claimed_registers(rows, config) if device.kind == "cuda" else 0
-    return RowEstimate(config, storage.shared_bytes, registers)
-
-
-def _claimed_registers(rows: RowProgram, config: RowConfig) -> int:
-    """Estimate the registers that launch bounds leave a thread; 0 where there are none."""
-    if config.min_blocks_per_sm is not None:
-        return BLOCK_REGISTERS // (config.threads * config.rows * config.min_blocks_per_sm) // 8 * 8
-    is_vector_loop = vectorize(rows, longest_loop(rows)).is_unconditional
-    if config.rows_first or not is_vector_loop or not shares_vectors(rows):
-        return 0
-    copied, room = copy_inputs(rows), RegisterBudget(config)
-    if not room.hold_all(copied):
-        return 0
-    kept = room.kept(copied)
-    held, elements = (sum(one) for one in zip(*kept, strict=True)) if kept else (0, 0)
-    largest = max((own for _, own in kept), default=0)
-    wanted = FEW_REGISTERS + elements + (ELEMENT_REGISTERS - 1) * largest
-    return min(held // 4 + WORKING_REGISTERS, wanted)
-
-
-def tunable_rows(program: Program, device: Device) -> RowProgram:
-    """Return the form of a row program that :func:`estimate_rows_gpu` configures."""
-    rows = _row_program(program)
-    split = with_extrema_first(rows)
-    return split if _holds(split, default_config(split, device)) else rows
 
 
 def schedule_rows_gpu(
@@ -134,18 +63,18 @@ def schedule_rows_gpu(
     Parameters
     ----------
     config : RowConfig
-        Of :func:`estimate_rows_gpu`.
+        Of :func:`.forms.estimate_rows_gpu`.
     constants : container of Var
         Inputs that no kernel writes.
 
     Raises
     ------
     ValueError
-        If a reduction cannot be split, or what :func:`estimate_rows_gpu` says.
+        If a reduction cannot be split, or what :func:`.forms.estimate_rows_gpu` says.
     """
-    rows = _row_program(program)
-    split = with_extrema_first(rows)
-    rows = split if _holds(split, config) else rows
+    rows = row_program_of(program)
+    split = RowProblem(with_extrema_first(rows), device)
+    rows = split.program if split.holds(config) else rows
     rows = with_half_precision_math(with_inverses(rows), config.one_pass_variance)
     rows = with_wide_integers(rows)
     return row_kernel(rows, config, device, constants)
@@ -174,7 +103,7 @@ def row_kernel(
     groups = ceildiv(volume(rows.rows), config.rows)
     stride = group_stride(groups, config)
     config = config if stride else replace(config, groups_per_block=1)
-    storage = place_rows(rows, config, _shared_limit(device), copies=True)
+    storage = place_rows(rows, config, shared_limit(device), copies=True)
     if isinstance(storage, str):
         raise ValueError(storage)
     passes = plan_passes(storage.program)
@@ -209,21 +138,11 @@ def row_kernel(
     return kernel(rows, threads("blockIdx.x", blocks, body))
 
 
-def _row_program(program: Program) -> RowProgram:
-    """Build the row program; sums loop over their elements in the order of the maps."""
-    return with_axes_of_maps(row_program(program))
-
-
 def _run_at_once(blocks: ir.Expr, config: RowConfig, device: Device) -> bool:
     """Whether all blocks run at the same time, so that none hides what another waits for."""
     count, most = constant(blocks), (device.max_threads_per_sm or MAX_THREADS_PER_SM)
     each = most // (config.threads * config.rows)
     return count is not None and count <= each * (device.sm_count or 0)
-
-
-def _holds(program: RowProgram, config: RowConfig) -> bool:
-    """Whether registers hold what several passes load."""
-    return RegisterBudget(config).hold_all(copy_inputs(program))
 
 
 def _loads_shared(body: tirx.Stmt) -> bool:
@@ -242,10 +161,6 @@ def _with_occupancy(body: tirx.Stmt, owner: ThreadBlock) -> tirx.Stmt:
     each = owner.row_registers + owner.early_words + WORKING_REGISTERS
     count = BLOCK_REGISTERS // (each * owner.config.threads * owner.config.rows)
     return body if count < 1 else min_blocks_per_sm(body, count)
-
-
-def _shared_limit(device: Device) -> int:
-    return min(device.shared_memory_per_block or STATIC_SHARED_BYTES, STATIC_SHARED_BYTES)
 
 
 # Few long rows on a GPU: several blocks for one row, which share its last pass.

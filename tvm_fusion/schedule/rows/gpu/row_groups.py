@@ -17,7 +17,9 @@ from dataclasses import replace
 
 from tvm import ir
 
+from ....core.forms import other_form
 from ....core.loops import constant
+from ....core.template import Refusal
 from ....device import Device
 from ..program.emit import static_volume
 from ..program.row_program import RowProgram
@@ -47,26 +49,38 @@ def group_stride(groups: ir.Expr, config: RowConfig) -> int | None:
     return stride if stride < count else None
 
 
-def grouped(program: RowProgram, config: RowConfig, device: Device) -> RowConfig:
+def grouped(program: RowProgram, config: RowConfig, device: Device) -> RowConfig | Refusal:
     """Let blocks take several groups of short unaligned rows that share something.
 
     Parameters
     ----------
     config : RowConfig
-        Of one group a block, which stays where that is no gain.
+        Of one group a block.
+
+    Returns
+    -------
+    RowConfig or Refusal
+        A refusal where several are no gain.
     """
     loop = longest_loop(program)
     vectors = vectorize(program, loop)
-    is_short = config.threads == config.warp_size and vectors.origin is not None
-    if device.kind != "cuda" or not is_short or vectors.width > vectors.full_width // 4:
-        return config
+    if device.kind != "cuda":
+        return other_form("It was measured on NVIDIA GPUs only.")
+    if config.threads != config.warp_size:
+        return other_form(f"A row has {config.threads} threads, not those of a warp.")
+    if vectors.origin is None:
+        return other_form("All rows begin at whole vectors.")
+    if vectors.width > vectors.full_width // 4:
+        return other_form(f"Rows are loaded in vectors, of {vectors.width} elements.")
     rows, steps = static_volume(program.rows, 0), items_per_thread(loop, config.threads, vectors)
-    if steps is None or streams_of(program, loop) > 1 or not shares_vectors(program):
-        return config
+    if steps is None:
+        return other_form("The length of a row is symbolic.")
+    if streams_of(program, loop) > 1 or not shares_vectors(program):
+        return other_form("Rows share no vector, such as a scale, or there are several streams.")
     elements = steps * vectors.width  # in half types of this row and the next, and twice as floats
     registers = 3 * elements + WORKING_REGISTERS
     blocks = blocks_per_sm(config, registers, device)
     groups = -(-rows // (config.rows * blocks * (device.sm_count or 1)))
     if groups < LEAST_GROUPS:
-        return config
+        return other_form(f"A block would have {groups} groups, fewer than {LEAST_GROUPS}.")
     return replace(config, min_blocks_per_sm=blocks, groups_per_block=groups)

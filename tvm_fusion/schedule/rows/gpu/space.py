@@ -16,7 +16,7 @@ from ..program.emit import static_volume
 from ..program.passes import lanes_are_rows
 from ..program.row_program import RowProgram
 from .config import WARP_SIZE, RowConfig, blocks_per_sm, longest_loop
-from .default import default_config
+from .forms import default_config
 from .vectorize import vectorize
 
 VECTORS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)  # of a row that a thread computes

@@ -14,9 +14,9 @@ from copy import copy
 from dataclasses import replace as replace_fields
 
 from tvm import ir, tirx
+from tvm.backend.cuda.op import cuda_func_call
 
 from ....core.loops import NEAR, index, loop, sequence, update_all, vectorized
-from ...gpu.keep_packed import keep_packed
 from ...math.half_math import HALF_TYPES
 from ..program.emit import Pairs, replace
 from ..program.row_program import RowStage
@@ -277,3 +277,31 @@ class VectorLoop(RowVectors):
             return vectorized(at_once, lambda lane: body(number * at_once + lane))
 
         return loop("access", self.width // at_once, access, UNROLLED)
+
+
+# Keep half-type numbers packed in registers, two in 32 bits, from one pass over them to the next.
+#
+# CUDA's compiler takes the conversion to float32 of one pass for that of the next and keeps its
+# result: twice the registers, which spill. An empty ``asm`` that may change the words makes it
+# convert again, one instruction an element.
+KEEP_PACKED = "tvm_fusion_keep_packed"
+_SOURCE = """
+__device__ __forceinline__ void {name}(void* row) {{
+  unsigned* words = (unsigned*)row;
+  asm("// packed" : {operands});
+}}
+"""
+
+
+def keep_packed(first: ir.TensorLoad, words: int) -> tirx.Stmt:
+    """Hide the values of 32-bit words of a register buffer from the compiler (an ``asm`` barrier).
+
+    Parameters
+    ----------
+    first : TensorLoad
+        The first element.
+    """
+    name = f"{KEEP_PACKED}_{words}"
+    operands = ", ".join(f'"+r"(words[{i}])' for i in range(words))
+    source = _SOURCE.format(name=name, operands=operands)
+    return tirx.Evaluate(cuda_func_call(name, tirx.address_of(first), source_code=source))

@@ -1,5 +1,6 @@
 """A group as a row program, which all its kernels read.
 
+``read``         a group's program, its axes in the order of memory
 ``row_program``  stages that begin with rows; ``combiner``: terms and combiner of a reduction
 ``passes``       which stages share a loop over the row
 ``softmax``      sums of exp(x - max): one pass instead of two

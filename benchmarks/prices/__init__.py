@@ -1,0 +1,1 @@
+"""Prices of whole models' fused groups beside what they take, with their alternatives."""

@@ -1,0 +1,284 @@
+"""Plan models, take each distinct group once, and compile it with its alternatives.
+
+    plan       a process for each model: its groups; what no other process has, with alternatives,
+               lowered, without weights; what the planner's models of cost say of each
+    compile    some ten functions to a library
+    index      what the device needs to draw inputs and weights, and what the page needs
+
+Nothing needs the device; the folder travels to it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cached_property
+from multiprocessing import get_context
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import tvm
+from tvm.ir.transform import Sequential
+
+from benchmarks import zoo
+from benchmarks.gpu_check.batches import Batches
+from benchmarks.gpu_check.entry import reason
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.core.decisions import recording
+from tvm_fusion.deploy.build.lower import LowerToVM
+from tvm_fusion.deploy.memory.weights import MIN_BYTES, lift_constants
+from tvm_fusion.device import TargetSpec, parse
+from tvm_fusion.frontend import Imported, import_model
+from tvm_fusion.fusion.claims import claim_book, remembering
+from tvm_fusion.fusion.fuse import FuseOperators
+from tvm_fusion.measure.alternative_modules import MAIN, modules_of, tolerance
+from tvm_fusion.pipeline import stages
+from tvm_fusion.schedule.kernels import ScheduleKernels
+from tvm_fusion.tuning.build_candidates import drawn_weight
+
+from .alternatives import FUSED, PlannedGroup, bind_constants, parts_of, planned_groups
+
+INDEX = "index.json"
+GROUPS, LOWERED = "groups", "lowered"  # folders of modules
+BATCH = 10  # functions of a library
+MOST_BYTES = 1 << 31  # of a group's tensors
+
+Log = Callable[[str], None]
+
+
+def build(
+    folder: Path,
+    target: str,
+    models: Sequence[str],
+    processes: int,
+    log: Log = print,
+    seconds: float = float("inf"),
+) -> dict[str, Any]:
+    """Plan models and compile their distinct groups into a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        New, or of an earlier call: models that it has are left out.
+    target : str
+        As of :func:`tvm_fusion.device.parse`.
+    models : sequence of str
+        Names of :mod:`.models`, of the zoo (``zoo:NAME``), or of a checkout of GraphNet
+        (``graphnet:FOLDER``).
+    processes : int
+        That run side by side.
+    seconds : float
+        After which what is not compiled is given up.
+
+    Returns
+    -------
+    dict
+        The index: ``target``, ``models`` (calls by group, or the reason of a failure), ``groups``.
+    """
+    end = time.monotonic() + seconds
+    for name in (GROUPS, LOWERED):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    path = folder / INDEX
+    index: dict[str, Any] = {"target": target, "models": {}, "groups": {}, "failed": []}
+    if path.exists():
+        index = json.loads(path.read_text())
+    left = [name for name in models if name not in index["models"]]
+    if processes == 1:
+        for name in left:
+            _note(index, name, plan(name, target, folder), log)
+    else:
+        context = get_context("spawn")
+        with ProcessPoolExecutor(processes, mp_context=context, max_tasks_per_child=1) as pool:
+            jobs = {pool.submit(plan, name, target, folder): name for name in left}
+            for job in as_completed(jobs):
+                _note(index, jobs[job], job.result(), log)
+    path.write_text(json.dumps(index))
+    _compile(folder, index, processes, log, end - time.monotonic())
+    return index
+
+
+def _note(index: dict[str, Any], name: str, found: dict[str, Any], log: Log) -> None:
+    index["models"][name] = found["calls"]
+    index["groups"] |= found["groups"]
+    index["failed"] += found["failed"]
+    new = len(found["groups"])
+    log(f"{name}: {len(found['calls'])} groups, {new} of them new, {found['seconds']:.0f} s")
+    for line in found["failed"]:
+        log(f"  {line}")
+
+
+def imported(name: str, spec: TargetSpec) -> Imported:
+    """Import a model by its name, in float16 for GPUs and in float32 for CPUs."""
+    half = spec.kind != "llvm"
+    source, _, rest = name.partition(":")
+    config = FusionConfig(precision="fp16" if half and rest else "fp32")
+    if source == "zoo":
+        return import_model(zoo.load(rest, 0), config)
+    if source == "graphnet":
+        import torch
+
+        from benchmarks.graphnet.sample import load
+
+        module, inputs = load(Path(rest))
+        return import_model(torch.export.export(module, inputs), config)
+    from .models import exported
+
+    return import_model(exported(name, half), config)
+
+
+def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
+    """Plan one model; lower the groups that no other process has taken.
+
+    Returns
+    -------
+    dict
+        ``calls`` by group; ``groups``, the new ones, as the index has them; ``failed``, sentences.
+    """
+    spec = parse(target)
+    found: dict[str, Any] = {"calls": {}, "groups": {}, "failed": []}
+    start = time.perf_counter()
+    try:
+        model = imported(name, spec)
+        with spec.tvm_target() as tvm_target, remembering(), recording():
+            mod = Sequential(stages(FusionConfig())[:-1])(model.mod)
+            for group in planned_groups(mod, tvm_target):
+                found["calls"][group.key] = group.calls
+                if _is_taken(folder, group.key):
+                    continue
+                try:
+                    found["groups"][group.key] = write(group, spec, folder)
+                # guard: told in the index; the other groups are measured all the same
+                except Exception as error:
+                    found["failed"].append(f"{name}: {group.claim.group.title}: {reason(error)}")
+    # guard: a model that cannot be exported or planned is a line of the index
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        found["failed"].append(f"{name}: {Path(place.filename).name}: {reason(error)}")
+    return found | {"seconds": time.perf_counter() - start}
+
+
+def _is_taken(folder: Path, key: str) -> bool:
+    """Whether another process has made the file of a group; if none has, it is made now."""
+    try:
+        (folder / GROUPS / f"{key}.json").open("x").close()
+    except FileExistsError:
+        return True
+    return False
+
+
+def write(group: PlannedGroup, spec: TargetSpec, folder: Path) -> dict[str, Any]:
+    """Write a group and its lowered alternatives; returns its entry of the index."""
+    from .price import about, priced
+
+    kept = {g: f for g, f in group.mod.functions.items() if g.name_hint != MAIN}
+    text = tvm.ir.save_json(tvm.IRModule(kept))
+    (folder / GROUPS / f"{group.key}.json").write_text(text)
+    tensors = (*group.claim.group.inputs, *group.claim.group.outputs)
+    if sum(value.bytes for value in tensors) > MOST_BYTES:
+        raise ValueError(f"its tensors are larger than {MOST_BYTES} bytes")
+    bind_constants(group.claim, group.mod)
+    ways = group.alternatives(claim_book(spec.tvm_target()))
+    steps = {name: parts_of(way) for name, way in ways.items()}
+    functions: dict[str, Any] = {}
+    for name, mod in zip(steps, modules_of([*steps.values()]), strict=True):
+        lowered, functions[name] = _lowered(mod, spec)
+        (folder / LOWERED / f"{group.key}.{name}.json").write_text(tvm.ir.save_json(lowered))
+    return {
+        **about(group.claim, spec.device),
+        "tolerance": tolerance([*steps.values()]),
+        "functions": functions,
+        "prices": {name: priced(way, spec.device) for name, way in ways.items()},
+    }
+
+
+def _lowered(mod: tvm.IRModule, spec: TargetSpec) -> tuple[tvm.IRModule, dict[str, Any]]:
+    """Lower for the virtual machine; also tell what ``main`` takes: inputs, then weights."""
+    with spec.tvm_target(), recording() as decisions:
+        scheduled = Sequential([ScheduleKernels(FuseOperators)])(mod)
+        broken = [d.sentence for d in decisions if d.verdict == "fallback"]
+        if broken:
+            raise RuntimeError(broken[0])
+        lifted = lift_constants(scheduled, MIN_BYTES)
+        lowered = Sequential([LowerToVM()])(lifted.mod)
+    inputs = [[[int(d) for d in p.ty.shape.values], str(p.ty.dtype)] for p in mod[MAIN].params]
+    weights = [list(drawn_weight(constant)) for constant in lifted.weights.get(MAIN, ())]
+    return lowered, {"inputs": inputs, "weights": weights}
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    """What :class:`~benchmarks.gpu_check.batches.Batches` compiles: one alternative of a group."""
+
+    path: Path
+    kind: str = "group"
+
+    @property
+    def name(self) -> str:
+        return self.path.name.removesuffix(".json")
+
+    @cached_property
+    def mod(self) -> tvm.IRModule:
+        return tvm.ir.load_json(self.path.read_text())
+
+
+def _compile(folder: Path, index: dict[str, Any], processes: int, log: Log, seconds: float) -> None:
+    """Compile what no library has, dear groups first; note where each function is."""
+    lock = Lock()
+
+    def note(line: str) -> None:
+        """Keep what there is so far, whatever becomes of the rest."""
+        with lock:
+            log(line)
+            for entry, (library, name) in list(batches.placed.items()):
+                key, _, way = entry.name.partition(".")
+                index["groups"][key]["functions"][way] |= {"library": library, "function": name}
+            if "functions" in line:
+                (folder / INDEX).write_text(json.dumps(index))
+
+    batches = Batches(
+        folder, index["target"], note, processes=processes, size=BATCH, seconds=seconds
+    )
+    dear = sorted(index["groups"].items(), key=lambda one: -one[1]["prices"][FUSED]["us"])
+    for key, way, function in functions_of(dict(dear)):
+        if "library" not in function:
+            batches.add(_Entry(folder / LOWERED / f"{key}.{way}.json"))
+    batches.finish()
+    index["failed"] += [f"{one.name}: {one.reason}" for one in batches.failed]
+    note(f"{len(batches.placed)} functions compiled, {len(batches.failed)} failed")
+
+
+def functions_of(groups: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the group, the alternative and the facts of every function."""
+    for key, group in groups.items():
+        for way, function in group["functions"].items():
+            yield key, way, function
+
+
+def price_again(folder: Path, log: Log = print) -> None:
+    """Price the groups of a folder by this version's models of cost; nothing is compiled."""
+    from .alternatives import alternatives_of, read_back
+    from .price import about, priced
+
+    path = folder / INDEX
+    index = json.loads(path.read_text())
+    spec = parse(index["target"])
+    target = spec.tvm_target()
+    with target, remembering(), recording():
+        for key, group in index["groups"].items():
+            if "library" not in group["functions"][FUSED]:
+                continue
+            mod = tvm.ir.load_json((folder / GROUPS / f"{key}.json").read_text())
+            claim = read_back(mod, target)
+            if claim is None:
+                log(f"{group['title']}: {group['template']} refuses it now")
+                continue
+            ways = alternatives_of(claim, claim_book(target))
+            group |= about(claim, spec.device)
+            found = {name: priced(way, spec.device) for name, way in ways.items()}
+            group["prices"] |= {n: p for n, p in found.items() if n in group["prices"]}
+    path.write_text(json.dumps(index))

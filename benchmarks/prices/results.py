@@ -1,0 +1,104 @@
+"""The record: each distinct group with its prices and its measured times, by target."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.records import columns, rows_of, text
+
+from .build import INDEX
+
+HERE = Path(__file__).parent
+RESULT = HERE / "results" / "prices.json"
+FIT, JUDGE = "fit", "judge"
+
+
+def half_of(key: str) -> str:
+    """Which half of the groups one is in, by its hash: coefficients are fitted to :data:`FIT`."""
+    return FIT if int(key[-1], 16) % 2 else JUDGE
+
+
+def load() -> dict[str, Any]:
+    """Return, by target, how its groups were measured, and a row for each of them."""
+    stored = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    return {target: {**about, "rows": rows_of(rows)} for target, (about, *rows) in stored.items()}
+
+
+def price(row: dict[str, Any], target: str) -> dict[str, float]:
+    """Price a row's alternatives by the coefficients that ship, or as the roofline had them."""
+    from benchmarks.cost_model.fit import predicted
+    from tvm_fusion.fusion.fitted import fits
+
+    kind, _, arch = target.partition(":")
+    fit = fits().get((kind, arch, ""))
+    if fit is None or row["source"] != "fitted":
+        return dict(row["roofline"])
+    ways = row["claims"].items()
+    return {way: round(predicted({"claims": c}, fit.coefficients), 2) for way, c in ways}
+
+
+def samples(target: str, half: str) -> list[dict[str, Any]]:
+    """List what coefficients are fitted to or judged by: each alternative's time and claims."""
+    rows = load().get(target, {"rows": []})["rows"]
+    return [
+        {"key": row["key"], "way": way, "us": us, "claims": row["claims"][way]}
+        for row in rows
+        if half_of(row["key"]) == half and "us" in row
+        for way, us in row["us"].items()
+        if way not in row["wrong"]
+    ]
+
+
+def store(record: Mapping[str, Any]) -> None:
+    """Write the record."""
+    RESULT.parent.mkdir(exist_ok=True)
+    stored = {
+        target: [{k: v for k, v in one.items() if k != "rows"}, *columns(one["rows"])]
+        for target, one in record.items()
+    }
+    RESULT.write_text(text(stored))
+
+
+def take(folder: Path, measured: Path, target: str = "") -> None:
+    """Put what was measured of a folder into the record; groups that it has are replaced.
+
+    Parameters
+    ----------
+    folder : Path
+        What :func:`~.build.build` has made.
+    measured : Path
+        What :mod:`.run` has written.
+    target : str
+        The name in the record, such as one with a number of threads; by default the folder's.
+    """
+    index, found = json.loads((folder / INDEX).read_text()), json.loads(measured.read_text())
+    record = load()
+    name = target or index["target"]
+    one = record.setdefault(name, {"rows": []})
+    one |= {"device": found["device"], "date": str(datetime.date.today())}
+    rows = {row["key"]: row for row in one["rows"]}
+    planned = {model for model, own in index["models"].items() if own}
+    for row in rows.values():  # an earlier plan's groups are kept, but are no longer the model's
+        row["calls"] = {m: n for m, n in row["calls"].items() if m not in planned}
+    for model in planned:
+        for key, count in index["models"][model].items():
+            if key in rows:
+                rows[key]["calls"][model] = count
+    for key, answer in found["rows"].items():
+        group = index["groups"][key]
+        known = rows.get(key, {}).get("calls", {})
+        calls = known | {m: own[key] for m, own in index["models"].items() if key in own}
+        row = {"key": key, **{k: group[k] for k in _KEPT}, "calls": calls}
+        row["roofline"] = {way: one["roofline_us"] for way, one in group["prices"].items()}
+        row["source"] = group["prices"]["fused"]["source"]
+        row["claims"] = {way: one["claims"] for way, one in group["prices"].items()}
+        rows[key] = row | {k: answer[k] for k in ("us", "wrong", "error") if k in answer}
+    one["rows"] = [rows[key] for key in sorted(rows)]
+    store(record)
+
+
+_KEPT = ("title", "template", "form", "kernel", "shapes")

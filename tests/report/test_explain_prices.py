@@ -1,0 +1,70 @@
+"""What explain tells of prices: their source, and what most of both sides of a decision is for."""
+
+import io
+import re
+
+import onnx.parser
+import pytest
+from rich.console import Console
+
+import tvm_fusion
+from tvm_fusion.report.explain.text import show
+from tvm_fusion.report.planned import plan_model
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]>
+g ({type}[512, 1024] x, {type}[512, 1] s, {type}[1024, 1024] w)
+    => ({type}[512, 1024] y, {type}[1024, 512] z) {{
+    b = MatMul(x, w)  c = Mul(b, s)  y = Softmax<axis=-1>(c)  z = Transpose<perm=[1, 0]>(y)
+}}"""
+GPU = "cuda:sm_90a"
+
+
+def model(dtype):
+    return onnx.parser.parse_model(TEXT.format(type=dtype))
+
+
+@pytest.fixture(scope="module")
+def found():
+    return tvm_fusion.explain(model("float16"), target=GPU, stock=False)
+
+
+def test_groups_have_a_price_its_source_and_its_largest_term(found):
+    for group in found.groups:
+        assert group.source == "fitted"
+        term, _, rest = group.most.partition(", ")
+        assert term
+        part, whole = map(float, re.fullmatch(r"([\d.]+) of ([\d.]+) us", rest).groups())
+        assert 0 < part <= whole == pytest.approx(group.us, abs=0.06)
+    (product,) = [group for group in found.groups if "matmul" in group.title]
+    assert product.most.startswith("tiles of the product")
+
+
+def test_a_refusal_by_price_names_what_is_dear(found):
+    (edge,) = [edge for edge in found.refused if edge.consumer.title == "permute_dims"]
+    assert edge.code == "not_profitable"
+    assert re.search(
+        r"Most of it is elements stored one by one, [\d.]+ of [\d.]+ us; unfused \w+, [\d.]+ of "
+        r"[\d.]+ us\.$",
+        edge.sentence,
+    )
+
+
+def test_a_fusion_by_price_tells_both_sides():
+    plans = plan_model(model("float16"), GPU).plans.values()
+    decisions = [d for plan in plans for d in plan.decisions if " us fused, " in d.sentence]
+    assert decisions
+    for decision in decisions:
+        assert decision.verdict == "accepted"
+        assert re.search(r"\(fitted\)\. Most of it is .+ us; unfused .+ us\.$", decision.sentence)
+
+
+def test_other_types_are_left_to_the_roofline():
+    found = tvm_fusion.explain(model("float"), target=GPU, stock=False)
+    assert {group.source for group in found.groups} == {"roofline"}
+    assert {group.most for group in found.groups} == {""}
+
+
+def test_the_text_names_the_source(found):
+    console = Console(width=200, file=io.StringIO())
+    show(found, console)
+    assert "price fitted: tiles of the product" in console.file.getvalue()

@@ -1,0 +1,125 @@
+"""Coefficients of the cost model, fitted to measured kernels of several devices.
+
+``coefficients.json`` has, for each device, the microseconds of each feature by template (under the
+empty name: of all templates together), what they were fitted to, and how far they are off. Claims
+whose kernels have a model of their own, in clocks, have coefficients of their own.
+``python -m benchmarks.cost_model`` makes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from ..device import Device
+from .features import NAMES, features_of, is_contraction
+
+if TYPE_CHECKING:
+    from ..core.template import Claim
+
+FILE = "coefficients.json"
+MODELLED = ", modelled"  # behind a template's name: see kind_of
+# What a reader calls the features.
+TERMS: Mapping[str, str] = {
+    "launches": "launches",
+    **dict.fromkeys(("weight_kib", "cached_kib", "other_kib", "unit_kib"), "traffic"),
+    **dict.fromkeys(("matrix_mflop", "vector_mflop"), "arithmetic"),
+    "kiloclocks": "tiles of the product",
+    **dict.fromkeys(("element_loads", "thread_loads"), "elements loaded one by one"),
+    "element_stores": "elements stored one by one",
+    "operand_operations": "operands computed as they are loaded",
+}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was fitted for one device.
+
+    Attributes
+    ----------
+    coefficients : mapping of str to sequence of float
+        Microseconds of each of :data:`~.features.NAMES`, by :func:`kind_of`.
+    dtypes, products : frozenset of str
+        Floating types of the kernels that were measured, and of what their contractions multiply.
+    provenance : Mapping
+        Device, date, what was measured, errors.
+    """
+
+    coefficients: Mapping[str, Sequence[float]]
+    dtypes: frozenset[str]
+    products: frozenset[str]
+    provenance: Mapping[str, Any]
+
+    def covers(self, claim: Claim) -> bool:
+        """Whether kernels of a claim's types were measured.
+
+        Kernels with a model of their own know at which rate their products run.
+        """
+        group = claim.group
+        products = [op for op in group.members if is_contraction(op) and not claim.work.clocks]
+        read = [v for op in products for v in op.tensors]
+        sides = (((*group.inputs, *group.outputs), self.dtypes), (read, self.products))
+        return all(
+            value.dtype in dtypes or not value.dtype.startswith(("float", "bfloat"))
+            for values, dtypes in sides
+            for value in values
+        )
+
+    def orders(self, claims: Iterable[Claim]) -> bool:
+        """Whether alternatives of these claims are ordered: all of them are of measured types.
+
+        What has no tensor of a type that was multiplied is of another precision, of which few
+        kernels were measured.
+        """
+        claims = tuple(claims)
+        found = {
+            value.dtype for claim in claims for value in (*claim.group.inputs, *claim.group.outputs)
+        }
+        return not found.isdisjoint(self.products) and all(map(self.covers, claims))
+
+    def terms(self, claim: Claim, cache_bytes: int, units: int = 1) -> dict[str, float]:
+        """Tell what a claim's kernels take, in microseconds by :data:`TERMS`."""
+        kind = kind_of(claim.template.name, claim.work.clocks)
+        own = self.coefficients.get(kind, self.coefficients[""])
+        row = features_of(claim, cache_bytes, units).row
+        found: dict[str, float] = {}
+        for name, coefficient, feature in zip(NAMES, own, row, strict=True):
+            found[TERMS[name]] = found.get(TERMS[name], 0.0) + coefficient * feature
+        return found
+
+
+def kind_of(template: str, clocks: float) -> str:
+    """Name the coefficients of a template's claims: others where its kernels have a model."""
+    return template + MODELLED if clocks else template
+
+
+@lru_cache(maxsize=1)
+def fits() -> Mapping[tuple[str, str, str], Fit]:
+    """Read what ships with the package, by kind, architecture and name of the device."""
+    data = json.loads(files(__package__).joinpath(FILE).read_text())
+    if tuple(data["features"]) != NAMES:
+        raise RuntimeError(f"{FILE} has other features than the model")
+    return {
+        (one["kind"], one["arch"], one["name"]): Fit(
+            one["coefficients"],
+            frozenset(one["dtypes"]),
+            frozenset(one["products"]),
+            one["provenance"],
+        )
+        for one in data["devices"]
+    }
+
+
+def fit_of(device: Device) -> Fit | None:
+    """Return the coefficients of a device; ``None`` where it was not measured.
+
+    Of GPUs those of any board of the architecture will do: provenance names the board.
+    """
+    known = fits()
+    return known.get((device.kind, device.arch, device.name)) or known.get(
+        (device.kind, device.arch, "")
+    )
