@@ -170,7 +170,7 @@ def test_drawn_configurations_compute_the_same(case):
 def test_depthwise_groups_have_choices():
     found = claims(planned("depthwise"))
     defaults = [next(iter(claim.template.configs(claim, CPU.device))) for claim in found]
-    assert {"lanes", "width", "band"} in map(set, defaults)
+    assert {"lanes", "width", "band", "part"} in map(set, defaults)
 
 
 @pytest.mark.parametrize("case", CASES)

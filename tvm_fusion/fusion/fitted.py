@@ -66,6 +66,8 @@ class Fit:
         computes = work.operand_operations > 0 and work.operand_operations >= work.element_loads
         if claim.template.name == "contraction" and computes:
             return False
+        if claim.matrix_dtype and claim.matrix_dtype not in self.products and not work.clocks:
+            return False
         products = [op for op in group.members if is_contraction(op) and not claim.work.clocks]
         read = [v for op in products for v in op.tensors]
         sides = (((*group.inputs, *group.outputs), self.dtypes), (read, self.products))

@@ -9,6 +9,7 @@
 ``product``                what a group computes: one product, two of one A, parts beside them
 ``forms``                  the table: each form of a product, its kernel and time, or a refusal
 ``tile_forms``             tiles of operands as they are, of groups, of copies
+``kernel_work``            what a tiled kernel loads and stores by elements, for its price
 ``space``                  the problem, its default and every configuration
 ``dynamic_m``              symbolic M: a skinny GEMM beside the tiled one, chosen by the host
 ``emit``                   the PrimFunc of a configuration
