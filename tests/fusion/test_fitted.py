@@ -107,6 +107,22 @@ def test_plans_for_measured_gpus_are_ordered_by_the_fitted_model(fit):
     assert cost.estimate(computed) == pytest.approx(plain.us + 5.0)
 
 
+def test_products_that_compute_operands_and_those_on_cuda_cores_were_not_measured(fit):
+    cost, claim = CostModel(GPU), elementwise(MIB)
+    product = replace(claim, template=type(claim.template)(name="contraction"))
+    assert cost.cost(product).source == "fitted"
+    for work, source in (
+        (KernelWork(operand_operations=1e6), "roofline"),
+        (KernelWork(operand_operations=1e6, element_loads=1e6), "roofline"),
+        (KernelWork(operand_operations=1e6, element_loads=4e6), "fitted"),  # it chooses elements
+    ):
+        assert cost.cost(replace(product, work=work)).source == source
+    on_cuda_cores = replace(product, matrix_dtype="float64")
+    assert cost.cost(on_cuda_cores).source == "roofline"
+    modelled = replace(on_cuda_cores, work=KernelWork(clocks=1e4))
+    assert cost.cost(modelled).source == "fitted"
+
+
 def test_alternatives_are_compared_by_one_model(fit):
     cost = CostModel(GPU)
     known, unknown = elementwise(MIB), elementwise(MIB, dtype="float64")
