@@ -76,7 +76,9 @@ def test_no_kernel_copies_around_group_norms(target, size, channels):
         transform.PlanLayout()(transform.FuseOperators()(transform.Legalize()(mod)))
     names = {d.sentence for d in decisions if d.code == "layout"}
     assert names == ({"In memory in NHWC."} if target.startswith("cuda") else names)
-    assert not [d.sentence for d in decisions if d.code == "layout_kernel"]
+    # The result's few channels may be copied, where that is cheaper than stores by elements.
+    copied = [d.sentence for d in decisions if d.code == "layout_kernel" and d.producer != "gv"]
+    assert not copied
 
 
 @pytest.mark.slow_beyond(1)
