@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 _DIGITS = 8  # of a figure: more than a clock is good for, and than a page shows
@@ -29,6 +30,22 @@ def rows_of(stored: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
         {name: value for name, value in zip(names, row, strict=True) if value is not None}
         for row in rows
     ]
+
+
+def load_tables(path: Path) -> dict[str, Any]:
+    """Return what ``store_tables`` has stored; nothing where there is no file."""
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    return {name: {**about, "rows": rows_of(rows)} for name, (about, *rows) in stored.items()}
+
+
+def store_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Store tables by name, as lists whose first item tells how their ``rows`` were measured."""
+    path.parent.mkdir(exist_ok=True)
+    stored = {
+        name: [{k: v for k, v in table.items() if k != "rows"}, *columns(table["rows"])]
+        for name, table in tables.items()
+    }
+    path.write_text(text(stored))
 
 
 def dated(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,14 @@ import onnx
 
 HEAD = '<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1]> '
 LIMIT = 1e4  # above all results of elements up to 9, far below what guards hold
+#: What a scatter makes of an element and its update, by the reduction's name in Relax.
+REDUCTIONS = {
+    "update": lambda old, new: new,
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.records import columns, rows_of, text
+from benchmarks.records import load_tables, store_tables, text
 
 HERE = Path(__file__).parent
 SAMPLES = HERE / "results" / "samples.json"
@@ -65,7 +64,7 @@ def _measure(data: dict[str, Any], models: Sequence[str]) -> None:
                 rows.append(row)
             print(row, file=sys.stderr, flush=True)
         here["rows"] = rows
-        _write(data)
+        store_tables(SAMPLES, data)
 
 
 def _take(data: dict[str, Any]) -> None:
@@ -82,7 +81,7 @@ def _take(data: dict[str, Any]) -> None:
         "date": date.today().isoformat(),
         "rows": list(samples()),
     }
-    _write(data)
+    store_tables(SAMPLES, data)
 
 
 def _fitted(device: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,18 +194,7 @@ def _models(rows: Sequence[Mapping[str, Any]], others: Sequence[float]) -> list[
 
 def load() -> dict[str, Any]:
     """Return how each device was measured, and its rows."""
-    stored = json.loads(SAMPLES.read_text()) if SAMPLES.exists() else {}
-    return {name: {**about, "rows": rows_of(rows)} for name, (about, *rows) in stored.items()}
-
-
-def _write(data: Mapping[str, Any]) -> None:
-    """Store each device as a list, of which the first item tells how its rows were measured."""
-    SAMPLES.parent.mkdir(exist_ok=True)
-    stored = {
-        name: [{k: v for k, v in device.items() if k != "rows"}, *columns(device["rows"])]
-        for name, device in data.items()
-    }
-    SAMPLES.write_text(text(stored))
+    return load_tables(SAMPLES)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.records import columns, rows_of, text
+from benchmarks.records import load_tables, store_tables
 
 from .build import INDEX
 
@@ -24,8 +24,7 @@ def half_of(key: str) -> str:
 
 def load() -> dict[str, Any]:
     """Return, by target, how its groups were measured, and a row for each of them."""
-    stored = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    return {target: {**about, "rows": rows_of(rows)} for target, (about, *rows) in stored.items()}
+    return load_tables(RESULT)
 
 
 def price(row: dict[str, Any], target: str) -> dict[str, float]:
@@ -55,12 +54,7 @@ def samples(target: str, half: str) -> list[dict[str, Any]]:
 
 def store(record: Mapping[str, Any]) -> None:
     """Write the record."""
-    RESULT.parent.mkdir(exist_ok=True)
-    stored = {
-        target: [{k: v for k, v in one.items() if k != "rows"}, *columns(one["rows"])]
-        for target, one in record.items()
-    }
-    RESULT.write_text(text(stored))
+    store_tables(RESULT, record)
 
 
 def take(folder: Path, measured: Path, target: str = "") -> None:

@@ -3,19 +3,12 @@
 import numpy as np
 import pytest
 import tvm
+from index_cases import REDUCTIONS
 from relax_modules import main_module
 from rounding import assert_sums_close
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
-
-FUNCTIONS = {
-    "update": lambda old, new: new,
-    "add": np.add,
-    "mul": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-}
 
 
 def scattered(data, indices, updates, mode, names=("a", "b", "c")):
@@ -34,7 +27,7 @@ def scattered(data, indices, updates, mode, names=("a", "b", "c")):
 
 
 @pytest.mark.slow_beyond(19)
-@pytest.mark.parametrize("mode", FUNCTIONS)
+@pytest.mark.parametrize("mode", REDUCTIONS)
 @pytest.mark.parametrize(
     ("shape", "places", "depth"),
     [((9, 256), (6,), 1), ((7, 5), (4, 3), 2), ((5, 4, 70), (11,), 1), ((6, 3, 1024), (5, 2), 2),
@@ -47,10 +40,10 @@ def test_updates_in_the_order_of_the_indices(shape, places, depth, mode):
     updates = rng.standard_normal((*places, *shape[depth:])).astype("float32")
     expected = data.astype("float64")
     size = np.abs(expected)
-    grow = FUNCTIONS[mode] if mode in ("add", "mul") else np.maximum
+    grow = REDUCTIONS[mode] if mode in ("add", "mul") else np.maximum
     for place in np.ndindex(*places):
         at = tuple(indices[place])
-        expected[at] = FUNCTIONS[mode](expected[at], updates[place])
+        expected[at] = REDUCTIONS[mode](expected[at], updates[place])
         size[at] = grow(size[at], np.abs(updates[place]))
     found = scattered(data, indices, updates, mode)
     roundings = np.prod(places) if mode in ("add", "mul") else 0

@@ -10,7 +10,6 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import Pass, PassContext, Sequential
 
-from .._tvm.errors import register_errors
 from ..config import FusionConfig
 from ..core.untouched import on_rewritable
 from ..deploy.build.lower import LowerToVM
@@ -23,8 +22,6 @@ from ..fusion.plan import Plan
 from ..fusion.profile import Profile, profiling
 from ..measure.profiling import profiled
 from ..pipeline import STAGES, stage
-
-register_errors()
 
 Plans = Mapping[relax.DataflowBlock, Plan]
 

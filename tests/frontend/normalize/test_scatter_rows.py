@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from index_cases import REDUCTIONS
 from relax_modules import main_module
 from tvm import relax, tirx
 from tvm.target import Target
@@ -12,13 +13,6 @@ from tvm_fusion.frontend.normalize import ScatterRows
 from tvm_fusion.frontend.normalize.engine import op_name
 
 op = relax.op
-UPDATES = {
-    "update": lambda old, new: new,
-    "add": np.add,
-    "mul": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-}
 
 
 def scattered(axis, shape, count, reduction, symbolic=False, repeat="broadcast", dtype="int64"):
@@ -85,7 +79,7 @@ def test_rows_against_numpy(axis, shape, reduction, repeat, dtype, symbolic):
     expected, new = (np.moveaxis(a.astype("float64"), axis, 0).copy() for a in (x, u))
     for row, number in zip(new, index, strict=True):
         if -size <= number < size:
-            expected[number] = UPDATES[reduction](expected[number], row)
+            expected[number] = REDUCTIONS[reduction](expected[number], row)
     found = relax.VirtualMachine(built, tvm.cpu())["main"](*map(tvm.runtime.tensor, (x, index, u)))
     expected = np.moveaxis(expected, 0, axis)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)

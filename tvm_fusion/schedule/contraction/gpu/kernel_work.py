@@ -38,7 +38,7 @@ def work_of(form: GemmForm) -> KernelWork:
         chunks = OperandChunks(tile.problem, is_a)
         elements = _loaded(tile, is_a)
         if chunks.is_gathered:
-            single += elements * (DEPENDENT if is_dependent(chunks.expr) else 1)
+            single += elements * (DEPENDENT if _is_dependent(chunks.expr) else 1)
         if not is_plain(chunks.expr):
             computed += elements * max(1, operations(chunks.expr))
     _, waves = residency(tile.tile, _sizes(tile), form.device)
@@ -72,6 +72,6 @@ def _sizes(tile: TileGemmConfig) -> Sizes:
     return gemm_sizes(tile.problem, assumed_rows(tile.problem))
 
 
-def is_dependent(operand: ir.Expr) -> bool:
+def _is_dependent(operand: ir.Expr) -> bool:
     """Whether the place of a load is loaded before."""
     return any(loads(i) for x in loads(operand) for i in x.indices)
