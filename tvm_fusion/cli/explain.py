@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..words import counted
 from .model import add_model_arguments, config_of, tell_of_profile
 
 
@@ -26,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show what the rewriting stage changed, by which rules, and what that saves",
     )
     parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write a page for a browser: the graph before and after, reasons, prices, kernels",
+    )
+    parser.add_argument(
         "--no-stock", action="store_true", help="do not count the kernels of stock TVM"
     )
 
@@ -36,28 +42,45 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     Returns
     -------
     dict
-        As :meth:`tvm_fusion.report.explain.Explanation.to_json` says.
+        As :meth:`tvm_fusion.report.explain.Explanation.to_json` says; ``html`` is the page, if one
+        was asked for.
     """
     from .._tvm.log import quiet_log
-    from ..report.explain import explain
+    from ..report.explain import explained
 
+    is_page = options.html is not None
+    if is_page:
+        from ..report.page import check_writable
+
+        check_writable(options.html)
     with quiet_log() as terminal:
         tell_of_profile(options, terminal)
-        explanation = explain(
+        found = explained(
             options.model,
             options.target,
             config_of(options),
             stock=not options.no_stock,
-            rewrites=options.rewrites,
-            forms=options.op is not None,
+            rewrites=options.rewrites or is_page,
+            forms=options.op is not None or is_page,
         )
+    explanation = found.explanation
+    if is_page:
+        from ..report.page import explanation_content, write
+
+        write(options.html, explanation_content(found))
+        return {**explanation.to_json(), "html": options.html}
     if options.op is not None:
         explanation = explanation.of(options.op)
     return explanation.to_json()
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """Print the tables."""
+    """Print the tables, or where the page is."""
+    if "html" in result:
+        kernels = counted(result["kernels"], "kernel")
+        text = f"wrote {result['html']} ({kernels}); open it in a browser"
+        console.print(text, markup=False, highlight=False)
+        return
     from ..report.explain import Explanation
 
     Explanation.from_json(result).show(console)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
+
+import tvm
 
 from ..._tvm.versions import PIPELINE
 from ...config import FusionConfig
@@ -88,6 +91,36 @@ def explain(
     >>> [(edge.producer.title, edge.consumer.title, edge.code) for edge in found.refused]
     [('relu', 'matmul', 'mapping_red')]
     """
+    return explained(model, target, config, stock=stock, rewrites=rewrites, forms=forms).explanation
+
+
+@dataclass(frozen=True)
+class Explained:
+    """An explanation with what it was made of.
+
+    Attributes
+    ----------
+    planned : PlannedModel
+        The model with its plans.
+    scheduled : tvm.IRModule
+        Its kernels.
+    """
+
+    explanation: Explanation
+    planned: PlannedModel
+    scheduled: tvm.IRModule
+
+
+def explained(
+    model: Any,
+    target: Any = "cpu",
+    config: FusionConfig | None = None,
+    *,
+    stock: bool = True,
+    rewrites: bool = False,
+    forms: bool = False,
+) -> Explained:
+    """Explain a model as :func:`explain` does, and keep its plans and kernels."""
     with recording() as decisions:
         with noting() if rewrites else nullcontext() as noted:
             planned = plan_model(model, target, config)
@@ -96,7 +129,7 @@ def explain(
     cost = CostModel(planned.spec.device)
     forms_of = _Forms(planned.spec.device) if forms else _no_forms
     counted = count_scheduled(planned, scheduled)
-    return Explanation(
+    explanation = Explanation(
         source=planned.imported.source,
         target=planned.spec.text,
         assumed_dim=ASSUMED_DIM if planned.imported.dims else None,
@@ -132,6 +165,7 @@ def explain(
         rewriting=None if noted is None else _rewriting(noted, planned.config),
         recomposed=_recomposed(decisions),
     )
+    return Explained(explanation, planned, scheduled)
 
 
 def _recomposed(decisions: Iterable[Decision]) -> dict[str, tuple[str, ...]]:
