@@ -70,6 +70,12 @@ def test_run(cli, dense_folder):
     assert found["outputs"]["scores"]["std"] > 0
 
 
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """Where the machine's rates are kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def test_run_as_long_as_is_asked(cli, dense_folder, monkeypatch):
     seconds = itertools.count(step=0.25)  # each look at the clock
     monkeypatch.setattr(run.time, "perf_counter", lambda: next(seconds))
@@ -78,7 +84,7 @@ def test_run_as_long_as_is_asked(cli, dense_folder, monkeypatch):
     assert found["latency_ms"]["p99"] == 250
 
 
-def test_run_and_profile_take_threads(cli, dense_folder, monkeypatch):
+def test_run_and_profile_take_threads(cli, dense_folder, monkeypatch, own_cache):
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
     for command in ("run", "profile"):
         found = object_of(cli(command, dense_folder, "--json", "--threads", 3, "--repeat", 1))
@@ -90,7 +96,7 @@ def test_run_and_profile_take_threads(cli, dense_folder, monkeypatch):
             )
 
 
-def test_profile(cli, dense_folder, tmp_path):
+def test_profile(cli, dense_folder, tmp_path, own_cache):
     trace = tmp_path / "trace.json"
     arguments = ("--dim", "batch=4", "--repeat", 2, "--warmup", 1)
     found = object_of(cli("profile", dense_folder, "--json", *arguments, "--trace", trace))

@@ -6,12 +6,14 @@ from ..core.kernel_info import KernelInfo
 from ..core.template import Claim
 from ..device import Device
 from ..ecg.mapping import most_complex
+from ..ecg.operator import Operator
 from ..ecg.work import Count, flops
 from ..frontend.extents import from_tir
 from .cost import CostModel
 from .features import is_contraction
 
 _LONGEST = 400  # characters of an expression
+_PRODUCTS = ("matmul", "conv", "attention")  # of few bytes these are contractions as well
 
 
 def describe(claim: Claim, device: Device) -> KernelInfo:
@@ -51,9 +53,14 @@ def _symbolic_flops(claim: Claim) -> str | None:
 
 
 def _dtype(claim: Claim) -> str:
-    """Return the type at whose rate the contractions run; that of vectors where there are none."""
+    """Return the type at whose rate the products run; that of vectors where there are none."""
     if claim.matrix_dtype:
         return claim.matrix_dtype
-    products = [op for op in claim.group.members if is_contraction(op) and op.tensors]
+    products = [op for op in claim.group.members if op.tensors and _is_product(op)]
     largest = max(products, key=lambda op: op.flops, default=None)
     return "float32" if largest is None else largest.tensors[0].dtype
+
+
+def _is_product(op: Operator) -> bool:
+    known = op.record is not None and op.record.name.rpartition(".")[2].startswith(_PRODUCTS)
+    return known or is_contraction(op)

@@ -20,6 +20,7 @@ from .clocks import CudaEvents, Cudart
 from .result import Rates
 
 _COPIED = 128 << 20  # bytes of each of the two arrays: more than the last cache of most machines
+_COPIED_ON_GPU = 512 << 20
 _MATRIX = 512  # rows and columns: a millisecond, in which others seldom take the cores
 _SECONDS, _REPEATS = 0.3, 7
 _MEASUREMENTS = 5  # in as many processes, of which the best counts: other processes only slow it
@@ -100,7 +101,7 @@ def _least_seconds(run: Callable[[], object]) -> float:
 
 def _of_gpu(peak_flops: Mapping[str, float]) -> Rates:
     cuda, clock = Cudart(), CudaEvents()
-    size = 512 << 20
+    size = _COPIED_ON_GPU
     source, target = cuda.allocate(size), cuda.allocate(size)
     best = float("inf")
     try:
