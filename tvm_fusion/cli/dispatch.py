@@ -19,11 +19,12 @@ from rich.console import Console
 
 from .._interrupt import EXIT_CODE, LINE, raising
 from ..errors import UserError
-from . import bisect, bundle, check, compile, doctor, explain, inspect, run, tune
+from . import bisect, bundle, check, compile, doctor, explain, inspect, profile, run, tune
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
     "run": run,
+    "profile": profile,
     "check": check,
     "explain": explain,
     "tune": tune,

@@ -8,6 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
+from ...core.kernel_info import record
 from ...core.template import Emission, Slot
 from ...core.untouched import SCHEDULED
 from .emit import is_group
@@ -41,6 +42,8 @@ def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.
         for position, packing in emission.packing.items():
             name = f"{gvar.name_hint}_pack{position}"
             names[packing] = builder.add_func(_private(packing), name)
+        if emission.info is not None:
+            record(emission.info, tuple(names[k.func].name_hint for k in emission.kernels))
     result = builder.get()
     for gvar, func in list(result.functions.items()):
         if gvar in emitted:
