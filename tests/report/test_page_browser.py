@@ -7,8 +7,9 @@ import page_parts
 import planted
 import pytest
 
-from tvm_fusion.report import page
 from tvm_fusion.report.explain import explained
+from tvm_fusion.report.page.document import write
+from tvm_fusion.report.page.explanation import explanation_content
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 MANY = 3000
@@ -35,7 +36,7 @@ def opened(browser, tmp_path):
     """Open a page, wait until its graph is there, and require that nothing was complained of."""
 
     def show(content, fragment=""):
-        page.write(tmp_path / "page.html", content)
+        write(tmp_path / "page.html", content)
         browser.get("about:blank")
         browser.get(f"file://{tmp_path}/page.html{fragment}")
         waited(browser, "return document.body.dataset.ready")
@@ -69,7 +70,7 @@ def content():
     with pytest.MonkeyPatch.context() as patch:
         planted.plant(patch)
         found = explained(page_parts.two_products(), stock=False, rewrites=True)
-    return json.loads(json.dumps(page.explanation_content(found)))
+    return json.loads(json.dumps(explanation_content(found)))
 
 
 def test_a_click_on_a_group_shows_operators_price_and_kernel(opened, content):

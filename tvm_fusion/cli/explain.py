@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..errors import UserError
 from ..words import counted
 from .model import add_model_arguments, config_of, tell_of_profile
 
@@ -32,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a page for a browser: the graph before and after, reasons, prices, kernels",
     )
     parser.add_argument(
+        "--times",
+        metavar="FILE",
+        help="what `tvm-fusion profile --json` printed for the model's artifact: the page shows "
+        "its times",
+    )
+    parser.add_argument(
         "--no-stock", action="store_true", help="do not count the kernels of stock TVM"
     )
 
@@ -47,12 +54,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """
     from .._tvm.log import quiet_log
     from ..report.explain import explained
+    from ..report.page.document import check_writable, write
+    from ..report.page.profile import read_profile
 
-    is_page = options.html is not None
+    is_page, times = options.html is not None, None
     if is_page:
-        from ..report.page import check_writable
-
         check_writable(options.html)
+    if options.times is not None:
+        if not is_page:
+            raise UserError("--times without --html", "a page, which shows the times")
+        times = read_profile(options.times)
     with quiet_log() as terminal:
         tell_of_profile(options, terminal)
         found = explained(
@@ -65,9 +76,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         )
     explanation = found.explanation
     if is_page:
-        from ..report.page import explanation_content, write
+        from ..report.page.explanation import explanation_content
 
-        write(options.html, explanation_content(found))
+        write(options.html, explanation_content(found, times))
         return {**explanation.to_json(), "html": options.html}
     if options.op is not None:
         explanation = explanation.of(options.op)

@@ -1,9 +1,10 @@
 """A page to look at: the graph before and after fusion, reasons, prices, sources, in one HTML file.
 
-    graphs    the graphs of a planned model, as plain values: as imported, as fused
-    kernels   which PrimFuncs a group became, and their text
-    content   everything that the page shows, as one JSON object
-    document  the HTML file: content, style and scripts in one, nothing fetched
+    explanation  what the page of an explanation shows, as one object of plain values
+    graphs       the graphs of a planned model: as imported, as fused
+    kernels      which PrimFuncs a group became, and their text
+    profile      what the page of a profile shows; imports no compiler
+    document     the HTML file: content, style and scripts in one, nothing fetched; nor this
 
 The page lays its graphs out when it is opened, by dagre (``assets/dagre.min.js``, version 3.1.3 of
 @dagrejs/dagre, 49 kB; its MIT licence lies beside it and stands in each page), in a worker: a
@@ -13,8 +14,3 @@ alone takes a second for 400 operators and exceeds the stack for 3,000, so ``ass
 gives it pieces: between operators that all paths run through, with long edges left out. Equal
 pieces, such as the layers of a model, are laid out once.
 """
-
-from .content import explanation_content
-from .document import check_writable, document, write
-
-__all__ = ["check_writable", "document", "explanation_content", "write"]

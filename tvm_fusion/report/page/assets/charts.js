@@ -19,8 +19,9 @@ function timeBar(footer) {
   if (!groups.length) return void footer.remove();
   const width = 1000, bar = s("svg", { viewBox: `0 0 ${width} 24`, preserveAspectRatio: "none", class: "strip", "aria-hidden": "true" });
   let x = 0;
+  const whole = Math.max(totalTime + host, 1e-9);
   for (const group of groups) {
-    const w = (width * timeOf(group)) / Math.max(totalTime, 1e-9);
+    const w = (width * timeOf(group)) / whole;
     bar.append(
       s("rect", {
         x, width: Math.max(w - (w > 1.5 ? 0.35 : 0), 0.15), height: 24, class: `block t${typeIndex(group.type)}`, "data-id": group.id,
@@ -29,6 +30,7 @@ function timeBar(footer) {
     );
     x += w;
   }
+  if (host) bar.append(s("rect", { x, width: width - x, height: 24, class: "host", onpointermove: (event) => tell(event, "Outside of kernels", microseconds(host)), onpointerleave: silence }));
   const told = isMeasured ? "measured" : "predicted by the planner's model, not measured";
   footer.append(h("p", {}, h("b", {}, microseconds(totalTime)), ` in ${counted(groups.length, "group")} of operators, in order; ${told}`), bar);
 }
@@ -38,11 +40,19 @@ function markTime(footer, group) {
 
 const power = (e) => `${10 ** (((e % 3) + 3) % 3)} ${["m", "", "k", "M", "G", "T", "P"][Math.floor(e / 3) + 1] ?? ""}`;
 
+// Dtypes by their peak, highest first.
+function roofs(peaks) {
+  const found = new Map();
+  for (const [dtype, peak] of Object.entries(peaks)) found.set(peak, [...(found.get(peak) ?? []), dtype]);
+  return [...found].sort(([a], [b]) => b - a);
+}
+
 // Operations per byte against operations per second, both logarithmic.
 function roofline() {
   const points = groups.filter((group) => group.flops > 0 && group.bytes > 0 && timeOf(group) > 0);
   if (!points.length) return null;
-  const { bandwidth, peaks } = content.machine;
+  if (!content.machine) return null;
+  const { bandwidth, peaks, peaks_from: source } = content.machine;
   const W = 380, H = 236, L = 46, R = 12, T = 12, B = 34;
   const xs = points.map((group) => group.flops / group.bytes), ys = points.map((group) => (group.flops / timeOf(group)) * 1e6);
   const top = Math.max(...Object.values(peaks)), ridge = top / bandwidth;
@@ -59,8 +69,13 @@ function roofline() {
   chart.append(s("text", { class: "axis", x: L + 4, y: T + 9 }, "operations per second"));
   const start = Math.max(10 ** x0, 10 ** low / bandwidth);
   chart.append(s("path", { class: "roof", d: `M${x(start)} ${y(start * bandwidth)}L${x(ridge)} ${y(top)}` }));
-  for (const [dtype, peak] of Object.entries(peaks).sort((a, b) => b[1] - a[1]))
-    chart.append(s("path", { class: "roof", d: `M${x(peak / bandwidth)} ${y(peak)}H${W - R}` }), s("text", { class: "tick", x: W - R, y: y(peak) - 4, "text-anchor": "end" }, dtype));
+  let free = -Infinity; // where the next label has room
+  for (const [peak, dtypes] of roofs(peaks)) {
+    const at = Math.max(y(peak) - 4, free);
+    free = at + 11;
+    chart.append(s("path", { class: "roof", d: `M${x(peak / bandwidth)} ${y(peak)}H${W - R}` }));
+    if (at < y(peak) + 20) chart.append(s("text", { class: "tick", x: W - R, y: at, "text-anchor": "end" }, dtypes.join(", ")));
+  }
   for (const [i, group] of points.entries())
     chart.append(
       s("circle", {
@@ -69,6 +84,7 @@ function roofline() {
         onclick: () => select(group), onpointermove: tellOf(group), onpointerleave: silence,
       }),
     );
-  const told = content.machine.measured ? "measured on this machine" : "as the planner assumes them";
-  return h("figure", {}, chart, h("figcaption", {}, `Bandwidth ${scaled(bandwidth, ["B", "kB", "MB", "GB", "TB"])}/s and peak rates ${told}. ` + `A dot's area is its time${isMeasured ? "" : "; rings are predictions"}.`));
+  const rate = `${scaled(bandwidth, ["B", "kB", "MB", "GB", "TB"])}/s`;
+  const told = source ? `Measured bandwidth ${rate}, ${source} peak rates.` : `Bandwidth ${rate} and peak rates as the planner assumes them.`;
+  return h("figure", {}, chart, h("figcaption", {}, `${told} ` + `A dot's area is its time${isMeasured ? "" : "; rings are predictions"}.`));
 }

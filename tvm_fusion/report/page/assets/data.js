@@ -5,7 +5,7 @@ const content = JSON.parse(document.getElementById("content").textContent);
 const { operators, edges, groups, imported } = content;
 // Mapping types in the order of their complexity, each with a mark, so that nothing is told by colour alone.
 const MARKS = { "One-to-One": "1:1", Reorganize: "R", Shuffle: "S", "One-to-Many": "1:n", "Many-to-Many": "n:n", Opaque: "?" };
-const typeIndex = (type) => content.types.indexOf(type);
+const TYPES = Object.keys(MARKS), typeIndex = (type) => TYPES.indexOf(type);
 
 for (const [i, operator] of operators.entries()) Object.assign(operator, { id: `o${i}`, kind: "operator", reads: [], readers: [] });
 for (const [i, group] of groups.entries()) Object.assign(group, { id: `g${i}`, kind: "group" });
@@ -23,6 +23,7 @@ for (const [from, to] of imported.edges) {
 // Times: measured where they were, else by the planner's model.
 const timeOf = (group) => group.measured_us ?? group.us;
 const isMeasured = groups.length > 0 && groups.every((group) => group.measured_us !== null);
+const host = Math.max(content.call?.host_us ?? 0, 0); // what of a call lies outside of kernels
 const totalTime = groups.reduce((sum, group) => sum + timeOf(group), 0);
 const longestTime = Math.max(...groups.map(timeOf), 1e-9);
 
@@ -30,7 +31,7 @@ const longestTime = Math.max(...groups.map(timeOf), 1e-9);
 const namesOf = (item) => (item.names?.length ? item.names : [item.variable]).filter(Boolean);
 const nameOf = (item) => {
   if (item.kind !== "group") return namesOf(item)[0] ?? "";
-  const names = [...new Set(item.operators.flatMap((i) => namesOf(operators[i])))];
+  const names = item.names ?? [...new Set(item.operators.flatMap((i) => namesOf(operators[i])))];
   const shared = prefixOf(names);
   if (names.length > 1 && shared.length > 3) return shared;
   return names.length > 1 ? `${names[0]} .. ${names.at(-1)}` : names[0] ?? "";
@@ -43,7 +44,7 @@ function prefixOf(names) {
 }
 const titleOf = (item) => {
   if (item.kind !== "group") return item.title;
-  const titles = item.operators.map((i) => operators[i].title);
+  const titles = item.titles ?? item.operators.map((i) => operators[i].title);
   return titles.length <= 6 ? titles.join(" + ") : [...titles.slice(0, 4), `${titles.length - 5} more`, titles.at(-1)].join(" + ");
 };
 
@@ -86,6 +87,12 @@ const views = {
   after: { title: "After", note: "what is launched", nodes: [...groups, ...outside], edges: [...kernelEdges.values()] },
 };
 if (!imported.nodes.length) delete views.before;
+if (!operators.length) {
+  // A profile knows calls and no graph: kernels in the order in which they are launched.
+  delete views.operators;
+  const order = groups.slice(1).map((group, i) => ({ id: `g${i}-g${i + 1}`, kind: "order edge", from: `g${i}`, to: group.id }));
+  Object.assign(views.after, { title: "Kernels", note: "in the order of their calls", edges: order });
+}
 for (const view of Object.values(views)) {
   for (const edge of view.edges) if (!byId.has(edge.id)) byId.set(edge.id, edge);
   view.neighbours = new Map(view.nodes.map((node) => [node.id, { before: [], after: [] }]));

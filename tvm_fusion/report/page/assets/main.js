@@ -179,7 +179,7 @@ function hover(event) {
   if (item.kind === "group") return tellOf(item)(event);
   if (!isEdge(item)) return tell(event, titleOf(item), nameOf(item), item.type ?? "");
   const [from, to] = endsOf(item).map((id) => titleOf(byId.get(id)));
-  const verdict = item.kind === "imported edge" ? "" : (item.verdict ?? "refused") === "accepted" ? "fused" : "not fused: click for the reason";
+  const verdict = ["imported edge", "order edge"].includes(item.kind) ? "" : (item.verdict ?? "refused") === "accepted" ? "fused" : "not fused: click for the reason";
   tell(event, `${from} → ${to}`, verdict);
 }
 
@@ -190,7 +190,7 @@ byName("subtitle").textContent = `for ${content.target}${content.device ? `, ${c
 document.querySelector(".views").append(...Object.entries(views).map(([name, view]) =>
   h("button", { type: "button", role: "tab", "data-view": name, title: view.note, onclick: () => openView(name) }, view.title, h("small", {}, view.nodes.length.toLocaleString("en")))));
 const used = new Set(groups.map((group) => group.type));
-byName("legend").append(...content.types.filter((type) => used.has(type) || operators.some((operator) => operator.mapping === type)).map((type) => h("li", {}, chip(type))));
+byName("legend").append(...TYPES.filter((type) => used.has(type) || operators.some((operator) => operator.mapping === type)).map((type) => h("li", {}, chip(type))));
 for (const button of document.querySelectorAll("[data-zoom]"))
   button.addEventListener("click", () => ({ in: () => zoom(1.4), out: () => zoom(1 / 1.4), fit })[button.dataset.zoom]());
 new ResizeObserver(() => schedule()).observe(stage);

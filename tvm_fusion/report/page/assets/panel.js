@@ -23,7 +23,9 @@ function alike(items, key) {
 
 // Tabs --------------------------------------------------------------------------------------------------------
 
-const TABS = { overview: ["Overview", overview], kernels: ["Kernels", kernelList], refused: ["Not fused", refusedList], rewrites: ["Rewrites", rewriteList] };
+const TABS = { overview: ["Overview", overview], kernels: ["Kernels", kernelList] };
+if (edges.length) TABS.refused = ["Not fused", refusedList];
+if (content.rewriting) TABS.rewrites = ["Rewrites", rewriteList];
 
 function showPanel(tab, item) {
   const tabs = Object.entries(TABS).map(([name, [title]]) =>
@@ -37,13 +39,14 @@ function showPanel(tab, item) {
 function overview() {
   const { counts, stock } = content;
   const figure = (value, label, other) => h("div", { class: "figure" }, h("b", {}, value), h("span", {}, label), other ? h("small", {}, other) : null);
-  const byType = content.types.map((type) => [type, groups.filter((group) => group.type === type)]).filter(([, found]) => found.length);
+  const byType = TYPES.map((type) => [type, groups.filter((group) => group.type === type)]).filter(([, found]) => found.length);
   const slowest = [...groups].sort((a, b) => timeOf(b) - timeOf(a)).slice(0, 8);
   return [
     h("div", { class: "figures" },
       figure(counts.kernels.toLocaleString("en"), counts.kernels === 1 ? "kernel" : "kernels", stock && `stock TVM ${stock.kernels.toLocaleString("en")}`),
-      counts.intermediate_bytes === null ? null : figure(bytes(counts.intermediate_bytes), "intermediates", stock && `stock TVM ${bytes(stock.intermediate_bytes)}`),
-      figure(microseconds(totalTime), isMeasured ? "measured" : "predicted")),
+      counts.intermediate_bytes === undefined ? null : figure(bytes(counts.intermediate_bytes), "intermediates", stock && `stock TVM ${bytes(stock.intermediate_bytes)}`),
+      content.call ? figure(microseconds(content.call.us), "a call", content.call.host_us > 0 && `${microseconds(host)} outside kernels`) : null,
+      figure(microseconds(totalTime), `${isMeasured ? "measured" : "predicted"}${content.call ? " in kernels" : ""}`)),
     section("Time by mapping type", h("ul", { class: "bars" }, byType.map(([type, found]) => {
       const time = found.reduce((sum, group) => sum + timeOf(group), 0);
       return h("li", {}, chip(type), h("span", { class: "number" }, percent(time / totalTime)), h("span", { class: `bar t${typeIndex(type)}`, style: `width:${(100 * time) / totalTime}%` }));
@@ -107,7 +110,7 @@ const placesOf = (same) => same.slice(0, 6).filter((change) => change.variable).
 // One item ----------------------------------------------------------------------------------------------------
 
 function described(item) {
-  const made = { group: groupPage, operator: operatorPage, imported: importedPage, edge: (edge) => edgePage([edge]), "kernel edge": (edge) => edgePage(edge.edges), "imported edge": importedEdge };
+  const made = { group: groupPage, operator: operatorPage, imported: importedPage, edge: (edge) => edgePage([edge]), "kernel edge": (edge) => edgePage(edge.edges), "imported edge": importedEdge, "order edge": orderEdge };
   const close = h("button", { type: "button", class: "close", title: "Close (Escape)", "aria-label": "Close", onclick: () => select(null) }, "×");
   return h("article", {}, close, made[item.kind](item));
 }
@@ -119,19 +122,23 @@ function groupPage(group) {
   const inside = edges.filter((edge) => own.has(edge.from) && own.has(edge.to) && !edge.through.length);
   const around = edges.filter((edge) => own.has(edge.from) !== own.has(edge.to) && edge.verdict);
   return [
-    h("h2", {}, titleOf(group)), h("p", {}, chip(group.type)), h("p", { class: "names" }, h("code", {}, nameOf(group))),
+    h("h2", {}, titleOf(group)), h("p", {}, chip(group.type)), nameOf(group) ? h("p", { class: "names" }, h("code", {}, nameOf(group))) : null,
     facts(
       ["Time", h("b", {}, microseconds(timeOf(group))), ` ${sourceOf(group)}, ${percent(timeOf(group) / totalTime)} of all`],
-      group.measured_us !== null ? ["Predicted", `${microseconds(group.us)} (${group.source})`] : null,
+      group.measured_us !== null && group.us !== null ? ["Predicted", `${microseconds(group.us)} (${group.source})`] : null,
       group.most ? ["Largest term", group.most] : null,
-      ["Template", group.template, group.arithmetic ? `, ${group.arithmetic}` : ""],
+      group.template ? ["Template", group.template, group.arithmetic ? `, ${group.arithmetic}` : ""] : null,
+      Object.keys(group.config ?? {}).length ? ["Configuration", Object.entries(group.config).map(([name, value]) => `${name}=${value}`).join(" ")] : null,
       group.launches === undefined ? null : ["Launches", String(group.launches)],
       group.bytes === null ? null : ["Memory traffic", bytes(group.bytes), group.hidden_bytes ? `; ${bytes(group.hidden_bytes)} stay in registers or caches` : ""],
       ["Arithmetic", flops(group.flops), group.bytes ? `, ${(group.flops / group.bytes).toPrecision(2)} per byte` : ""],
-      ...Object.entries(group.facts ?? {})),
-    section(counted(members.length, "operator"), list(members, operatorRow)),
+      ...Object.entries(group.shares ?? {}).map(([name, share]) => [`Share of ${name}`, percent(share)])),
+    members.length ? section(counted(members.length, "operator"), list(members, operatorRow)) : null,
+    group.titles ? section(counted(group.titles.length, "operator"), list(group.titles, (title) => h("li", {}, title))) : null,
+    group.names?.length ? section("Names", list(group.names, (name) => h("li", {}, h("code", {}, name)))) : null,
     group.forms?.length ? section("Forms of kernels", list(group.forms, (form) => h("li", {}, h("b", {}, form.name), ` ${form.kernel}`, form.is_chosen ? " (chosen)" : "", h("small", {}, form.sentence)))) : null,
-    ...group.kernels.map((name, i) => source(name, i === 0 && group.kernels.length === 1)),
+    ...(operators.length ? group.kernels.map((name, i) => source(name, i === 0 && group.kernels.length === 1))
+      : [section(counted(group.kernels.length, "kernel"), list(group.kernels, (name) => h("li", {}, h("code", {}, name))))]),
     around.length ? section("Not fused with", edgeRows(around, (edge) => (own.has(edge.from) ? ["→", operators[edge.to]] : ["←", operators[edge.from]]))) : null,
     inside.length ? section("Fused inside", edgeRows(inside, (edge) => ["", operators[edge.to], operators[edge.from]])) : null,
   ];
@@ -179,6 +186,7 @@ function importedPage(node) {
   ];
 }
 const importedEdge = (edge) => [h("h2", {}, "A tensor of the imported model"), facts(["From", link(byId.get(edge.from))], ["To", link(byId.get(edge.to))])];
+const orderEdge = (edge) => [h("h2", {}, "One kernel after another"), facts(["First", link(byId.get(edge.from))], ["Then", link(byId.get(edge.to))])];
 
 function edgePage(found) {
   return found.map((edge) => {

@@ -1,39 +1,37 @@
-"""Everything that a page shows, as one object of plain values."""
+"""What the page of an explanation shows, as one object of plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from ...deploy.runtime.profile.result import Profile
 from ...device import Device
-from ...ecg.mapping import MappingType
 from ...fusion.cost import CostModel
 from ..explain import Explained
 from .graphs import FusedGraph, imported_graph
 from .kernels import kernels_of_groups, texts
-
-#: Of kernels by name, the microseconds of each call in order.
-Measured = Mapping[str, Sequence[float]]
+from .profile import call_content, machine_content
 
 
-def explanation_content(found: Explained, measured: Measured | None = None) -> dict[str, Any]:
+def explanation_content(found: Explained, profile: Profile | None = None) -> dict[str, Any]:
     """Collect what the page of an explanation shows.
 
     Parameters
     ----------
     found : Explained
         The explanation with its plans and kernels.
-    measured : mapping of str to sequence of float, optional
-        Microseconds of the calls of each kernel, in order.
+    profile : Profile, optional
+        Of an artifact of the same model: its times are those of the groups that it has.
 
     Returns
     -------
     dict
         ``model``, ``target``, ``counts`` and ``stock`` (objects or None), ``assumed_dim``,
-        ``types`` (of mapping), ``machine`` (``bandwidth`` in bytes and ``peaks`` by dtype in
-        operations per second, as the prices assume them), ``imported``, ``operators``, ``edges``,
-        ``groups``, ``kernels`` (TVMScript by name), ``rewriting``, ``notes``.
+        ``machine`` (``bandwidth`` in bytes and ``peaks`` by dtype in operations per second, as the
+        prices assume them or ``measured``), ``imported``, ``operators``, ``edges``, ``groups``,
+        ``kernels`` (TVMScript by name), ``rewriting``, ``notes``; of a profile ``call``.
     """
     explanation, planned = found.explanation, found.planned
     graph = FusedGraph(planned)
@@ -47,8 +45,10 @@ def explanation_content(found: Explained, measured: Measured | None = None) -> d
             groups[operator["group"]].setdefault("operators", []).append(position)
     for group in groups:
         del group["members"]
-    _measure(groups, measured or {})
-    cost = CostModel(planned.spec.device)
+    machine, call = _machine(planned.spec.device), None
+    if profile is not None:
+        _measure(groups, profile)
+        machine, call = machine_content(profile) or machine, call_content(profile)
     stock = explanation.stock
     return {
         "model": explanation.source,
@@ -57,8 +57,8 @@ def explanation_content(found: Explained, measured: Measured | None = None) -> d
         "counts": asdict(explanation.counts),
         "stock": None if stock is None else {**asdict(stock), "from": explanation.stock_from},
         "assumed_dim": explanation.assumed_dim,
-        "types": [mapping.value for mapping in MappingType],
-        "machine": _machine(cost, planned.spec.device),
+        "machine": machine,
+        "call": call,
         "imported": imported_graph(planned.imported.mod),
         "operators": graph.operators,
         "edges": graph.edges,
@@ -69,19 +69,21 @@ def explanation_content(found: Explained, measured: Measured | None = None) -> d
     }
 
 
-def _machine(cost: CostModel, device: Device) -> dict[str, Any]:
+def _machine(device: Device) -> dict[str, Any]:
     """Tell the rates that prices assume."""
+    cost = CostModel(device)
     peaks = dict(device.peak_flops) or {"float32": cost.vector_peak}
     return {"bandwidth": cost.bandwidth, "peaks": peaks, "measured": False}
 
 
-def _measure(groups: Iterable[dict[str, Any]], measured: Measured) -> None:
-    """Give each group the times of its kernels' calls, which are in the order of the groups."""
-    calls = {name: iter(times) for name, times in measured.items()}
+def _measure(groups: Iterable[dict[str, Any]], profile: Profile) -> None:
+    """Give each group the time of its kernels; equal groups in the order of the calls."""
+    times: dict[tuple[str, ...], list[float]] = {}
+    for row in profile.rows:
+        times.setdefault(row.kernels, []).append(row.us)
     for group in groups:
-        times = [next(calls[name], None) for name in group["kernels"] if name in calls]
-        if times and len(times) == len(group["kernels"]) and None not in times:
-            group["measured_us"] = sum(time for time in times if time is not None)
+        if left := times.get(tuple(group["kernels"])):
+            group["measured_us"] = left.pop(0)
 
 
 def _notes(explanation: Any) -> list[str]:
