@@ -11,6 +11,7 @@ import onnx
 from tvm import tirx
 
 from ..config import FusionConfig
+from ..core.source_names import attach
 from ..core.weight_names import WeightNames, tracking
 from ..errors import UserError
 from ..signature import DimRange
@@ -88,7 +89,8 @@ def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Import
     inner = steps.inner(ranges)
     known = {variable: inner[variable.name] for variable in variables.values()}
     importer = Importer(shapes, known, types, steps.parameter())
-    mod = steps.marked(importer.convert(model, source))
+    mod = attach(importer.convert(model, source), importer.sources.of)
+    mod = steps.marked(mod)
     names = WeightNames(importer.constants())
     with tracking(names):
         mod = finish(mod, config, inner)
