@@ -9,6 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from ...core.decisions import Decision
+from ...core.source_names import Sources, names_of, sources_of
 from ...ecg.graph import Graph, Operator
 from ...ecg.operator import Value
 from ...fusion.plan import Plan
@@ -30,8 +31,8 @@ def imported_graph(mod: tvm.IRModule) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``nodes``: objects with ``variable``, ``title``, ``type`` and ``function``; ``edges``:
-        pairs of positions.
+        ``nodes``: objects with ``variable``, ``names`` and ``tensors`` (what the user calls them),
+        ``title``, ``type`` and ``function``; ``edges``: pairs of positions.
     """
     nodes: list[dict[str, Any]] = []
     edges: list[tuple[int, int]] = []
@@ -52,6 +53,7 @@ def imported_graph(mod: tvm.IRModule) -> dict[str, Any]:
                     "title": _called(binding),
                     "type": _type(binding.var.ty),
                     "function": gvar.name_hint,
+                    **_named(sources_of(binding.var)),
                 }
             )
     return {"nodes": nodes, "edges": edges}
@@ -81,6 +83,12 @@ def _called(binding: relax.Binding) -> str:
     return type(binding if value is None else value).__name__
 
 
+def _named(sources: Sources) -> dict[str, list[str]]:
+    """List what the user calls an operator, and its results."""
+    tensors = dict.fromkeys(tensor for source in sources for tensor in source.tensors)
+    return {"names": list(names_of(sources)), "tensors": list(tensors)}
+
+
 def _type(type_: Any) -> str:
     """Write ``float32[1, 64, 56, 56]``; of several tensors the first ones."""
     if isinstance(type_, relax.TupleType):
@@ -99,9 +107,9 @@ class FusedGraph:
     Attributes
     ----------
     operators : list of dict
-        ``variable``, ``title``, ``type`` (of the result), ``mapping``, ``function``, ``bytes``,
-        ``flops``, and ``group``: position in the explanation's groups, or None for views and opaque
-        operators, of which ``is_view`` tells the first.
+        ``variable``, ``names``, ``tensors``, ``title``, ``type`` (of the result), ``mapping``,
+        ``function``, ``bytes``, ``flops``, and ``group``: position in the explanation's groups, or
+        None for views and opaque operators, of which ``is_view`` tells the first.
     edges : list of dict
         ``from``, ``to``, ``bytes``; ``verdict`` (``accepted``, ``refused`` or None where nothing
         was decided), ``code``, ``sentence``, ``classes``; ``through``: views in between.
@@ -128,6 +136,7 @@ class FusedGraph:
                 {
                     "variable": member.variable,
                     "title": member.title,
+                    **_named(op.sources),
                     "type": ", ".join(_type(value.type) for value in op.results),
                     "mapping": member.type,
                     "function": function,

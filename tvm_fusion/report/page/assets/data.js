@@ -48,10 +48,15 @@ const titleOf = (item) => {
   return titles.length <= 6 ? titles.join(" + ") : [...titles.slice(0, 4), `${titles.length - 5} more`, titles.at(-1)].join(" + ");
 };
 
-// An imported operator is coloured as the operator that it became, by the names of both.
+// An imported operator is coloured as the operator that it became: the one of its tensors, variable or names; of
+// several the one that is called alike.
+const spellings = (item) => [...(item.tensors ?? []), item.variable, ...(item.names ?? [])];
 const became = new Map();
-for (const operator of operators) for (const name of [operator.variable, ...(operator.names ?? [])]) if (!became.has(name)) became.set(name, operator);
-for (const node of imported.nodes) node.became = [node.variable, ...(node.names ?? [])].map((name) => became.get(name)).find(Boolean);
+for (const operator of operators) for (const name of spellings(operator)) became.set(name, [...(became.get(name) ?? []), operator]);
+for (const node of imported.nodes) {
+  const found = spellings(node).map((name) => became.get(name)).find(Boolean);
+  node.became = found?.find((operator) => operator.title === node.title) ?? found?.[0];
+}
 const mappingOf = (item) => (item.kind === "group" ? item.type : item.kind === "imported" ? item.became?.mapping : item.mapping);
 
 const byId = new Map([...operators, ...groups, ...imported.nodes, ...edges].map((item) => [item.id, item]));

@@ -87,8 +87,8 @@ function matcher(query) {
   const parts = query.toLowerCase().split("*").map((part) => part.replace(/[.+?^${}()|[\]\\]/g, "\\$&"));
   const pattern = new RegExp(parts.length > 1 ? `^${parts.join(".*")}$` : parts[0], "i");
   const words = (item) => item.kind === "group"
-    ? [item.title, item.template, ...item.kernels, ...item.operators.flatMap((i) => words(operators[i]))]
-    : [item.title, item.variable, ...(item.names ?? [])];
+    ? [item.title, item.template, ...item.kernels, ...(item.names ?? []), ...item.operators.flatMap((i) => words(operators[i]))]
+    : [item.title, ...spellings(item)];
   return (item) => words(item).some((word) => pattern.test(word));
 }
 function choose(item) {

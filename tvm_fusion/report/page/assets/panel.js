@@ -103,7 +103,7 @@ function rewriteList() {
   ];
 }
 const placesOf = (same) => same.slice(0, 6).filter((change) => change.variable).flatMap((change) => {
-  const found = became.get(change.variable);
+  const found = became.get(change.variable)?.[0];
   return [found ? link(found, change.variable) : change.variable, " "];
 });
 
@@ -115,6 +115,8 @@ function described(item) {
   return h("article", {}, close, made[item.kind](item));
 }
 const names = (item) => h("p", { class: "names" }, namesOf(item).map((name) => h("code", {}, name)));
+
+const tensorsOf = (item) => item.tensors?.some((tensor) => !namesOf(item).includes(tensor)) ? ["Tensors", item.tensors.slice(0, 8).flatMap((tensor) => [h("code", {}, tensor), " "])] : null;
 
 function groupPage(group) {
   const members = group.operators.map((i) => operators[i]);
@@ -164,6 +166,7 @@ function operatorPage(operator) {
     h("h2", {}, operator.title), h("p", {}, chip(operator.mapping)), names(operator),
     facts(
       ["Kernel", group ? link(group) : operator.is_view ? "none: a view renames the elements of a buffer" : "opaque: no template can take it"],
+      tensorsOf(operator),
       ["Variable", h("code", {}, operator.variable), ` in ${operator.function}`],
       ["Result", operator.type, operator.bytes ? `, ${bytes(operator.bytes)}` : ""],
       operator.flops ? ["Arithmetic", flops(operator.flops)] : null),
@@ -180,6 +183,7 @@ function importedPage(node) {
     facts(
       ["Became", node.became ? link(node.became, `${node.became.title} (${nameOf(node.became)})`) : "another operator: it was rewritten or computed at compile time"],
       group ? ["Kernel", link(group)] : null,
+      tensorsOf(node),
       ["Variable", h("code", {}, node.variable), ` in ${node.function}`], ["Result", node.type]),
     node.reads.length ? section("Reads", others(node.reads)) : null,
     node.readers.length ? section("Is read by", others(node.readers)) : null,
