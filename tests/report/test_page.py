@@ -16,6 +16,7 @@ from tvm_fusion.deploy.runtime.profile.result import KernelTime, Profile, Rates
 from tvm_fusion.ecg.mapping import MappingType
 from tvm_fusion.report import page
 from tvm_fusion.report.explain import explained
+from tvm_fusion.report.page import generated
 from tvm_fusion.report.page.document import check_writable, document, write
 from tvm_fusion.report.page.explanation import explanation_content
 from tvm_fusion.report.page.profile import profile_content, read_profile
@@ -68,7 +69,29 @@ def test_each_group_has_its_kernels(content):
     for group in content["groups"]:
         assert group["kernels"]
         for name in group["kernels"]:
-            assert f"def {name}(" in content["kernels"][name]
+            script, code = content["kernels"][name].values()
+            assert f"def {name}(" in script
+            assert f"{name}:" in code  # a label of the assembly
+
+
+def test_cuda_source_needs_no_compiler():
+    model = page_parts.two_products()
+    found = explained(model, "cuda:sm_90a", stock=False)
+    kernels = explanation_content(found)["kernels"]
+    assert kernels
+    for texts in kernels.values():
+        assert list(texts) == ["TVMScript", "CUDA"]
+        assert "__global__" in texts["CUDA"]
+
+
+def test_code_that_cannot_be_generated_is_told(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no such intrinsic")
+
+    monkeypatch.setattr(generated, "codegen_build", fail)
+    found = explained(page_parts.two_products(), "cuda:sm_90a", stock=False)
+    texts = next(iter(explanation_content(found)["kernels"].values()))
+    assert texts["CUDA"] == "(no code: RuntimeError: no such intrinsic)"
 
 
 def row(kernels, us):
@@ -116,8 +139,9 @@ def profile_of(*rows):
     )
 
 
-def test_measured_times_go_to_the_groups_of_the_kernels(found):
-    first, second = (tuple(group["kernels"]) for group in explanation_content(found)["groups"])
+def test_measured_times_go_to_the_groups_of_the_kernels(found, content, monkeypatch):
+    monkeypatch.setattr(generated, "LANGUAGES", {})  # saves time
+    first, second = (tuple(group["kernels"]) for group in content["groups"])
     profile = profile_of((second, 5.0), (first, 3.0), (("another",), 7.0))
     measured = explanation_content(found, profile)
     assert [group["measured_us"] for group in measured["groups"]] == [3.0, 5.0]
@@ -188,13 +212,13 @@ def test_names_are_data(content, name, tmp_path):
             return [renamed(entry) for entry in value]
         return name if isinstance(value, str) else value
 
-    hostile = {**renamed(content), "kernels": {name: name}}
+    hostile = {**renamed(content), "kernels": {name: {name: name}}}
     plain = Page(document(content)).elements
     read = Page(document(hostile))
     assert [tag for tag, _, _ in read.elements] == [tag for tag, _, _ in plain]
     assert read.content["model"] == name
     assert read.content["operators"][0]["title"] == name
-    assert read.kernels == {name: name}
+    assert read.kernels == {name: {name: name}}
     write(tmp_path / "page.html", hostile)
     assert (tmp_path / "page.html").read_bytes().decode().count("<script") == 4
 

@@ -81,7 +81,10 @@ def test_a_click_on_a_group_shows_operators_price_and_kernel(opened, content):
     assert "matmul + relu" in text
     assert f"({content['groups'][0]['source']})" in text
     name = content["groups"][0]["kernels"][0]
-    waited(browser, f"return document.querySelector('pre.source').textContent.includes({name!r})")
+    source = "document.querySelector('pre.source').textContent"
+    waited(browser, f"return {source}.includes('def {name}(')")
+    find(browser, ".kernel nav button")[1].click()
+    waited(browser, f"return {source}.includes('{name}:')")
     assert browser.current_url.endswith("#after/g0")
 
 

@@ -31,7 +31,7 @@ def explanation_content(found: Explained, profile: Profile | None = None) -> dic
         ``model``, ``target``, ``counts`` and ``stock`` (objects or None), ``assumed_dim``,
         ``machine`` (``bandwidth`` in bytes and ``peaks`` by dtype in operations per second, as the
         prices assume them or ``measured``), ``imported``, ``operators``, ``edges``, ``groups``,
-        ``kernels`` (TVMScript by name), ``rewriting``, ``notes``; of a profile ``call``.
+        ``kernels`` (texts by name and language), ``rewriting``, ``notes``; of a profile ``call``.
     """
     explanation, planned = found.explanation, found.planned
     graph = FusedGraph(planned)
@@ -63,7 +63,7 @@ def explanation_content(found: Explained, profile: Profile | None = None) -> dic
         "operators": graph.operators,
         "edges": graph.edges,
         "groups": groups,
-        "kernels": texts(found.scheduled, dict.fromkeys(n for name in names for n in name)),
+        "kernels": texts(planned, found.scheduled, dict.fromkeys(n for one in names for n in one)),
         "rewriting": None if explanation.rewriting is None else explanation.rewriting.to_json(),
         "notes": _notes(explanation),
     }

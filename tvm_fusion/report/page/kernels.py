@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import tvm
 from tvm import relax, tirx
 
 from ..planned import PlannedModel
+from .generated import LANGUAGES, generated
 
 _LAYOUT = re.compile(r"_[A-Z]+(\d+[a-z])*$")  # what the layout stage adds to a variable's name
 _LARGEST = 200_000  # characters of one kernel's text
@@ -36,20 +37,32 @@ def kernels_of_groups(planned: PlannedModel, scheduled: tvm.IRModule) -> list[tu
     return names
 
 
-def texts(scheduled: tvm.IRModule, names: Mapping[str, None]) -> dict[str, str]:
-    """Write PrimFuncs as TVMScript."""
-    functions = {gvar.name_hint: func for gvar, func in scheduled.functions.items()}
-    return {
-        name: _cut(functions[name].script(name=name))
-        for name in names
-        if isinstance(functions.get(name), tirx.PrimFunc)
-    }
+def texts(
+    planned: PlannedModel, scheduled: tvm.IRModule, names: Iterable[str]
+) -> dict[str, dict[str, str]]:
+    """Write PrimFuncs as TVMScript, and in the target's language where it has one.
+
+    Returns
+    -------
+    dict of str to dict
+        By the names of PrimFuncs, texts by their language.
+    """
+    known = {gvar.name_hint: func for gvar, func in scheduled.functions.items()}
+    functions = {name: known[name] for name in names if isinstance(known.get(name), tirx.PrimFunc)}
+    target = planned.spec.tvm_target()
+    code = generated(functions, target)
+    found = {}
+    for name, func in functions.items():
+        found[name] = {"TVMScript": _cut(func.script(name=name))}
+        if name in code:
+            found[name][LANGUAGES[target.kind.name]] = _cut(code[name])
+    return found
 
 
 def _cut(text: str) -> str:
     if len(text) <= _LARGEST:
         return text
-    return f"{text[:_LARGEST]}\n# ... {len(text) - _LARGEST:,} more characters"
+    return f"{text[:_LARGEST]}\n... {len(text) - _LARGEST:,} more characters"
 
 
 def _calls(func: relax.Function) -> Iterator[tuple[str, tuple[str, ...]]]:

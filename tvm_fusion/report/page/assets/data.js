@@ -40,13 +40,18 @@ const nameOf = (item) => {
 function prefixOf(names) {
   let shared = names[0] ?? "";
   for (const name of names) while (!name.startsWith(shared)) shared = shared.slice(0, -1);
-  return names.length > 1 ? shared.slice(0, Math.max(shared.lastIndexOf("/"), shared.lastIndexOf("."))) : shared;
+  const end = Math.max(shared.lastIndexOf("/"), shared.lastIndexOf("."));
+  return names.length > 1 ? shared.slice(0, Math.max(end, 0)) : shared;
 }
+const titlesOf = (group) => group.titles ?? group.operators.map((i) => operators[i].title);
 const titleOf = (item) => {
   if (item.kind !== "group") return item.title;
-  const titles = item.titles ?? item.operators.map((i) => operators[i].title);
+  const titles = titlesOf(item);
   return titles.length <= 6 ? titles.join(" + ") : [...titles.slice(0, 4), `${titles.length - 5} more`, titles.at(-1)].join(" + ");
 };
+
+// On a card there is room for a few operators; a template says more than the first of many.
+const shortTitle = (group) => (titlesOf(group).length > 6 && group.template ? `${group.template}: ${titlesOf(group).length} operators` : titleOf(group));
 
 // An imported operator is coloured as the operator that it became: the one of its tensors, variable or names; of
 // several the one that is called alike.
@@ -130,13 +135,13 @@ const percent = (share) => share > 0 && share < 0.0005 ? "< 0.1 %" : `${(100 * s
 
 // The kernels' text, decompressed when it is first asked for.
 let kernelTexts = null;
-function textOf(name) {
+function textsOf(name) {
   kernelTexts ??= (async () => {
     const packed = Uint8Array.from(atob(document.getElementById("kernels").textContent), (c) => c.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Map(Object.entries(JSON.parse(await new Response(stream).text())));
   })();
-  return kernelTexts.then((texts) => texts.get(name) ?? "");
+  return kernelTexts.then((texts) => Object.entries(texts.get(name) ?? {}));
 }
 
 // Elements ----------------------------------------------------------------------------------------------------

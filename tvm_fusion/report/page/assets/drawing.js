@@ -3,7 +3,7 @@
 // each mapping type is one path.
 
 const svg = document.getElementById("graph"), stage = document.getElementById("stage");
-const FAR = 0.3, CARD = { w: 236, h: 48 }, CHIP_H = 26, MARGIN = 30, BELOW = 30, HEADER = { w: 120, h: 24 };
+const FAR = 0.3, CARD = { w: 236, h: 48 }, CHIP_H = 26, MARGIN = 30, BELOW = 30, HEADER = { w: 164, h: 24 };
 const measure = document.createElement("canvas").getContext("2d");
 const FONT = getComputedStyle(document.body).fontFamily;
 
@@ -199,7 +199,7 @@ function drawNode(place) {
   }
   const time = microseconds(timeOf(item)), room = w - 30 - widthOf(time, "600 12px");
   made.append(
-    s("text", { class: "title", x: 14, y: 20 }, fitted(titleOf(item), room - 4, "600 12.5px")),
+    s("text", { class: "title", x: 14, y: 20 }, fitted(shortTitle(item), room - 4, "600 12.5px")),
     s("text", { class: "time", x: w - 10, y: 20 }, time),
     s("text", { class: "sub", x: 14, y: 37 }, fitted(nameOf(item), w - 62 - memberWidth(item), "400 11px")),
     s("g", { class: "members" }, item.operators.slice(0, MOST_MEMBERS).map((i, k) => s("rect", {

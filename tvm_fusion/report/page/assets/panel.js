@@ -153,9 +153,17 @@ const edgeRows = (rows, ends) => list(rows, (edge) => {
 }, 8);
 
 function source(name, isOpen) {
-  const text = h("pre", { class: "source", tabindex: "0" }, "...");
-  const fill = async () => (text.textContent = (await textOf(name)) || "No source is known.");
-  const made = h("details", { ontoggle: () => made.open && fill() }, h("summary", {}, "Kernel ", h("code", {}, name)), text);
+  const languages = h("nav", { role: "tablist" }), text = h("pre", { class: "source", tabindex: "0" });
+  const fill = async () => {
+    const texts = await textsOf(name);
+    const choose = (language) => {
+      text.textContent = texts.find(([other]) => other === language)?.[1] ?? "No source is known.";
+      for (const button of languages.children) button.setAttribute("aria-selected", String(button.textContent === language));
+    };
+    languages.replaceChildren(...texts.map(([language]) => h("button", { type: "button", role: "tab", onclick: () => choose(language) }, language)));
+    choose(texts[0]?.[0]);
+  };
+  const made = h("details", { class: "kernel", ontoggle: () => made.open && fill() }, h("summary", {}, "Kernel ", h("code", {}, name)), languages, text);
   made.open = isOpen;
   return made;
 }
