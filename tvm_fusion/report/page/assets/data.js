@@ -50,6 +50,26 @@ const titleOf = (item) => {
   return titles.length <= 6 ? titles.join(" + ") : [...titles.slice(0, 4), `${titles.length - 5} more`, titles.at(-1)].join(" + ");
 };
 
+// Modules of the model, by the paths that names are: with the time of the groups that lie in them.
+const namesIn = (item) => item.kind === "group" ? item.names ?? item.operators.flatMap((i) => namesOf(operators[i])) : namesOf(item);
+const isInside = (name, path) => name === path || (name.startsWith(path) && "/.".includes(name[path.length]));
+function modules() {
+  const root = { path: "", name: "", time: 0, groups: [], children: new Map() };
+  for (const group of groups) {
+    const names = [...new Set(namesIn(group))], path = prefixOf(names) || (names[0] ?? "");
+    let node = root;
+    node.time += timeOf(group);
+    for (const [part] of path.matchAll(/[/.]?[^/.]+/g)) {
+      const name = part.replace(/^[/.]/, "");
+      if (!node.children.has(name)) node.children.set(name, { path: node.path + part, name, time: 0, groups: [], children: new Map() });
+      node = node.children.get(name);
+      node.time += timeOf(group);
+    }
+    node.groups.push(group);
+  }
+  return root;
+}
+
 // On a card there is room for a few operators; a template says more than the first of many.
 const shortTitle = (group) => (titlesOf(group).length > 6 && group.template ? `${group.template}: ${titlesOf(group).length} operators` : titleOf(group));
 

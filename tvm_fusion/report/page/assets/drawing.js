@@ -214,12 +214,19 @@ function drawNode(place) {
 
 const roomFor = () => ({ w: stage.clientWidth - 2 * MARGIN, h: stage.clientHeight - 2 * MARGIN - BELOW });
 const fitScale = () => Math.min(roomFor().w / Math.max(shown.w, 1), roomFor().h / Math.max(shown.h, 1));
-function fit() {
+// Show everything, or some places as large as is legible.
+function fit(places = []) {
   if (!shown) return;
-  camera.k = Math.min(fitScale(), 1.25);
-  camera.x = (stage.clientWidth - shown.w * camera.k) / 2;
-  camera.y = MARGIN + (roomFor().h - shown.h * camera.k) / 2;
+  const box = places.length ? boundsOf(places) : [0, 0, shown.w, shown.h];
+  const [w, h] = [box[2] - box[0], box[3] - box[1]], room = roomFor();
+  camera.k = Math.min(room.w / Math.max(w, 1), room.h / Math.max(h, 1), 1.25);
+  camera.x = (stage.clientWidth - w * camera.k) / 2 - box[0] * camera.k;
+  camera.y = MARGIN + (room.h - h * camera.k) / 2 - box[1] * camera.k;
   schedule();
+}
+function boundsOf(places) {
+  const all = (choose, side, sign) => choose(...places.map((place) => place[side] + (sign * place[side === "x" ? "w" : "h"]) / 2));
+  return [all(Math.min, "x", -1), all(Math.min, "y", -1), all(Math.max, "x", 1), all(Math.max, "y", 1)];
 }
 function zoom(factor, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {
   const k = Math.min(Math.max(camera.k * factor, Math.min(fitScale() / 2, 0.2)), 3);

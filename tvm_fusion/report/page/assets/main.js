@@ -3,13 +3,14 @@
 
 const state = {
   view: "after", tab: "overview", selected: null, found: null,
-  isSelected: (item) => state.selected === item || state.edgeIds.has(item.id),
-  isNear: (item) => Boolean(state.selected) && (item.from === state.selected.id || item.to === state.selected.id),
+  isSelected: (item) => state.selected === item || state.edgeIds.has(item.id) || state.shown === item,
+  isNear: (item) => Boolean(state.shown) && (item.from === state.shown.id || item.to === state.shown.id),
   isDimmed: (item) => state.found !== null && !state.found.has(item.id),
   key: (item) => `${state.isSelected(item) ? "s" : ""}${state.isNear(item) ? "n" : ""}${state.isDimmed(item) ? "d" : ""}`,
   searchKey: () => (state.found === null ? "" : state.query),
+  shown: null, // the node that stands for what is selected
   edgeIds: new Set(),
-  query: "",
+  query: "", isModule: false,
 };
 const byName = (name) => document.getElementById(name);
 const footer = byName("times"), searchBox = byName("search"), foundList = byName("found");
@@ -22,7 +23,9 @@ function select(item, { reveals = true } = {}) {
   showPanel(state.tab, item);
   const group = item && (item.kind === "group" ? item : item.kind === "operator" ? groupOf(item) : item.became && groupOf(item.became));
   markTime(footer, group);
-  if (item && reveals) reveal(shownIn(state.view, isEdge(item) ? byId.get(endsOf(item)[0]) : item));
+  const node = item && shownIn(state.view, isEdge(item) ? byId.get(endsOf(item)[0]) : item);
+  state.shown = item && !isEdge(item) ? node : null;
+  if (node && reveals) reveal(node);
   remember();
   schedule();
 }
@@ -46,9 +49,8 @@ async function openView(name) {
     if (state.view !== name) return;
     show(layout);
     fit();
-    if (state.query) search(state.query);
-    const node = state.selected && shownIn(name, isEdge(state.selected) ? byId.get(endsOf(state.selected)[0]) : state.selected);
-    if (node) reveal(node);
+    if (state.query) search(state.query, state.isModule);
+    if (state.selected) select(state.selected);
     busy.hidden = true;
     document.body.dataset.ready = name;
   } catch (error) {
@@ -70,10 +72,10 @@ function recall() {
 
 // Search: words, or a pattern with *; the user's names, variables, operators and kernels ------------------------
 
-function search(query) {
-  state.query = query.trim();
+function search(query, isModule = false) {
+  state.query = query.trim(), state.isModule = isModule;
   const items = views[state.view].nodes;
-  const hits = state.query ? items.filter(matcher(state.query)) : [];
+  const hits = state.query ? items.filter(isModule ? (item) => namesIn(item).some((name) => isInside(name, query)) : matcher(state.query)) : [];
   state.found = state.query ? new Set(hits.map((item) => item.id)) : null;
   foundList.replaceChildren(...hits.slice(0, 12).map((item) =>
     h("li", { role: "option", onpointerdown: (event) => (event.preventDefault(), choose(item)) }, h("b", {}, titleOf(item)), h("small", {}, nameOf(item)))));
@@ -90,6 +92,13 @@ function matcher(query) {
     ? [item.title, item.template, ...item.kernels, ...(item.names ?? []), ...item.operators.flatMap((i) => words(operators[i]))]
     : [item.title, ...spellings(item)];
   return (item) => words(item).some((word) => pattern.test(word));
+}
+// Show all that belongs to a module of the model, and dim the rest.
+function openModule(path) {
+  searchBox.value = path;
+  const hits = search(path, true);
+  foundList.hidden = true;
+  fit(hits.map((item) => shown?.at.get(item.id)).filter(Boolean));
 }
 function choose(item) {
   foundList.hidden = true;

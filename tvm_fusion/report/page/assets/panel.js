@@ -24,6 +24,8 @@ function alike(items, key) {
 // Tabs --------------------------------------------------------------------------------------------------------
 
 const TABS = { overview: ["Overview", overview], kernels: ["Kernels", kernelList] };
+const hasModules = groups.some((group) => namesIn(group).some((name) => /[^/.][/.]/.test(name)));
+if (hasModules) TABS.modules = ["Modules", moduleList];
 if (edges.length) TABS.refused = ["Not fused", refusedList];
 if (content.rewriting) TABS.rewrites = ["Rewrites", rewriteList];
 
@@ -76,6 +78,28 @@ function kernelList() {
 }
 const sumOf = (same) => same.reduce((sum, group) => sum + timeOf(group), 0);
 
+function moduleList() {
+  const rows = (node) => [...node.children.values()].map(folded).sort((a, b) => b.time - a.time);
+  const bar = (node) => [
+    h("span", { class: "name" }, h("b", {}, node.name), h("small", {}, node.children.size ? counted(node.children.size, "part") : counted(node.groups.length, "group"))),
+    h("span", { class: "number" }, microseconds(node.time), h("small", {}, percent(node.time / totalTime))),
+    h("span", { class: "bar t4", style: `width:${(100 * node.time) / totalTime}%` }),
+  ];
+  const made = (node) => {
+    const show = h("button", { type: "button", class: "link", onclick: () => openModule(node.path) }, "Show in the graph");
+    return h("li", {}, h("details", {}, h("summary", { class: "row" }, bar(node)), h("p", {}, show), node.children.size ? list(rows(node), made) : null, node.groups.length ? kernelRows(node.groups, 8) : null));
+  };
+  return [h("p", { class: "note" }, "Time of the model's modules; a kernel counts where all that it computes belongs."), list(rows(modules()), made)];
+}
+// A module with one part and nothing else is shown as that part.
+function folded(node) {
+  while (node.children.size === 1 && !node.groups.length) {
+    const [child] = node.children.values();
+    node = { ...child, name: `${node.name}.${child.name}` };
+  }
+  return node;
+}
+
 function refusedList() {
   const refused = edges.filter((edge) => edge.verdict === "refused");
   if (!refused.length) return h("p", {}, "Nothing was refused.");
@@ -97,8 +121,8 @@ function rewriteList() {
   return [
     h("p", { class: "note" }, `${counted(rewriting.changes.length, "change")}. Small letters are tensors, capitals constants; gains are the planner's estimates.`),
     list(equal, (same) => h("li", { class: "change" },
-      h("p", {}, h("b", {}, same[0].rules.join(", ") || "equal operators merged"), same.length > 1 ? ` ${same.length} ×` : "", same[0].gain ? h("span", { class: "number" }, `saves ${microseconds(Math.max(gain(same), 0))}`) : null),
-      h("pre", {}, h("del", {}, same[0].before), "\n", h("ins", {}, same[0].after)),
+      h("p", {}, h("b", {}, same[0].rules.join(", ") || "equal operators merged"), same.length > 1 ? ` ${same.length} ×` : "", gain(same) > 0.05 ? h("span", { class: "number" }, `saves ${microseconds(Math.max(gain(same), 0))}`) : null),
+      h("pre", {}, h("del", {}, same[0].before), h("ins", {}, same[0].after)),
       h("p", { class: "note" }, ...placesOf(same)))),
   ];
 }
