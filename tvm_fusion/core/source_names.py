@@ -21,8 +21,11 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
+from .untouched import is_rewritable
+
 MOST = 64  # sources of one operator: so that names take linear time and space, whatever is merged
-# ASCII's own separators: between sources, and between the names of one.
+# ASCII's own separators: before every source, and between the names of one. Spans that begin with
+# no separator are others', such as the places in a file that TVMScript's parser gives.
 _BETWEEN, _WITHIN = "\x1e", "\x1f"
 _WITHOUT_SEPARATORS = {ord(_BETWEEN): None, ord(_WITHIN): None}
 
@@ -82,12 +85,14 @@ def span_of(sources: Sources) -> ir.Span | None:
     if not sources:
         return None
     texts = (_WITHIN.join((_plain(s.operator), *map(_plain, s.tensors))) for s in sources)
-    return ir.Span(ir.SourceName(_BETWEEN.join(texts)), 0, 0, 0, 0)
+    return ir.Span(ir.SourceName(_BETWEEN + _BETWEEN.join(texts)), 0, 0, 0, 0)
 
 
 @lru_cache(maxsize=1 << 14)
 def _decoded(text: str) -> Sources:
-    parts = (part.split(_WITHIN) for part in text.split(_BETWEEN))
+    if not text.startswith(_BETWEEN):
+        return ()
+    parts = (part.split(_WITHIN) for part in text[1:].split(_BETWEEN))
     return tuple(Source(operator, tuple(tensors)) for operator, *tensors in parts)
 
 
@@ -163,10 +168,10 @@ class Recorder:
 
 
 def attach(mod: tvm.IRModule, told: Callable[[Any], Sources]) -> tvm.IRModule:
-    """Attach sources to the variables of all Relax functions.
+    """Attach sources to the variables of all rewritable functions.
 
     What is not told comes from the operator that reads it first: importers write an operator as
-    several, and tell the last. What none reads comes from what it reads.
+    several, and tell the last. What none reads comes from what it reads, or else from what follows.
 
     Parameters
     ----------
@@ -180,7 +185,7 @@ def attach(mod: tvm.IRModule, told: Callable[[Any], Sources]) -> tvm.IRModule:
     """
     mod = mod.clone()
     for gvar, func in list(mod.functions.items()):
-        if isinstance(func, relax.Function):
+        if is_rewritable(func):
             found = _of_function(list(bindings_of(func.body)), told)
             if found:
                 mod.update_func(gvar, with_sources(func, found))
@@ -190,19 +195,22 @@ def attach(mod: tvm.IRModule, told: Callable[[Any], Sources]) -> tvm.IRModule:
 def _of_function(bindings: list[Any], told: Callable[[Any], Sources]) -> dict[Any, Sources]:
     known: dict[int, Sources] = {}
     read: dict[int, Sources] = {}  # by the reader that is the first so far
+    follows: dict[int, Sources] = {}
+    after: Sources = ()
     for binding in reversed(bindings):
-        own = sources_of(binding.var) or told(binding) or read.get(hash(binding.var), ())
-        known[hash(binding.var)] = own
+        at = hash(binding.var)
+        own = sources_of(binding.var) or told(binding) or read.get(at, ())
+        known[at], follows[at], after = own, after, own or after
         if own:
             for operand in operands_of(binding.value):
                 if isinstance(operand, relax.Var):
                     read[hash(operand)] = own
     found: dict[Any, Sources] = {}
     for binding in bindings:
-        own = known[hash(binding.var)]
-        if not own:
+        at = hash(binding.var)
+        if not known[at]:
             before = (known.get(hash(operand), ()) for operand in operands_of(binding.value))
-            own = known[hash(binding.var)] = next(filter(None, before), ())
-        if own and binding.var.span is None:
-            found[binding.var] = own
+            known[at] = next(filter(None, before), follows[at])
+        if known[at] and not sources_of(binding.var):
+            found[binding.var] = known[at]
     return found

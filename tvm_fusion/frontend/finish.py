@@ -30,7 +30,8 @@ def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRang
     tvm.IRModule
         Normalised, each of our functions with a dataflow block.
     """
-    passes = [on_rewritable(relax.transform.ConvertToDataflow(min_size=1)), NormalizeImport()]
+    to_dataflow = on_rewritable(relax.transform.ConvertToDataflow(min_size=1))
+    passes = [*inheriting(to_dataflow), NormalizeImport()]
     if config.precision != "fp32":
         passes += inheriting(ToHalfPrecision(config.precision, config.half_io))
     mod = with_bounds(mod, ranges)  # for the passes, too

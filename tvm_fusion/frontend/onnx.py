@@ -11,7 +11,6 @@ import onnx
 from tvm import tirx
 
 from ..config import FusionConfig
-from ..core.source_names import attach
 from ..core.weight_names import WeightNames, tracking
 from ..errors import UserError
 from ..signature import DimRange
@@ -89,8 +88,7 @@ def _import(model: onnx.ModelProto, config: FusionConfig, source: str) -> Import
     inner = steps.inner(ranges)
     known = {variable: inner[variable.name] for variable in variables.values()}
     importer = Importer(shapes, known, types, steps.parameter())
-    mod = attach(importer.convert(model, source), importer.sources.of)
-    mod = steps.marked(mod)
+    mod = steps.marked(importer.convert(model, source))
     names = WeightNames(importer.constants())
     with tracking(names):
         mod = finish(mod, config, inner)

@@ -29,7 +29,7 @@ def named(members: Iterable[Member], name: str) -> set[Member]:
     set of Member
         Empty if nothing is called so.
     """
-    members = list(members)
+    members = list(members) if name else []
 
     def found(is_meant: Callable[[str], bool]) -> set[Member]:
         return {m for m in members if any(map(is_meant, spellings(m)))}
