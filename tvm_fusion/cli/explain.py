@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from .model import add_model_arguments, config_of, tell_of_profile
+from .model import add_model_arguments, config_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +41,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from .._tvm.log import quiet_log
     from ..report.explain import explain
 
-    with quiet_log() as terminal:
-        tell_of_profile(options, terminal)
+    with quiet_log():
         explanation = explain(
             options.model,
             options.target,
