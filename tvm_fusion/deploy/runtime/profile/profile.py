@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,10 @@ def profile(
     threads = 0 if on_gpu else team_size()
     machine = rates(kind, threads)
     faster = _faster_half(timings, sizes)
-    rows = _rows(faster, sizes, groups, extents, machine)
+    names_of_calls = users_names(
+        [name for name, _ in sizes], found["functions"][function].get("launches", [])
+    )
+    rows = _rows(faster, sizes, names_of_calls, groups, extents, machine)
     end_to_end = statistics.mean(sorted(ends)[: (len(ends) + 1) // 2])
     kernels = sum(row.us for row in rows)
     device = (cuda_devices()[0] if on_gpu else host_cpu()).name
@@ -150,6 +154,7 @@ class _Row:
 def _rows(
     runs: Sequence[Run],
     sizes: Sequence[tuple[str, int]],
+    names: Sequence[tuple[str, ...]],
     groups: Sequence[_Group],
     extents: Mapping[str, int],
     machine: Rates,
@@ -159,7 +164,7 @@ def _rows(
     spent = [[sum(run.calls[i].us for i in row.positions) for run in runs] for row in rows]
     whole = sum(map(statistics.mean, spent)) or 1.0
     return tuple(
-        _row(row, us, whole, runs[0].calls, sizes, extents, machine)
+        _row(row, us, whole, runs[0].calls, sizes, names, extents, machine)
         for row, us in zip(rows, spent, strict=True)
     )
 
@@ -207,6 +212,7 @@ def _row(
     whole: float,
     fastest: Sequence[Call],
     sizes: Sequence[tuple[str, int]],
+    names: Sequence[tuple[str, ...]],
     extents: Mapping[str, int],
     machine: Rates,
 ) -> KernelTime:
@@ -221,7 +227,7 @@ def _row(
     seconds = us / 1e6
     return KernelTime(
         kernels=tuple(sizes[i][0] for i in row.positions),
-        names=_names(group),
+        names=tuple(dict.fromkeys(name for i in row.positions for name in names[i])),
         operators=tuple(group.get("operators", ())),
         template=group.get("template", ""),
         type=group.get("type", ""),
@@ -244,18 +250,33 @@ def _row(
     )
 
 
-def _names(group: _Group) -> tuple[str, ...]:
-    """Tell what the user's model calls a group's members."""
-    return tuple(group.get("names", ()))
+def users_names(
+    kernels: Sequence[str], launches: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, ...]]:
+    """Tell what the user's model calls the members of each call.
+
+    Parameters
+    ----------
+    kernels : sequence of str
+        Names of kernels in the order of calls.
+    launches : sequence of mapping
+        The manifest's: the body of a loop stands there once, and is called again and again.
+    """
+    known: dict[str, list[tuple[str, ...]]] = {}
+    for launch in launches:
+        known.setdefault(launch["kernel"], []).append(tuple(launch["names"]))
+    called: Counter[str] = Counter()
+    found = []
+    for kernel in kernels:
+        names = known.get(kernel, [()])
+        found.append(names[called[kernel] % len(names)])
+        called[kernel] += 1
+    return found
 
 
 def _titles(groups: Sequence[_Group]) -> dict[str, str]:
-    """Title kernels by their groups' members."""
-    return {
-        name: " + ".join(_names(group) or group["operators"])
-        for group in groups
-        for name in group["kernels"]
-    }
+    """Title kernels by their groups' operators."""
+    return {name: " + ".join(g["operators"]) for g in groups for name in g["kernels"]}
 
 
 def _notes(found: Mapping[str, Any], device: str, extents: Mapping[str, int]) -> tuple[str, ...]:
