@@ -14,6 +14,7 @@ from ._tvm.fork import has_run_kernels
 from .config import FusionConfig
 from .core.decisions import Decision, record, recording
 from .core.kernel_info import Infos, collecting
+from .core.progress import report
 from .deploy.build.artifact import Artifact, check_writable
 from .deploy.cache.folder import ArtifactCache
 from .deploy.cache.key import cache_key
@@ -104,6 +105,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
     from .deploy.toolchain import toolchain
 
     start = time.perf_counter()
+    report("starting the compiler")
     with toolchain(spec), recording() as decisions:
         if note := plain_cpu_note(target):
             record(Decision(spec.text, "", "fallback", "plain_cpu", note))
@@ -117,6 +119,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         from .fusion.claims import remembering
         from .measure.profiling import profiled
 
+        report("importing")
         imported = import_model(model, config)
         if not imported.signatures:
             raise UserError(
@@ -143,8 +146,10 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
                 (arch,) = one.archs
                 with one.tvm_target(), recording() as taken[arch], collecting() as kernels[arch]:
                     mod = _scheduled(imported, _dumped(config, arch, spec))
+                    report("planning memory")
                     prepared[arch] = prepare(mod, one, public, imported.dims, names)
             packed = packed_functions(one.mod for one in prepared.values())
+            report("generating machine code")
             built = build(prepared, spec)
     weights, used = store(prepared, built.names)
     code = {

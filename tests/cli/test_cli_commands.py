@@ -1,5 +1,6 @@
 """What each command prints when all goes well, and its documented JSON."""
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -15,6 +16,7 @@ import tvm_fusion
 from tvm_fusion.cli import run
 from tvm_fusion.cli.dispatch import COMMANDS
 from tvm_fusion.cli.inputs import not_finite, not_finite_line
+from tvm_fusion.core.progress import listening
 
 
 def object_of(result, code=0):
@@ -311,3 +313,42 @@ def test_notes_are_a_few_lines():
     assert text[-1] == "5 other notes: see --json"
     assert len(text) == 7
     assert lines(Notes.of([]), "command") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "quiet"), [([], False), (["--quiet"], True), (["-q"], True), (["--json"], True)]
+)
+def test_progress_is_shown_unless_it_may_disturb(
+    cli, dense_folder, dense_file, monkeypatch, options, quiet
+):
+    found = []
+
+    @contextlib.contextmanager
+    def progress(file, *, quiet):
+        found.append(quiet)
+        yield
+
+    monkeypatch.setattr("tvm_fusion.report.progress.progress", progress)
+    assert cli("check", dense_folder, dense_file, *options).code == 0
+    assert found == [quiet]
+
+
+def test_check_and_bundle_tell_their_stages(cli, dense_folder, dense_file, tmp_path, monkeypatch):
+    told = []
+
+    @contextlib.contextmanager
+    def progress(file, *, quiet):
+        with listening(lambda stage: told.append(stage.name)):
+            yield
+
+    monkeypatch.setattr("tvm_fusion.report.progress.progress", progress)
+    assert cli("check", dense_folder, dense_file).code == 0
+    assert told == [
+        "loading the artifact", "running the artifact", "running the reference",
+        "comparing outputs",
+    ]  # fmt: skip
+    told.clear()
+    monkeypatch.setattr("tvm_fusion.deploy.build.bundle._call", lambda *_: None)
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    assert cli("bundle", dense_folder, "-o", tmp_path / "bundle").code == 0
+    assert told == ["configuring the runner", "compiling the runner", "copying libraries"]

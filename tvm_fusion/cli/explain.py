@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..errors import UserError
 from ..words import counted
-from .model import add_model_arguments, config_of, tell_of_profile
+from .model import add_model_arguments, config_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +64,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if not is_page:
             raise UserError("--times without --html", "a page, which shows the times")
         times = read_profile(options.times)
-    with quiet_log() as terminal:
-        tell_of_profile(options, terminal)
+    with quiet_log():
         found = explained(
             options.model,
             options.target,
@@ -74,11 +73,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             rewrites=options.rewrites or is_page,
             forms=options.op is not None or is_page,
         )
+        if is_page:
+            from ..report.page.explanation import explanation_content
+
+            write(options.html, explanation_content(found, times))
     explanation = found.explanation
     if is_page:
-        from ..report.page.explanation import explanation_content
-
-        write(options.html, explanation_content(found, times))
         return {**explanation.to_json(), "html": options.html}
     if options.op is not None:
         explanation = explanation.of(options.op)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..core.decisions import Decision, record
 from ..core.once import remembering_answers
+from ..core.progress import steps
 from ..core.source_names import names_of
 from ..core.template import Claim, Refusal, Template
 from ..ecg.graph import Graph, Operator
@@ -101,9 +102,9 @@ class _Planner:
         """Grow every seed, then every anchor that no seed reached."""
         seeds = [op for op in self._graph.operators if op.type is MappingType.ONE_TO_ONE]
         others = [op for op in self._graph.operators if op.type is not MappingType.ONE_TO_ONE]
-        for op in sorted(seeds, key=lambda op: (op.result_bytes, op.index)):
-            self._grow(op)
-        for op in sorted(others, key=lambda op: (op.type.complexity, op.result_bytes, op.index)):
+        seeds.sort(key=lambda op: (op.result_bytes, op.index))
+        others.sort(key=lambda op: (op.type.complexity, op.result_bytes, op.index))
+        for op in steps("fusing operators", [*seeds, *others]):
             self._grow(op)
 
     def _grow(self, seed: Operator) -> None:

@@ -12,6 +12,7 @@ from tvm.ir.transform import Pass, PassContext, Sequential
 
 from ..config import FusionConfig
 from ..core.inherit_names import inheriting
+from ..core.progress import report
 from ..core.untouched import on_rewritable
 from ..deploy.build.lower import LowerToVM
 from ..device import TargetSpec, parse
@@ -117,6 +118,7 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
     UserError
         For a model, target or option that cannot be compiled.
     """
+    report("starting the compiler")
     config = config or FusionConfig()
     spec = parse(target).permitting(config.flags)
     warn_of_plain_cpu(target)
@@ -140,6 +142,7 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
 
     with profiled(config, spec) as profile, tvm_target:
         passes, _ = _stages(config)
+        report("importing")
         imported = import_model(model, config)
         if not imported.signatures:
             raise UserError(

@@ -18,6 +18,7 @@ from tvm.target import Target
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from ..._tvm.versions import PIPELINE
+from ...core.progress import steps
 from ...errors import reason_of
 
 LANGUAGES = {"cuda": "CUDA", "llvm": "Assembly"}  # by the target's kind
@@ -45,7 +46,8 @@ def generated(functions: Mapping[str, tirx.PrimFunc], target: Target) -> dict[st
             return f"(no code: {reason_of(error)})"
 
     with _no_compiler(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return dict(zip(functions, pool.map(text, functions), strict=True))
+        texts = pool.map(text, functions)
+        return {name: next(texts) for name in steps("writing kernels' code", functions)}
 
 
 def _text(mod: tvm.IRModule, target: Target) -> str:

@@ -12,6 +12,7 @@ from tvm.target import Target
 from ...core.decisions import Decision, record
 from ...core.kernel_info import Describe, KernelInfo
 from ...core.loops import find
+from ...core.progress import steps
 from ...core.template import TEMPLATE, Ban, Claim, Emission, Kernel, Refusal, Slot
 from ...core.templates import template
 from ...core.tuned import TUNED, Lookup, Tuned, untuned
@@ -58,9 +59,8 @@ def emit_groups(
     device = device_of(target)
     emitted: dict[ir.GlobalVar, Emission] = {}
     broken: dict[ir.GlobalVar, Ban] = {}
-    for gvar, func in mod.functions.items():
-        if not is_group(func):
-            continue
+    groups = [(gvar, func) for gvar, func in mod.functions.items() if is_group(func)]
+    for gvar, func in steps("scheduling kernels", groups):
         group = group_of(mod, func)
         name = str(func.attrs[TEMPLATE])
         try:

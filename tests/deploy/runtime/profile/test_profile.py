@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax import op
 
 import tvm_fusion
-from tvm_fusion.deploy.runtime.profile.profile import _grouped
+from tvm_fusion.deploy.runtime.profile.profile import _grouped, users_names
 from tvm_fusion.deploy.runtime.profile.result import Profile
 from tvm_fusion.deploy.runtime.profile.trace import trace
 from tvm_fusion.errors import UserError
@@ -156,6 +156,34 @@ def test_needs_no_compiler(products):
         "assert len(profile.rows) == 2 and 'tvm' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program, str(products)], check=True, timeout=300)
+
+
+def test_members_have_the_users_names(products):
+    executable = tvm_fusion.load(products)
+    entry = executable.manifest["functions"]["main"]
+    inputs = {"x": np.ones((32, 48), "float32")}
+    kernels = [row.kernels[0] for row in executable.profile(inputs, runs=1).rows]
+    told = (["/mlp/up", "/mlp/act"], ["/mlp/down"])
+    entry["launches"] = [
+        {"kernel": k, "names": names} for k, names in zip(kernels, told, strict=True)
+    ]
+    rows = executable.profile(inputs, runs=1).rows
+    assert [row.names for row in rows] == [("/mlp/up", "/mlp/act"), ("/mlp/down",)]
+    assert [row.title for row in rows] == ["matmul + relu", "matmul"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "launches", "expected"),
+    [
+        ("aba", [("a", "1"), ("b", "2"), ("a", "3")], ["1", "2", "3"]),
+        ("ababx", [("a", "1"), ("b", "2")], ["1", "2", "1", "2", ""]),
+        ("a", [], [""]),
+    ],
+)
+def test_users_names_by_call(kernels, launches, expected):
+    launches = [{"kernel": kernel, "names": [name]} for kernel, name in launches]
+    found = users_names(list(kernels), launches)
+    assert ["".join(names) for names in found] == expected
 
 
 GROUPS = [

@@ -1,24 +1,19 @@
-"""Profile a function: whole calls in turns with calls that are timed kernel by kernel."""
+"""Profile a function: its times joined with what the artifact tells of its kernels."""
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import tvm_ffi
 
 from ....device import cuda_devices, host_cpu
 from ....errors import UserError
 from ....threads import team_size
 from ..arguments import evaluate
-from ..tensors import as_array, copy_to, to_numpy, to_tensor
-from .calls import Call, Instrument, Run, ungraphed
-from .clocks import Clock, CpuClock, CudaEvents
-from .ranges import Ranges
+from .bench import Bench
+from .calls import Call, Run
 from .rates import rates
 from .result import KernelTime, Profile, Rates
 
@@ -35,52 +30,20 @@ def profile(
     if runs < 1 or warmup < 0:
         raise UserError(f"runs={runs}, warmup={warmup}", "at least 1 and 0")
     found = executable.manifest
-    kind = found["target"]["kind"]
-    on_gpu = kind != "llvm"
-    usual = executable.function(function)
-    given = _Inputs(inputs, usual.in_place, executable.device)
     groups = found.get("groups", [])
-    clock: Clock = CudaEvents() if on_gpu else CpuClock()
-    instrument = Instrument(clock, Ranges(_titles(groups)))
-    timed = executable.instrumented(function, instrument)
-
-    def whole(called: Any) -> float:
-        arguments = given.fresh()
-        begin = time.perf_counter()
-        called.run(arguments)
-        executable.synchronize()
-        return (time.perf_counter() - begin) * 1e6
-
-    def run_timed() -> None:
-        timed.run(arguments)
-        executable.synchronize()
-
-    arguments = given.fresh()
-    with ungraphed():  # where the virtual machine is made
-        sizes = instrument.sizes(run_timed)
-    names = frozenset(name for name, _ in sizes)
-    for _ in range(warmup):
-        whole(usual)
-    one_by_one: list[float] = []
-    if isinstance(clock, CudaEvents):
-        launched = executable.instrumented(function, None)
-        with ungraphed():
-            whole(launched)
-        one_by_one = [whole(launched) for _ in range(max(3, warmup))]
-        clock.last(3 * min(one_by_one))
-    ends, timings = [], list[Run]()
+    bench = Bench(executable, inputs, function, _titles(groups), warmup)
+    ends, timings = [], []
     for _ in range(runs):
-        ends.append(whole(usual))
-        arguments = given.fresh()
-        timings.append(instrument.timed(run_timed, names))
-    extents = usual.extents(arguments)
-    threads = 0 if on_gpu else team_size()
-    machine = rates(kind, threads)
-    faster = _faster_half(timings, sizes)
-    rows = _rows(faster, sizes, groups, extents, machine)
+        ends.append(bench.whole())
+        timings.append(bench.timed())
+    extents = bench.extents()
+    threads = 0 if bench.on_gpu else team_size()
+    machine = rates(found["target"]["kind"], threads)
+    names = users_names(bench.names, found["functions"][function].get("launches", []))
+    rows = _rows(_faster_half(timings, bench.names), bench, names, groups, extents, machine)
     end_to_end = statistics.mean(sorted(ends)[: (len(ends) + 1) // 2])
     kernels = sum(row.us for row in rows)
-    device = (cuda_devices()[0] if on_gpu else host_cpu()).name
+    device = (cuda_devices()[0] if bench.on_gpu else host_cpu()).name
     return Profile(
         found["source"],
         found["target"]["text"],
@@ -92,51 +55,12 @@ def profile(
         end_to_end,
         kernels,
         end_to_end - kernels,
-        statistics.median(one_by_one) if one_by_one else None,
-        clock.name,
+        bench.launched_us,
+        bench.clock,
         machine,
         rows,
-        _notes(found, device, extents),
+        (*bench.notes, *_notes(found, device, extents)),
     )
-
-
-class _Inputs:
-    """Inputs of every call: those that a call writes to are copied anew for each.
-
-    Parameters
-    ----------
-    inputs : mapping of str to array
-        The caller's, which stay as they are.
-    in_place : collection of str
-        Names of inputs that a call writes to.
-    device : tvm_ffi.Device
-        Where arrays of the host go first, so that calls are timed without that copy.
-    """
-
-    def __init__(
-        self, inputs: Mapping[str, Any], in_place: Collection[str], device: tvm_ffi.Device
-    ) -> None:
-        self._in_place, self._device = in_place, device
-        on_gpu = device.type != "cpu"
-        self._arrays = {
-            name: to_tensor(array, device) if on_gpu and isinstance(array, np.ndarray) else array
-            for name, array in inputs.items()
-        }
-
-    def fresh(self) -> dict[str, Any]:
-        """Return what to call the function with."""
-        return {
-            name: self._copy(array) if name in self._in_place else array
-            for name, array in self._arrays.items()
-        }
-
-    def _copy(self, array: Any) -> Any:
-        found = as_array(array, "", "an input")
-        if isinstance(found, np.ndarray):
-            return found.copy()
-        return (
-            to_numpy(found).copy() if self._device.type == "cpu" else copy_to(found, self._device)
-        )
 
 
 @dataclass
@@ -149,22 +73,23 @@ class _Row:
 
 def _rows(
     runs: Sequence[Run],
-    sizes: Sequence[tuple[str, int]],
+    bench: Bench,
+    names: Sequence[tuple[str, ...]],
     groups: Sequence[_Group],
     extents: Mapping[str, int],
     machine: Rates,
 ) -> tuple[KernelTime, ...]:
     """Join times with what the artifact tells of the kernels."""
-    rows = _grouped([name for name, _ in sizes], groups)
+    rows = _grouped(bench.names, groups)
     spent = [[sum(run.calls[i].us for i in row.positions) for run in runs] for row in rows]
     whole = sum(map(statistics.mean, spent)) or 1.0
     return tuple(
-        _row(row, us, whole, runs[0].calls, sizes, extents, machine)
+        _row(row, us, whole, runs[0].calls, bench.sizes, names, extents, machine)
         for row, us in zip(rows, spent, strict=True)
     )
 
 
-def _faster_half(runs: Sequence[Run], sizes: Sequence[tuple[str, int]]) -> list[Run]:
+def _faster_half(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
     """Choose the runs that others disturbed least, the fastest first.
 
     Raises
@@ -172,7 +97,6 @@ def _faster_half(runs: Sequence[Run], sizes: Sequence[tuple[str, int]]) -> list[
     UserError
         If a run called other kernels than the first one, as a loop that ends by data may.
     """
-    names = [name for name, _ in sizes]
     if any([call.name for call in run.calls] != names for run in runs):
         raise UserError("the runs call different kernels", "a function that calls the same in each")
     return sorted(runs, key=lambda run: run.us)[: (len(runs) + 1) // 2]
@@ -207,6 +131,7 @@ def _row(
     whole: float,
     fastest: Sequence[Call],
     sizes: Sequence[tuple[str, int]],
+    names: Sequence[tuple[str, ...]],
     extents: Mapping[str, int],
     machine: Rates,
 ) -> KernelTime:
@@ -221,7 +146,7 @@ def _row(
     seconds = us / 1e6
     return KernelTime(
         kernels=tuple(sizes[i][0] for i in row.positions),
-        names=_names(group),
+        names=tuple(dict.fromkeys(name for i in row.positions for name in names[i])),
         operators=tuple(group.get("operators", ())),
         template=group.get("template", ""),
         type=group.get("type", ""),
@@ -244,18 +169,33 @@ def _row(
     )
 
 
-def _names(group: _Group) -> tuple[str, ...]:
-    """Tell what the user's model calls a group's members."""
-    return tuple(group.get("names", ()))
+def users_names(
+    kernels: Sequence[str], launches: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, ...]]:
+    """Tell what the user's model calls the members of each call.
+
+    Parameters
+    ----------
+    kernels : sequence of str
+        Names of kernels in the order of calls.
+    launches : sequence of mapping
+        The manifest's: the body of a loop stands there once, and is called again and again.
+    """
+    known: dict[str, list[tuple[str, ...]]] = {}
+    for launch in launches:
+        known.setdefault(launch["kernel"], []).append(tuple(launch["names"]))
+    called: Counter[str] = Counter()
+    found = []
+    for kernel in kernels:
+        names = known.get(kernel, [()])
+        found.append(names[called[kernel] % len(names)])
+        called[kernel] += 1
+    return found
 
 
 def _titles(groups: Sequence[_Group]) -> dict[str, str]:
-    """Title kernels by their groups' members."""
-    return {
-        name: " + ".join(_names(group) or group["operators"])
-        for group in groups
-        for name in group["kernels"]
-    }
+    """Title kernels by their groups' operators."""
+    return {name: " + ".join(g["operators"]) for g in groups for name in g["kernels"]}
 
 
 def _notes(found: Mapping[str, Any], device: str, extents: Mapping[str, int]) -> tuple[str, ...]:

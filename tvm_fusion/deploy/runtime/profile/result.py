@@ -115,10 +115,10 @@ class Profile:
         gaps between kernels. Below 0 where other processes disturbed the timed runs more, or where
         a GPU's kernels overlap in a call.
     launched_us : float, optional
-        Of a function that runs as a CUDA graph: a whole call with its kernels launched one by one,
-        as they are timed by events; ``None`` for all others.
+        Where kernels are timed by CUDA events: a whole call that launches them one by one, as
+        timing does, and not as a CUDA graph; ``None`` for all others.
     clock : str
-        How kernels are timed: ``cpu`` or ``cuda events``.
+        How kernels are timed: ``cpu``, ``cupti`` or ``cuda events``.
     rates : Rates
         Of the machine.
     rows : tuple of KernelTime
