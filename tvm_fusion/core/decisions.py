@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ..words import few
+
 Verdict = Literal["accepted", "refused", "fallback"]
 
 
@@ -53,6 +55,16 @@ class Decision:
     through: tuple[str, ...] = ()
     producer_names: tuple[str, ...] = ()
     consumer_names: tuple[str, ...] = ()
+
+    @property
+    def producer_label(self) -> str:
+        """What to call the producer in a line: by the user's names where there are any."""
+        return few(self.producer_names) or self.producer
+
+    @property
+    def consumer_label(self) -> str:
+        """What to call the consumer."""
+        return few(self.consumer_names) or self.consumer
 
 
 _log: contextvars.ContextVar[list[Decision] | None] = contextvars.ContextVar("log", default=None)
