@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..words import few
@@ -75,6 +75,22 @@ def record(decision: Decision) -> None:
     log = _log.get()
     if log is not None:
         log.append(decision)
+
+
+@contextlib.contextmanager
+def naming(names: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
+    """Give decisions about functions, inside of ``with``, the user's names of what these compute.
+
+    Parameters
+    ----------
+    names : mapping of str to tuple of str
+        By name of a function. Decisions that have names already keep them.
+    """
+    with recording() as log:
+        yield
+    for decision in log:
+        found = decision.producer_names or names.get(decision.producer, ())
+        record(replace(decision, producer_names=found))
 
 
 @contextlib.contextmanager

@@ -148,8 +148,11 @@ def _forms(equal: list[Group]) -> Table:
 
 def _range(group: Group) -> str:
     """Name a group by its first and its last operator, as the user calls them."""
-    first, last = group.members[0].label, group.members[-1].label
-    return first if first == last else f"{first}..{last}"
+    members, names = group.members, group.names
+    if len(names) == 1 or len(members) == 1:
+        return members[0].label
+    first, last = members[0].names, members[-1].names
+    return f"{(first or [members[0].variable])[0]}..{(last or [members[-1].variable])[-1]}"
 
 
 def _refused(edges: tuple[Edge, ...]) -> Table:
