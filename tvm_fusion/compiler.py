@@ -153,7 +153,8 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             built = build(prepared, spec)
     weights, used = store(prepared, built.names)
     code = {
-        arch: _code(imported, config, one, built.counts[arch]) for arch, one in prepared.items()
+        arch: _code(imported, config, one, built.counts[arch], built.names.get(arch, {}))
+        for arch, one in prepared.items()
     }
     groups = {
         one.archs[0]: _groups(one, kernels[one.archs[0]], built.names.get(one.archs[0], {}))
@@ -234,15 +235,25 @@ def _dumped(config: FusionConfig, arch: str, spec: TargetSpec) -> FusionConfig:
 
 
 def _code(
-    imported: Imported, config: FusionConfig, one: Prepared, counts: Mapping[str, Any]
+    imported: Imported,
+    config: FusionConfig,
+    one: Prepared,
+    counts: Mapping[str, Any],
+    library: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Write what the manifest says of an architecture's functions."""
+    """Write what the manifest says of an architecture's functions; ``library`` renames kernels."""
+    from .deploy.build.launch_names import launches_of
+
     return {
         name: {
             "weights": one.weight_names.get(name, []),
             "weights_as_tuple": one.passes_tuple[name],
             "in_place": _in_place(signature, config.writes),
             "destinations": [signature.outputs[i].name for i in one.destinations[name]],
+            "launches": [
+                {"kernel": library.get(kernel, kernel), "names": list(names)}
+                for kernel, names in launches_of(one.mod, name)
+            ],
             **counts[name],
         }
         for name, signature in imported.signatures.items()

@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.ir.transform import Pass, PassContext, Sequential
 
 from ..config import FusionConfig
+from ..core.inherit_names import inheriting
 from ..core.progress import report
 from ..core.untouched import on_rewritable
 from ..deploy.build.lower import LowerToVM
@@ -148,7 +149,7 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
                 f"{imported.source} has no function from tensors to tensors",
                 advice="give it one, such as main, whose parameters and results are tensors",
             )
-        to_dataflow = on_rewritable(relax.transform.ConvertToDataflow(min_size=1))
+        to_dataflow = on_rewritable(*inheriting(relax.transform.ConvertToDataflow(min_size=1)))
         mod = Sequential([*passes, to_dataflow])(imported.mod)
         Sequential([on_rewritable(only_plan)])(mod)
     return PlannedModel(spec, config, imported, mod, plans, functions, profile)

@@ -35,6 +35,11 @@ Schema 2
     ``in_place``, by name of an input that is written to, the output that then lies there;
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;
+    ``launches``, a list of ``{"kernel", "names"}``: the library's functions of kernels in the order
+    in which one inference calls them, and what they compute by the user's names (ONNX nodes, paths
+    of PyTorch modules; names of tensors where there are none), each once, in the model's order,
+    empty where nothing is known. Those of a loop's body are there once, those of all branches of a
+    condition one after the other (older artifacts do not have it);
     ``kernels``, ``host_launches``, ``calls`` and ``intermediate_bytes`` of one inference, as
     :func:`tvm_fusion.deploy.count.count` counts them with symbolic dimensions at ``max``.
 ``groups``

@@ -149,6 +149,7 @@ _OPTIONAL = {
     "weights_as_tuple": truth,
     "in_place": by_name(text),
     "destinations": list_of(text),
+    "launches": list_of(record({"kernel": text, "names": list_of(text)})),
 }
 _EQUAL = {"equal": list_of(record({"one": text, "other": text, "where": text}))}
 _STORED = record({"function": text, "shape": list_of(number)})

@@ -11,6 +11,7 @@ from ..._tvm.versions import PIPELINE
 from ...config import FusionConfig
 from ...core.decisions import Decision, record, recording
 from ...core.forms import Form
+from ...core.source_names import names_of
 from ...core.template import Claim
 from ...core.tuned import TUNED
 from ...core.whole_extents import with_numbers_of_steps
@@ -161,7 +162,8 @@ def member_of(op: Operator) -> Member:
     else:
         operator = _opaque_name(op)
     title = operator if op.is_opaque else op.title
-    return Member(op.name, operator, title, op.type.value)
+    tensors = tuple(dict.fromkeys(name for source in op.sources for name in source.tensors))
+    return Member(op.name, operator, title, op.type.value, names_of(op.sources), tensors)
 
 
 def _opaque_name(op: Operator) -> str:
