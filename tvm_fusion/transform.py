@@ -11,6 +11,7 @@ from .deploy.build.lower import LowerToVM
 from .ecg.legalize import Legalize
 from .frontend.half.precision import ToHalfPrecision
 from .frontend.normalize import NormalizeImport
+from .fusion.describe import describe
 from .fusion.fuse import FuseOperators
 from .fusion.tuned_configs import tuned_configs
 from .layout.plan_layout import PlanLayout
@@ -59,4 +60,4 @@ def ScheduleKernels(db: str | os.PathLike[str] | None = None) -> Pass:
         Records of :func:`tvm_fusion.tune`, whose configurations are used; those that the
         environment variable ``TVM_FUSION_RECORDS`` names when omitted.
     """
-    return kernels.ScheduleKernels(FuseOperators, tuned_configs(db))
+    return kernels.ScheduleKernels(FuseOperators, tuned_configs(db), describe)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from ...core.inherit_names import inheriting
 from ...core.untouched import on_rewritable
 from .apply_ranges import ApplyRanges
 from .boolean_arithmetic import BooleanArithmetic
@@ -63,7 +64,7 @@ __all__ = [
 def NormalizeImport() -> tvm.transform.Pass:
     """Return the passes of this package in the order in which they need each other."""
     return tvm.transform.Sequential(
-        [
+        inheriting(
             LiftFunctions(),
             # Before all that drops what is not read.
             KeepCalls(),
@@ -92,6 +93,6 @@ def NormalizeImport() -> tvm.transform.Pass:
             BooleanArithmetic(),
             # An output that became an alias of the binding before it takes that binding's place.
             on_rewritable(relax.transform.CanonicalizeBindings()),
-        ],
+        ),
         name="NormalizeImport",
     )

@@ -15,6 +15,8 @@ from tvm.target import Target
 from ...core.current_target import current_target
 from ...core.decisions import Decision, record
 from ...core.flags import REASSOCIATE
+from ...core.progress import steps
+from ...core.source_names import joined, names_of, sources_of
 from ...core.untouched import is_rewritable
 from ...fusion.estimate import Estimator, RegionCost
 from ..egraph.changes import Gain, is_noting, note, note_uses
@@ -206,7 +208,7 @@ def rewrite_regions(mod: tvm.IRModule, searcher: Searcher) -> tvm.IRModule:
         found = {}
         for block in func.body.blocks:
             if isinstance(block, relax.DataflowBlock):
-                for region in regions(block, searcher.operators):
+                for region in steps("rewriting", regions(block, searcher.operators)):
                     best = searcher.search(region, told)
                     if best.after is not best.before:
                         found[region] = best
@@ -232,6 +234,7 @@ def _record(function: str, region: Region, found: Found, searcher: Searcher) -> 
             f"Rewritten by {', '.join(found.laws) or 'equal expressions'}:"
             f" {before.us:.1f} to {after.us:.1f} us.",
             bytes_saved=before.bytes - after.bytes,
+            producer_names=names_of(joined(sources_of(b.var) for b in region.bindings)),
         )
     )
     if is_noting():
