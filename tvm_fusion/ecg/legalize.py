@@ -67,7 +67,7 @@ class Legalize:
 
     One instance gives equal operators of all modules that it is applied to the very same PrimFunc:
     what is known of a group of PrimFuncs, such as its claims, holds in the next module, too. So do
-    all instances inside of :func:`remembering_legalizations`.
+    all instances inside of :func:`tvm_fusion.ecg.legalize.remembering_legalizations`.
     """
 
     def __init__(self) -> None:

@@ -64,7 +64,8 @@ def explain(
         Whether to tell what the rewriting stage changed, and which rules did; the search for the
         fewest that suffice takes a while.
     forms : bool
-        Whether to tell between which forms of kernels templates chose: see :attr:`Group.forms`.
+        Whether to tell between which forms of kernels templates chose: see
+        :attr:`tvm_fusion.report.explain.parts.Group.forms`.
 
     Returns
     -------

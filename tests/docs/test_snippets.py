@@ -1,0 +1,72 @@
+"""What the README and the site's own pages show runs: Python, and options of the command line."""
+
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tvm_fusion.cli.dispatch import _parser
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [page for page in PAGES if "generated" not in page.parts]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def fences(page, language):
+    return [text for found, text in FENCE.findall(page.read_text()) if found == language]
+
+
+def classifier():
+    """A small model with the names that the pages use."""
+    draw = np.random.default_rng().standard_normal
+    weights = {"filters": draw((8, 3, 3, 3)), "classes": draw((8, 10))}
+    float32 = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["image", "filters"], ["features"], strides=[4, 4]),
+            helper.make_node("Relu", ["features"], ["positive"]),
+            helper.make_node("ReduceMean", ["positive"], ["means"], axes=[2, 3], keepdims=0),
+            helper.make_node("MatMul", ["means", "classes"], ["scores"]),
+        ],
+        "classifier",
+        [helper.make_tensor_value_info("image", float32, ["batch", 3, 224, 224])],
+        [helper.make_tensor_value_info("scores", float32, ["batch", 10])],
+        [onnx.numpy_helper.from_array(v.astype("float32"), n) for n, v in weights.items()],
+    )
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def pages_with_python():
+    for page in PAGES:
+        code = "\n".join(fences(page, "python"))
+        if code:
+            marks = [pytest.mark.torch] if "import torch" in code else []
+            yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.parametrize("page", list(pages_with_python()))
+def test_python_runs(page, tmp_path, monkeypatch):
+    """The snippets of a page run one after the other, in a folder that has ``model.onnx``."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(classifier(), "model.onnx")
+    script = tmp_path / "snippets.py"  # TVMScript is read from a file
+    script.write_text("\n".join(fences(page, "python")))
+    runpy.run_path(str(script))
+
+
+def test_commands_have_the_options_that_are_shown(capsys):
+    count = 0
+    for page in PAGES:
+        for text in fences(page, "console"):
+            for line in text.replace("\\\n", " ").splitlines():
+                words = shlex.split(line.removeprefix("$ "), comments=True)
+                if words[:1] == ["tvm-fusion"]:
+                    _parser().parse_args(words[1:])
+                    count += 1
+    assert count > 10
