@@ -24,6 +24,7 @@ def sources() -> dict[str, str]:
     for path in sorted((ROOT / "benchmarks").rglob("*.md")):
         file = path.relative_to(ROOT)
         found[str(file)] = str(file.with_suffix("")).replace("/README", "")
+    found["benchmarks/README.md"] = "benchmarks/all_results"
     for path in sorted((ROOT / "tutorials").glob("*.py")):
         found[f"tutorials/{path.name}"] = f"tutorials/{path.stem}"
     return found
@@ -63,7 +64,7 @@ def relinked(text: str, file: str, names: dict[str, str]) -> str:
 
 def _text(path: Path) -> str:
     if path.suffix == ".md":
-        return path.read_text()
+        return path.read_text().replace("```mermaid", "```text")  # drawn by a script of the network
     notebook = jupytext.read(path)
     notebook.metadata.clear()
     text = jupytext.writes(notebook, fmt="md")

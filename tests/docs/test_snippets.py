@@ -13,7 +13,7 @@ from onnx import helper
 from tvm_fusion.cli.dispatch import _parser
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if "generated" not in page.parts]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -42,22 +42,35 @@ def classifier():
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def pages_with_python():
+def scripts():
+    """The Python of each page, as one script, and what needs PyTorch as another."""
     for page in PAGES:
-        code = "\n".join(fences(page, "python"))
-        if code:
-            marks = [pytest.mark.torch] if "import torch" in code else []
-            yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+        needs = {False: [], True: []}
+        for text in fences(page, "python"):
+            needs["import torch" in text].append(text)
+        for has_torch, texts in needs.items():
+            if texts:
+                name = f"{page.relative_to(ROOT)}{', torch' * has_torch}"
+                marks = [pytest.mark.torch] if has_torch else []
+                yield pytest.param("\n".join(texts), id=name, marks=marks)
 
 
-@pytest.mark.parametrize("page", list(pages_with_python()))
-def test_python_runs(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("text", list(scripts()))
+def test_python_runs(text, tmp_path, monkeypatch):
     """The snippets of a page run one after the other, in a folder that has ``model.onnx``."""
     monkeypatch.chdir(tmp_path)
     onnx.save(classifier(), "model.onnx")
     script = tmp_path / "snippets.py"  # TVMScript is read from a file
-    script.write_text("\n".join(fences(page, "python")))
+    script.write_text(text)
     runpy.run_path(str(script))
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_to_files(name):
+    """Sphinx checks those of the site's own pages."""
+    links = re.findall(r"\]\(([^)\s:#]+)[^)\s]*\)", (ROOT / name).read_text())
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert links
 
 
 def test_commands_have_the_options_that_are_shown(capsys):

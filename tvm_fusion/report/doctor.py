@@ -15,8 +15,8 @@ from ..device.table import known_archs
 from ..errors import UserError
 
 _EXTRAS = (
-    ("onnxruntime", "the reference that `check` compares with", "test"),
-    ("torch", "torch.export programs as models", "zoo"),
+    ("onnxruntime", "the reference that `check` compares with", "onnx"),
+    ("torch", "torch.export programs as models", "torch"),
     ("xgboost", "MetaSchedule's cost model", "tune"),
 )
 

@@ -6,7 +6,7 @@ which take several of our laws at once.
 
 Models gain nothing by it. It is in the package, and not in `benchmarks/rewriting`, which compares
 both searches, because ``--rewrite greedy`` and ``FusionConfig(rewrite="greedy")`` are options that
-the README and tutorial 05 show: whoever writes a law sees what the published search does with it,
+the site and tutorial 05 show: whoever writes a law sees what the published search does with it,
 in a compilation that is the same but for that.
 """
 
