@@ -17,7 +17,7 @@ Every pass raises {class}`tvm_fusion.UserError` for what the user can put right;
 is a defect.
 
 ```{eval-rst}
-.. module:: tvm_fusion.transform
+.. automodule:: tvm_fusion.transform
 ```
 """
 #: In the order in which the pipeline runs them: stages, then the passes that one consists of.

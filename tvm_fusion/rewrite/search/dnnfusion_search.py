@@ -137,6 +137,19 @@ class GreedyEquivalents:
     ----------
     laws : sequence of Law, optional
         All that hold without a flag, by default.
+
+    Raises
+    ------
+    UserError
+        If there is no current target.
+
+    Examples
+    --------
+    >>> from tvm_fusion.rewrite.laws import allowed
+    >>> mod = module(lambda x, y, z: x * z + y * z, (8,), (8,), (8,))
+    >>> with cpu:
+    ...     calls(GreedyEquivalents(allowed(["reassociate"]))(mod))
+    ['relax.add', 'relax.multiply']
     """
 
     def __init__(self, laws: Sequence[Law] | None = None) -> None:
