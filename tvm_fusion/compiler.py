@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
-from .config import FusionConfig
+from .config import FusionConfig, command_options
 from .core.decisions import Decision, record, recording
 from .deploy.build.artifact import Artifact, check_writable
 from .deploy.cache.folder import ArtifactCache
@@ -175,6 +175,8 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         "libraries": packed.libraries,
         "packed_functions": packed.application,
     }
+    if isinstance(model, str | os.PathLike):
+        content["options"] = command_options(config)
     return Artifact(
         content,
         weights,

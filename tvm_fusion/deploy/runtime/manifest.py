@@ -57,6 +57,8 @@ Schema 2
 ``packed_functions``
     Names of packed functions that are the application's own: registered before the artifact is
     loaded.
+``options``
+    Of a model in a file, the options that `tvm-fusion explain` explains it with.
 ``files``
     By file name: ``{"bytes", "sha256"}``.
 ``sha256``
@@ -71,7 +73,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError
+from ...errors import UserError, refuse_lfs_pointer
 from . import manifest_schema
 from .tensors import ALIGNMENT
 
@@ -93,13 +95,15 @@ def read(folder: Path) -> dict[str, Any]:
     Raises
     ------
     UserError
-        No artifact there; an unreadable manifest; another schema; entries that cannot be; files
-        missing or of other sizes.
+        No artifact there; a pointer of Git LFS in the place of a file; an unreadable manifest;
+        another schema; entries that cannot be; files missing or of other sizes.
     """
     path = folder / MANIFEST
     try:
         if not path.is_file():
             raise _no_artifact(folder)
+        for name in NAMES:
+            refuse_lfs_pointer(folder / name)
         manifest = _parse(path.read_bytes())
         schema, stated = manifest["schema"], manifest.get("sha256")
         if schema != SCHEMA:

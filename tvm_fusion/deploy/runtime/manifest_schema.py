@@ -191,6 +191,7 @@ _SCHEMA = record(
         "alignment": text,
         "libraries": list_of(one_of("tvm_runtime_extra")),
         "packed_functions": list_of(text),
+        "options": list_of(text),
     },
 )
 
