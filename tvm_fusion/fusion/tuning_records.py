@@ -121,7 +121,8 @@ class TuningRecords:
         """List tasks without a chosen configuration: number, title, trials, the best one's gain."""
         return self.records.query(
             "SELECT id, title, count(*), max(default_us / us) "
-            "FROM task JOIN trial ON trial.task = id WHERE id NOT IN (SELECT task FROM tuned) GROUP BY id ORDER BY id",
+            "FROM task JOIN trial ON trial.task = id "
+            "WHERE id NOT IN (SELECT task FROM tuned) GROUP BY id ORDER BY id",
             (),
         )
 
