@@ -5,10 +5,9 @@ import runpy
 import shlex
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from tiny_models import classifier
 
 from tvm_fusion.cli.dispatch import _parser
 
@@ -20,26 +19,6 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 def fences(page, language):
     return [text for found, text in FENCE.findall(page.read_text()) if found == language]
-
-
-def classifier():
-    """A small model with the names that the pages use."""
-    draw = np.random.default_rng().standard_normal
-    weights = {"filters": draw((8, 3, 3, 3)), "classes": draw((8, 10))}
-    float32 = onnx.TensorProto.FLOAT
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", ["image", "filters"], ["features"], strides=[4, 4]),
-            helper.make_node("Relu", ["features"], ["positive"]),
-            helper.make_node("ReduceMean", ["positive"], ["means"], axes=[2, 3], keepdims=0),
-            helper.make_node("MatMul", ["means", "classes"], ["scores"]),
-        ],
-        "classifier",
-        [helper.make_tensor_value_info("image", float32, ["batch", 3, 224, 224])],
-        [helper.make_tensor_value_info("scores", float32, ["batch", 10])],
-        [onnx.numpy_helper.from_array(v.astype("float32"), n) for n, v in weights.items()],
-    )
-    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
 def scripts():
