@@ -301,7 +301,8 @@ class Elsewhere:
         @wraps(load)
         def wrapper(path, **options):
             executable = load(path, **options)
-            if not options and self._is_fit(executable.manifest):
+            is_folder = isinstance(path, str | os.PathLike)
+            if is_folder and not options and self._is_fit(executable.manifest):
                 self.folders[executable] = Path(path).resolve()
             return executable
 

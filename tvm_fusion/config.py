@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
@@ -174,6 +174,47 @@ def command_options(config: FusionConfig) -> list[str]:
     elif config.allow:
         words += ["--allow", ",".join(config.allow)]
     return [*words, "--half-io"] if config.half_io else words
+
+
+class Options(TypedDict, total=False):
+    """Fields of :class:`FusionConfig`, as keywords or in a dict."""
+
+    precision: Precision
+    half_io: bool
+    dims: Mapping[str, int | DimRange]
+    constants: Mapping[str, Any]
+    cuda_graph: bool
+    static_inputs: Collection[str]
+    in_place: Mapping[str, str] | Collection[str]
+    rewrite: Search
+    allow: Collection[str]
+    fast_math: bool
+    without: Collection[str]
+    dump: str | Path | None
+    db: str | Path | None
+    profile: str | None
+
+
+Config = FusionConfig | Options
+
+
+def configure(config: Config | None, options: Mapping[str, Any] | None = None) -> FusionConfig:
+    """Make a config of what a user gave: a config or a dict, and single fields.
+
+    Raises
+    ------
+    UserError
+        For a name that is no option, with those that are near, and a value that it does not take.
+    """
+    if config is not None and not isinstance(config, FusionConfig | Mapping):
+        raise UserError(f"config of type {type(config).__name__}", "a FusionConfig or a dict")
+    whole = config if isinstance(config, FusionConfig) else FusionConfig()
+    given = {**({} if isinstance(config, FusionConfig) else config or {}), **(options or {})}
+    known = [one.name for one in fields(FusionConfig)]
+    for name in given:
+        if name not in known:
+            raise unknown_name("option", str(name), known)
+    return replace(whole, **given)
 
 
 def _names(option: str, given: object) -> tuple[str, ...]:

@@ -32,6 +32,8 @@ Schema 2
     all of them (without the entry: one by one);
     ``equal``, if there is any, a list of ``{"one", "other", "where"}``: extents that are equal in
     every call, and the operator that joins them;
+    ``call``, of a PyTorch module, the structure of its arguments and results, as
+    :mod:`.call_tree` documents;
     ``in_place``, by name of an input that is written to, the output that then lies there;
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;

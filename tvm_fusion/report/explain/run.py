@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from ..._tvm.versions import PIPELINE
-from ...config import FusionConfig
+from ...config import Config, FusionConfig
 from ...core.decisions import Decision, record, recording
 from ...core.forms import Form
 from ...core.template import Claim
@@ -38,7 +38,7 @@ from .rewriting import Rewriting
 def explain(
     model: Any,
     target: Any = "cpu",
-    config: FusionConfig | None = None,
+    config: Config | None = None,
     *,
     stock: bool = True,
     rewrites: bool = False,
@@ -52,10 +52,10 @@ def explain(
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX file.
+        The model, or the path of an ONNX or ``.pt2`` file.
     target : str, dict or tvm.target.Target
         See :func:`tvm_fusion.device.parse`.
-    config : FusionConfig, optional
+    config : FusionConfig or dict, optional
         What to choose.
     stock : bool
         Whether to count what stock TVM makes of the model as well, which takes another
