@@ -12,6 +12,7 @@ import tvm_fusion
 from tvm_fusion import transform
 
 NAMES = [name for name in tvm_fusion.__all__ if not inspect.ismodule(getattr(tvm_fusion, name))]
+HARMLESS = {"progress"}  # which raise nothing
 EXAMPLES = {"compile", "explain", "FusionConfig", "UserError"}
 
 
@@ -31,7 +32,7 @@ def test_everything_is_described(name):
         assert {field.name for field in dataclasses.fields(thing)} <= described(thing)
     elif not inspect.isclass(thing):
         assert set(inspect.signature(thing).parameters) <= described(thing)
-        assert "Raises\n" in inspect.cleandoc(thing.__doc__)
+        assert name in HARMLESS or "Raises\n" in inspect.cleandoc(thing.__doc__)
     for method, function in inspect.getmembers(thing, inspect.isfunction):
         if not method.startswith("_") and method in vars(thing):
             assert function.__doc__, method

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .deploy.runtime.load import load
     from .errors import UserError
     from .report.explain import Explanation, explain
+    from .report.progress import progress
     from .signature import DimRange
     from .tuning import Tuning, tune
 
@@ -50,6 +51,7 @@ _HOMES = {
     "compile": "compiler",
     "explain": "report.explain",
     "load": "deploy.runtime.load",
+    "progress": "report.progress",
     "tune": "tuning",
 }
 _MODULES = ("pipeline", "transform")
@@ -66,6 +68,7 @@ __all__ = [
     "explain",
     "load",
     "pipeline",
+    "progress",
     "transform",
     "tune",
 ]

@@ -13,6 +13,8 @@ from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
 from .config import Config, FusionConfig, Options, command_options, configure
 from .core.decisions import Decision, record, recording
+from .core.kernel_info import Infos, collecting
+from .core.progress import report
 from .deploy.build.artifact import Artifact, check_writable
 from .deploy.cache.folder import ArtifactCache
 from .deploy.cache.key import cache_key
@@ -106,6 +108,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
     from .deploy.toolchain import toolchain
 
     start = time.perf_counter()
+    report("starting the compiler")
     with toolchain(spec), recording() as decisions:
         if note := plain_cpu_note(target):
             record(Decision(spec.text, "", "fallback", "plain_cpu", note))
@@ -119,6 +122,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         from .fusion.claims import remembering
         from .measure.profiling import profiled
 
+        report("importing")
         imported = import_model(model, config)
         if not imported.signatures:
             raise UserError(
@@ -132,6 +136,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         public = list(imported.signatures)
         prepared: dict[str, Prepared] = {}
         taken: dict[str, list[Decision]] = {}
+        kernels: dict[str, Infos] = {}
         context = {"relax.backend.use_cuda_graph": config.cuda_graph}
         with (
             telling_of_large_extents(),
@@ -142,14 +147,21 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         ):
             for one in spec.each:
                 (arch,) = one.archs
-                with one.tvm_target(), recording() as taken[arch]:
+                with one.tvm_target(), recording() as taken[arch], collecting() as kernels[arch]:
                     mod = _scheduled(imported, _dumped(config, arch, spec))
+                    report("planning memory")
                     prepared[arch] = prepare(mod, one, public, imported.dims, names)
             packed = packed_functions(one.mod for one in prepared.values())
+            report("generating machine code")
             built = build(prepared, spec)
     weights, used = store(prepared, built.names)
     code = {
-        arch: _code(imported, config, one, built.counts[arch]) for arch, one in prepared.items()
+        arch: _code(imported, config, one, built.counts[arch], built.names.get(arch, {}))
+        for arch, one in prepared.items()
+    }
+    groups = {
+        one.archs[0]: _groups(one, kernels[one.archs[0]], built.names.get(one.archs[0], {}))
+        for one in spec.each
     }
     first, *others = prepared
     content = {
@@ -168,8 +180,10 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             for name, signature in imported.signatures.items()
         },
         "architectures": {
-            arch: {"suffix": built.suffixes[arch], "functions": code[arch]} for arch in others
+            arch: {"suffix": built.suffixes[arch], "functions": code[arch], **groups[arch]}
+            for arch in others
         },
+        **groups[first],
         "stored_kernels": [
             {"archs": list(archs), "names": kernels} for archs, kernels in built.kernels.items()
         ],
@@ -226,18 +240,45 @@ def _dumped(config: FusionConfig, arch: str, spec: TargetSpec) -> FusionConfig:
 
 
 def _code(
-    imported: Imported, config: FusionConfig, one: Prepared, counts: Mapping[str, Any]
+    imported: Imported,
+    config: FusionConfig,
+    one: Prepared,
+    counts: Mapping[str, Any],
+    library: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Write what the manifest says of an architecture's functions."""
+    """Write what the manifest says of an architecture's functions; ``library`` renames kernels."""
+    from .deploy.build.launch_names import launches_of
+
     return {
         name: {
             "weights": one.weight_names.get(name, []),
             "weights_as_tuple": one.passes_tuple[name],
             "in_place": _in_place(signature, config.writes),
             "destinations": [signature.outputs[i].name for i in one.destinations[name]],
+            "launches": [
+                {"kernel": library.get(kernel, kernel), "names": list(names)}
+                for kernel, names in launches_of(one.mod, name)
+            ],
             **counts[name],
         }
         for name, signature in imported.signatures.items()
+    }
+
+
+def _groups(spec: TargetSpec, kernels: Infos, names: Mapping[str, str]) -> dict[str, Any]:
+    """Write what the manifest says of an architecture's groups of operators.
+
+    Parameters
+    ----------
+    names : mapping of str to str
+        The library's names of kernels, where they are others.
+    """
+    return {
+        "groups": [
+            {"kernels": [names.get(name, name) for name in called], **asdict(info)}
+            for info, called in kernels
+        ],
+        "priced_for": {"name": spec.device.name, "cores": spec.device.cores},
     }
 
 

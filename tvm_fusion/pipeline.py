@@ -19,6 +19,7 @@ from . import transform
 from ._tvm.versions import PIPELINE, register_pipelines
 from .config import FusionConfig
 from .core.current_target import current_target
+from .core.progress import report
 from .core.untouched import has_blocks
 from .deploy.build.dump import Dump
 from .deploy.cuda_graph.dependent_launch import ReadBehindWaits
@@ -50,6 +51,13 @@ STAGES: tuple[tuple[str, Callable[..., Pass]], ...] = (
     ("layout", transform.PlanLayout),
     ("schedule", transform.ScheduleKernels),
 )
+_WORDS = {
+    "rewrite": "rewriting",
+    "ecg": "classifying operators",
+    "fusion": "fusing operators",
+    "layout": "choosing layouts",
+    "schedule": "scheduling kernels",
+}
 
 
 def stages(config: FusionConfig | None = None) -> list[Pass]:
@@ -60,12 +68,23 @@ def stages(config: FusionConfig | None = None) -> list[Pass]:
     config = config or FusionConfig()
     passes: list[Pass] = []
     for number, (name, _) in enumerate(STAGES, start=1):
-        passes.append(stage(name, config))
+        passes += [_told(_WORDS[name]), stage(name, config)]
         if name == "ecg":
             passes.append(RefuseUnlowered())
         if config.dump is not None:
             passes.append(Dump(config.dump / f"{number}_{name}.py"))
     return passes
+
+
+def _told(words: str) -> Pass:
+    """Make a pass that changes nothing and tells that a stage begins."""
+
+    @tvm.transform.module_pass(opt_level=0, name="TellProgress")
+    def tell(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        report(words)
+        return mod
+
+    return tell
 
 
 def stage(name: str, config: FusionConfig) -> Pass:

@@ -23,6 +23,14 @@ def choose_threads() -> None:
     os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
+def team_size() -> int:
+    """Return how many threads kernels run on, as :func:`choose_threads` or the user chose."""
+    for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        if os.environ.get(name, "").isdigit():
+            return max(1, int(os.environ[name]))
+    return physical_cores()
+
+
 def wants_tvm_pool() -> bool:
     """Whether the environment asks for TVM's own pool, by name or to tie threads to cores."""
     pool, binds = os.environ.get("TVM_FUSION_THREAD_POOL"), os.environ.get("TVM_BIND_THREADS")

@@ -45,6 +45,7 @@ from .deploy.build.lower import LowerToVM
 from .ecg.legalize import Legalize
 from .frontend.half.precision import ToHalfPrecision
 from .frontend.normalize import NormalizeImport
+from .fusion.describe import describe
 from .fusion.fuse import FuseOperators
 from .fusion.tuned_configs import tuned_configs
 from .layout.plan_layout import PlanLayout
@@ -107,4 +108,4 @@ def ScheduleKernels(db: str | os.PathLike[str] | None = None) -> Pass:
     >>> bool(scheduled[name].attrs["tirx.is_scheduled"])
     True
     """
-    return kernels.ScheduleKernels(FuseOperators, tuned_configs(db))
+    return kernels.ScheduleKernels(FuseOperators, tuned_configs(db), describe)

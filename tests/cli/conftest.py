@@ -3,6 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from tvm_fusion.cli import main
+from tvm_fusion.report import progress
 
 
 @dataclass
@@ -23,8 +24,12 @@ class Result:
 
 
 @pytest.fixture
-def cli(capfd):
-    """Run the command line in this process; output of C++ is caught, too."""
+def cli(capfd, monkeypatch):
+    """Run the command line in this process; output of C++ is caught, too.
+
+    No progress is shown, however long a busy machine takes.
+    """
+    monkeypatch.setattr(progress, "PATIENCE", 1e6)
 
     def run(*arguments):
         capfd.readouterr()

@@ -1,5 +1,7 @@
 """What each command prints when all goes well, and its documented JSON."""
 
+import contextlib
+import itertools
 import json
 import re
 import shlex
@@ -14,10 +16,12 @@ from onnx import TensorProto as T
 from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_model
 
 import tvm_fusion
+from tvm_fusion.cli import run
 from tvm_fusion.cli.dispatch import COMMANDS, _parser
 from tvm_fusion.cli.inputs import not_finite, not_finite_line
 from tvm_fusion.cli.model import config_of
 from tvm_fusion.cli.notes import Notes
+from tvm_fusion.core.progress import listening
 
 
 def object_of(result, code=0):
@@ -60,13 +64,62 @@ def test_compile_takes_all_its_options(cli, dense_file, tmp_path):
 
 def test_run(cli, dense_folder):
     found = object_of(cli("run", dense_folder, "--json", "--repeat", 3))
-    assert set(found) == {"latency_ms", "repeat", "dims", "outputs"}
-    assert set(found["latency_ms"]) == {"min", "median", "max"}
+    assert set(found) == {"latency_ms", "throughput", "repeat", "threads", "dims", "outputs"}
     latency = found["latency_ms"]
-    assert 0 < latency["min"] <= latency["median"] <= latency["max"]
+    assert set(latency) == {"min", "mean", "median", "p90", "p99", "max"}
+    in_order = [0, *(latency[name] for name in ("min", "median", "p90", "p99", "max"))]
+    assert in_order == sorted(in_order)
+    assert latency["min"] <= latency["mean"] <= latency["max"]
     assert found["repeat"] == 3
+    assert 0 < found["throughput"] <= 1.001e3 / latency["mean"]
+    assert found["threads"] >= 1
     assert found["outputs"]["scores"]["shape"] == [1, 32]
     assert found["outputs"]["scores"]["std"] > 0
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """Where the machine's rates are kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_run_as_long_as_is_asked(cli, dense_folder, monkeypatch):
+    seconds = itertools.count(step=0.25)  # each look at the clock
+    monkeypatch.setattr(run.time, "perf_counter", lambda: next(seconds))
+    found = object_of(cli("run", dense_folder, "--json", "--duration", 2, "--warmup", 0))
+    assert found["repeat"] == 4  # two looks each
+    assert found["latency_ms"]["p99"] == 250
+
+
+def test_run_and_profile_take_threads(cli, dense_folder, monkeypatch, own_cache):
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")
+    for command in ("run", "profile"):
+        found = object_of(cli(command, dense_folder, "--json", "--threads", 3, "--repeat", 1))
+        assert found["threads"] == 3
+        for count in ("0", "257"):
+            assert (
+                f"--threads {count}; expected 1 to 256"
+                in cli(command, dense_folder, "--threads", count).sentence
+            )
+
+
+def test_profile(cli, dense_folder, tmp_path, own_cache):
+    trace = tmp_path / "trace.json"
+    arguments = ("--dim", "batch=4", "--repeat", 2, "--warmup", 1)
+    found = object_of(cli("profile", dense_folder, "--json", *arguments, "--trace", trace))
+    assert (found["extents"], found["runs"]) == ({"batch": 4}, 2)
+    (row,) = found["rows"]
+    assert row["title"] == "matmul + add + relu"
+    assert [e["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"] == [
+        "main", row["title"],
+    ]  # fmt: skip
+    result = cli("profile", dense_folder, *arguments, "--all")
+    assert (result.code, result.err) == (0, "")
+    assert ", batch=4\n" in result.out
+    assert "outside of kernels" in result.out or "%)" in result.out
+    for part in ("matmul + add +", "by contraction", "mr=", "MFLOP", "share of this machine's"):
+        assert part in result.out
+    assert "mr=" not in cli("profile", dense_folder, *arguments).out
 
 
 def test_run_and_check_say_at_which_extents(cli, dense_folder, dense_file):
@@ -318,3 +371,42 @@ def test_what_a_flag_would_allow_is_no_note():
     refused = {"producer": "c", "consumer": "", "verdict": "refused", "classes": []}
     notes = Notes.of([{**refused, "code": "needs_flag"}, {**refused, "code": "no_winograd"}])
     assert [d["code"] for d in notes.others] == ["no_winograd"]
+
+
+@pytest.mark.parametrize(
+    ("options", "quiet"), [([], False), (["--quiet"], True), (["-q"], True), (["--json"], True)]
+)
+def test_progress_is_shown_unless_it_may_disturb(
+    cli, dense_folder, dense_file, monkeypatch, options, quiet
+):
+    found = []
+
+    @contextlib.contextmanager
+    def progress(file, *, quiet):
+        found.append(quiet)
+        yield
+
+    monkeypatch.setattr("tvm_fusion.report.progress.progress", progress)
+    assert cli("check", dense_folder, dense_file, *options).code == 0
+    assert found == [quiet]
+
+
+def test_check_and_bundle_tell_their_stages(cli, dense_folder, dense_file, tmp_path, monkeypatch):
+    told = []
+
+    @contextlib.contextmanager
+    def progress(file, *, quiet):
+        with listening(lambda stage: told.append(stage.name)):
+            yield
+
+    monkeypatch.setattr("tvm_fusion.report.progress.progress", progress)
+    assert cli("check", dense_folder, dense_file).code == 0
+    assert told == [
+        "loading the artifact", "running the artifact", "running the reference",
+        "comparing outputs",
+    ]  # fmt: skip
+    told.clear()
+    monkeypatch.setattr("tvm_fusion.deploy.build.bundle._call", lambda *_: None)
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    assert cli("bundle", dense_folder, "-o", tmp_path / "bundle").code == 0
+    assert told == ["configuring the runner", "compiling the runner", "copying libraries"]

@@ -141,10 +141,10 @@ runpy.run_module("tvm_fusion.cli", run_name="__main__")
 """
 STAGES = "planning", "measuring defaults", "tuning", "racing the whole model", "done"
 COMMANDS = {
-    "compile": ["{m}", "-o", "{here}/out", "--dim", "batch=1"],
+    "compile": ["{m}", "-o", "{here}/out", "--dim", "batch=1", "--quiet"],
     "tune": ["{m}", "--db", "{here}/out", "--dim", "batch=1", "--budget", "trials=4"],
-    "bisect": ["{m}", "--dim", "batch=1"],
-    "bundle": ["{a}", "-o", "{here}/out"],
+    "bisect": ["{m}", "--dim", "batch=1", "--quiet"],
+    "bundle": ["{a}", "-o", "{here}/out", "--quiet"],
 }
 
 

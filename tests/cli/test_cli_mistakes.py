@@ -334,7 +334,9 @@ def test_a_defect_is_one_sentence(monkeypatch, capsys):
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
 
 
-@pytest.mark.parametrize("name", ["m.onnx", "m.data", "x.npy", "model.so", "weights.bin", "t.db"])
+@pytest.mark.parametrize(
+    "name", ["m.onnx", "m.data", "m.pt2", "x.npy", "model.so", "weights.bin", "t.db"]
+)
 def test_pointers_of_git_lfs(cli, dense_folder, tmp_path, name):
     shutil.copytree(dense_folder, tmp_path / "a")
     onnx.save(dense(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data",
@@ -347,6 +349,7 @@ def test_pointers_of_git_lfs(cli, dense_folder, tmp_path, name):
         "model.so": ["run", tmp_path / "a"],
         "weights.bin": ["inspect", tmp_path / "a"],
         "t.db": ["tune", "--list", "--db", path],
+        "m.pt2": ["compile", path, "-o", tmp_path / "b"],
     }.get(name, ["compile", tmp_path / "m.onnx", "-o", tmp_path / "b", "--dim", "batch=1"])
     expected = f"{path} is a pointer of Git LFS; expected the file that it stands for; run `git lfs"
     assert expected in cli(*command).sentence

@@ -88,9 +88,19 @@ ONE = ["--dim", "batch=1"]
 COMPILE = ["{m}", "-o", "{here}/out", *ONE]
 TUNE = ["{m}", "--db", "{here}/r.db", *ONE]
 NUMBERS = ["nan", "inf", "-1", "1e999", "", "many", "0x10", "1_0", "9" * 5000]
+TIMED = ("run", "profile")
 OPTIONS = [
-    *(("run", ["{a}", "--repeat", n]) for n in ("0", *NUMBERS) if n != "1_0"),
-    *(("run", ["{a}", "--warmup", n]) for n in NUMBERS if n != "1_0"),
+    *((c, ["{a}", "--repeat", n]) for c in TIMED for n in ("0", *NUMBERS) if n != "1_0"),
+    *((c, ["{a}", "--warmup", n]) for c in TIMED for n in NUMBERS if n != "1_0"),
+    *((c, ["{a}", "--threads", n]) for c in TIMED for n in ("0", *NUMBERS) if n != "1_0"),
+    *(("run", ["{a}", "--duration", n]) for n in ("0", "-1", "nan", "inf", "", "long")),
+    ("run", ["{a}", "--duration", "1", "--repeat", "2"]),
+    ("profile", ["{a}", "--function", "other"]),
+    ("profile", ["{a}", "--trace", "{there}/none/trace.json"]),
+    ("profile", ["{a}", "--trace", "{there}/folder"]),
+    *(("profile", ["{a}", "--html", n]) for n in ("", "{there}/none/page.html", TOO_LONG)),
+    *(("explain", ["{m}", *ONE, "--html", n]) for n in ("", "{there}/folder", "{there}/text/x")),
+    *(("explain", ["{m}", *ONE, "--html", "{here}/x", "--times", n]) for n in ("", "{there}/text")),
     *(("run", ["{a}", "--seed", n]) for n in NUMBERS if n != "1_0"),
     *(("run", ["{a}", f"--dim=batch={n}"]) for n in ("0", "1..", "..", "1..0", *NUMBERS)),
     *(("compile", ["{m}", "-o", "{here}/out", f"--dim=batch={n}"]) for n in ("1..0", *NUMBERS)),

@@ -7,11 +7,12 @@ from typing import Any
 
 from rich.console import Console
 
+from ..core.progress import report
 from ..errors import UserError
 from ..words import counted
 from .check import TOLERANCE
 from .inputs import read_inputs
-from .model import add_model_arguments, config_of, tell_of_profile
+from .model import add_model_arguments, config_of
 
 _SLOWER = 0.05  # of the operators' own time
 
@@ -58,21 +59,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--tolerance {tolerance}", "0 or more")
     spec = parse(options.target)
     check_runnable(spec)  # before the work of planning
-    with quiet_log() as terminal:
-        tell_of_profile(options, terminal)
+    with quiet_log():
         planned = plan_model(options.model, spec, config_of(options))
         imported = planned.imported
         # --dim has said what the dimensions are; random inputs take them at their lower ends.
         given = argparse.Namespace(**{**vars(options), "dim": []})
         inputs = read_inputs(given, imported.signatures[planned.main], imported.dims)
 
-        def progress(text: str) -> None:
-            if terminal.isatty():
-                print(text, file=terminal)
-
         find = find_slow if options.slow else find_broken
         try:
-            return find(planned, inputs, tolerance, progress).to_json()
+            return find(planned, inputs, tolerance, report).to_json()
         except Failed as failure:
             raise UserError(
                 f"the model cannot be timed ({failure})",

@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ``not_finite``: by output that has some, how many values are ``nan`` and ``inf``, of
         ``values``. An error that is infinite is ``null`` in JSON.
     """
+    from ..core.progress import report
     from ..deploy.runtime.load import load
     from ..deploy.runtime.manifest import main_function
     from ..deploy.runtime.tensors import to_numpy
@@ -58,15 +59,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     tolerance = options.tolerance
     if tolerance is not None and not tolerance >= 0:
         raise UserError(f"--tolerance {tolerance}", "0 or more")
+    report("loading the artifact")
     executable = load(options.artifact)
     function = main_function(executable.manifest)
     signature = executable.signatures[function]
     inputs = read_inputs(options, signature, executable.dims)
+    report("running the artifact")
     outputs = executable.run(inputs, function=function)
     arrays = {n: v if isinstance(v, np.ndarray) else to_numpy(v) for n, v in outputs.items()}
+    report("running the reference")
     peer, expected = reference(options.model, inputs, parse_constants(options.constant))
     if tolerance is None:
         tolerance = TOLERANCE[executable.manifest["precision"]]
+    report("comparing outputs")
     errors = compare(arrays, expected)
     worst = max(entry["max_rel_error"] for entry in errors.values())
     return {

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from .._interrupt import is_command_line
 from ..words import counted
-from .model import add_model_arguments, config_of, profile_sentence, tell_of_profile
+from .model import add_model_arguments, config_of, profile_sentence
 from .notes import Notes, explain_command, lines
 
 
@@ -82,8 +82,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         static_inputs=options.static_input,
         dump=options.dump,
     )
-    with quiet_log() as terminal:
-        tell_of_profile(options, terminal)
+    with quiet_log():
         artifact = compile(options.model, options.target, config, cache=options.cache)
         artifact.export(folder)
     written = manifest.read(folder)

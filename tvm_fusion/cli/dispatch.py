@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -21,11 +21,24 @@ from .. import __version__
 from .._interrupt import EXIT_CODE, LINE, raising
 from .._tvm.versions import installed
 from ..errors import UserError
-from . import bisect, bundle, check, compile, completion, doctor, explain, inspect, run, tune
+from . import (
+    bisect,
+    bundle,
+    check,
+    compile,
+    completion,
+    doctor,
+    explain,
+    inspect,
+    profile,
+    run,
+    tune,
+)
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
     "run": run,
+    "profile": profile,
     "check": check,
     "explain": explain,
     "tune": tune,
@@ -37,6 +50,7 @@ COMMANDS: dict[str, ModuleType] = {
 }
 
 
+_OWN_PROGRESS = ("tune",)  # which shows a table of its own
 DEFECT = 70  # exit code, as of sysexits.h: what failed is the program
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a comparison did not pass; 2 a mistake that you can put right; "
@@ -55,7 +69,8 @@ def dispatch(arguments: Sequence[str] | None = None) -> int:
     try:
         with raising() as interrupts:
             try:
-                result = command.run(options)
+                with _progress(options):
+                    result = command.run(options)
             except Exception as error:  # guard: an extension module makes another of an interrupt
                 if interrupts:
                     raise KeyboardInterrupt from None
@@ -95,6 +110,25 @@ def dispatch(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _unread(error)
     return 0 if result.get("passed", True) else 1
+
+
+@contextlib.contextmanager
+def _progress(options: argparse.Namespace) -> Iterator[None]:
+    """Show progress on standard error, which commands may redirect meanwhile.
+
+    With ``--json`` only on a terminal: what reads the one may take the other for a complaint.
+    """
+    from ..report.progress import progress
+
+    try:
+        descriptor = os.dup(2)
+    except OSError:  # closed
+        yield
+        return
+    with open(descriptor, "w", errors="backslashreplace") as terminal:
+        quiet = options.quiet or (options.json and not terminal.isatty())
+        with progress(terminal, quiet=quiet or options.command in _OWN_PROGRESS):
+            yield
 
 
 def _explain(error: Exception) -> None:
@@ -171,5 +205,6 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=summary, description=summary)
         command.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object")
+        sub.add_argument("-q", "--quiet", action="store_true", help="show no progress")
         sub.add_argument("--debug", action="store_true", help="show tracebacks")
     return parser

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from ..words import counted
 
 # How numpy describes ml_dtypes' float8_e5m2 in a file, and then cannot read it.
 UNREADABLE = "<f1"
+_MOST_THREADS = 256  # of the team that kernels run on
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +40,25 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         "or its smallest)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of random inputs (default: 0)")
+
+
+def add_threads_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says on how many of a CPU's threads kernels run."""
+    parser.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of a CPU's kernels (default: TVM_NUM_THREADS, or one for each physical core)",
+    )
+
+
+def choose_threads(options: argparse.Namespace) -> None:
+    """Set what ``--threads`` says; before the first artifact is loaded."""
+    if options.threads is None:
+        return
+    if not 1 <= options.threads <= _MOST_THREADS:
+        raise UserError(f"--threads {options.threads}", f"1 to {_MOST_THREADS}")
+    os.environ["TVM_NUM_THREADS"] = str(options.threads)
 
 
 def chosen_dims(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, TextIO
+from typing import Any
 
 from ..config import PRECISIONS, FusionConfig, parse_constants, parse_dims
 from ..core.flags import FLAGS, SEARCHES
@@ -116,12 +116,6 @@ def config_of(options: argparse.Namespace) -> FusionConfig:
         profile=options.profile,
         **rewrite_options(options),
     )
-
-
-def tell_of_profile(options: argparse.Namespace, terminal: TextIO) -> None:
-    """Say on a terminal what takes minutes: nothing else is written until planning is over."""
-    if options.profile and terminal.isatty():
-        print(f"planning, and measuring for it ({options.profile} at most)", file=terminal)
 
 
 def profile_sentence(counts: dict[str, int]) -> str:

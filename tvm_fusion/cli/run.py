@@ -6,7 +6,6 @@ import argparse
 import io
 import math
 import secrets
-import statistics
 import time
 import zipfile
 from pathlib import Path
@@ -20,6 +19,8 @@ from ..words import counted
 from .inputs import (
     UNREADABLE,
     add_input_arguments,
+    add_threads_argument,
+    choose_threads,
     chosen_dims,
     dims_line,
     not_finite,
@@ -32,8 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
     add_input_arguments(parser)
-    parser.add_argument("--repeat", type=int, default=10, help="timed runs (default: 10)")
-    parser.add_argument("--warmup", type=int, default=2, help="runs before them (default: 2)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--repeat", type=int, default=10, metavar="N", help="timed runs (default: 10)"
+    )
+    length.add_argument(
+        "--duration", type=float, metavar="SECONDS", help="as many timed runs as end in this time"
+    )
+    parser.add_argument(
+        "--warmup", type=int, default=2, metavar="N", help="runs before them (default: 2)"
+    )
+    add_threads_argument(parser)
     parser.add_argument("--output", metavar="FILE.npz", help="write the outputs there")
 
 
@@ -43,28 +53,37 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``latency_ms``: ``min``, ``median``, ``max`` in milliseconds; ``repeat``; ``outputs``: by
-        name ``shape``, ``dtype``, ``mean``, ``std``, and how many values are ``nan`` and ``inf``;
-        ``dims``: by symbolic dimension the ``extent`` that was run, of ``min`` to ``max``.
+        ``latency_ms``: ``min``, ``mean``, ``median``, ``p90``, ``p99``, ``max`` in milliseconds;
+        ``throughput``: runs per second; ``repeat``: how many were timed; ``threads`` of a CPU's
+        kernels, 0 on a GPU; ``outputs``: by name ``shape``, ``dtype``, ``mean``, ``std``, and how
+        many values are ``nan`` and ``inf``; ``dims``: by symbolic dimension the ``extent`` that was
+        run, of ``min`` to ``max``.
     """
     from ..deploy.runtime.load import load
     from ..deploy.runtime.manifest import main_function
     from ..deploy.runtime.tensors import to_numpy
+    from ..threads import team_size
 
     if options.repeat < 1 or options.warmup < 0:
         raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")
+    if options.duration is not None and not 0 < options.duration < math.inf:
+        raise UserError(f"--duration {options.duration:g}", "seconds, more than 0")
+    choose_threads(options)
     executable = load(options.artifact)
     function = main_function(executable.manifest)
     signature = executable.signatures[function]
     inputs = read_inputs(options, signature, executable.dims)
     for _ in range(options.warmup):
         executable.run(inputs, function=function)
-    milliseconds = []
-    for _ in range(options.repeat):
+    executable.synchronize()
+    milliseconds: list[float] = []
+    began = end = time.perf_counter()
+    while not _is_over(options, len(milliseconds), end - began):
         start = time.perf_counter()
         outputs = executable.run(inputs, function=function)
         executable.synchronize()
-        milliseconds.append((time.perf_counter() - start) * 1e3)
+        end = time.perf_counter()
+        milliseconds.append((end - start) * 1e3)
     arrays = {
         name: value if isinstance(value, np.ndarray) else to_numpy(value)
         for name, value in outputs.items()
@@ -74,10 +93,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "latency_ms": {
             "min": min(milliseconds),
-            "median": statistics.median(milliseconds),
+            "mean": float(np.mean(milliseconds)),
+            **{
+                name: float(np.percentile(milliseconds, percent))
+                for name, percent in (("median", 50), ("p90", 90), ("p99", 99))
+            },
             "max": max(milliseconds),
         },
-        "repeat": options.repeat,
+        "throughput": len(milliseconds) / (end - began),
+        "repeat": len(milliseconds),
+        "threads": team_size() if executable.manifest["target"]["kind"] == "llvm" else 0,
         "dims": chosen_dims(inputs, signature, executable.dims),
         "outputs": {name: _summary(array) for name, array in arrays.items()},
     }
@@ -88,8 +113,11 @@ def show(result: dict[str, Any], console: Console) -> None:
     latency = result["latency_ms"]
     console.print(
         f"latency of {counted(result['repeat'], 'run')}: min {latency['min']:.2f}, "
-        f"median [bold]{latency['median']:.2f}[/], max {latency['max']:.2f} ms"
+        f"median [bold]{latency['median']:.2f}[/], p90 {latency['p90']:.2f}, "
+        f"p99 {latency['p99']:.2f}, max {latency['max']:.2f} ms"
     )
+    threads = f" on {counted(result['threads'], 'thread')}" if result["threads"] else ""
+    console.print(f"  {result['throughput']:.4g} runs per second{threads}")
     if line := dims_line(result["dims"]):
         console.print(f"  {line}", markup=False, highlight=False)
     for name, output in result["outputs"].items():
@@ -101,6 +129,12 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name, output in result["outputs"].items():
         if line := not_finite_line(name, output, math.prod(output["shape"])):
             console.print(f"  warning: {line}", style="yellow", markup=False, highlight=False)
+
+
+def _is_over(options: argparse.Namespace, runs: int, seconds: float) -> bool:
+    if options.duration is None:
+        return bool(runs >= options.repeat)
+    return runs > 0 and bool(seconds >= options.duration)
 
 
 def _write(path: str, arrays: dict[str, np.ndarray]) -> None:

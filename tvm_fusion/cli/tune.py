@@ -171,7 +171,7 @@ def _tune(options: argparse.Namespace, db: str | Path) -> dict[str, Any]:
     from ..tuning import tune
     from ..tuning.view import view
 
-    with quiet_log() as terminal, view(Console(file=terminal)) as progress:
+    with quiet_log() as terminal, view(Console(file=terminal), options.quiet) as progress:
         found = tune(
             options.model,
             options.target,

@@ -38,6 +38,8 @@ class Decision:
         Microseconds measured, where the verdict rests on a measurement.
     through : tuple of str
         Views between the two, which need no kernel.
+    producer_names, consumer_names : tuple of str
+        The user's names of what the two are made of: see :mod:`.source_names`.
     """
 
     producer: str
@@ -49,6 +51,8 @@ class Decision:
     bytes_saved: int | None = None
     measured_us: float | None = None
     through: tuple[str, ...] = ()
+    producer_names: tuple[str, ...] = ()
+    consumer_names: tuple[str, ...] = ()
 
 
 _log: contextvars.ContextVar[list[Decision] | None] = contextvars.ContextVar("log", default=None)

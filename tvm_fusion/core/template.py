@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..program.group import Group
     from .decisions import Decision
     from .forms import Form
+    from .kernel_info import KernelInfo
 
 
 TEMPLATE = "tvm_fusion.template"  # attribute of a group's function: which template claimed it
@@ -179,11 +180,14 @@ class Emission:
         Per input, a function from the input to the form that the kernels read instead: two
         parameters, unscheduled, over blocks. Of a constant it is evaluated at compile time; of
         another input it is scheduled like an operator of its own and launched before the kernels.
+    info : KernelInfo, optional
+        What the artifact is to tell of the kernels; the scheduling stage adds it.
     """
 
     kernels: tuple[Kernel, ...]
     workspaces: tuple[relax.TensorType, ...] = ()
     packing: Mapping[int, tirx.PrimFunc] = field(default_factory=dict)
+    info: KernelInfo | None = None
 
     @classmethod
     def one(cls, func: tirx.PrimFunc, group: Group) -> Emission:

@@ -88,7 +88,7 @@ class Graph:
         copies = []
         for op in operators:
             old = op.binding.var
-            var = relax.DataflowVar(old.name, old.ty)
+            var = relax.DataflowVar(old.name, old.ty, old.span)
             operands = tuple(new.get(o, o) if isinstance(o, Value) else o for o in op.operands)
             binding = relax.VarBinding(var, op.binding.value)
             copy = Operator(op.index, op.name, op.func, op.gvar, operands, (), binding)

@@ -16,6 +16,7 @@ from tvm.target import Target
 
 from .._tvm.structural import structural_map, structural_walk
 from ..core.expressions import is_load_of, loads
+from ..core.inherit_names import inheriting
 from ..core.integers import LARGEST_EXTENT, is_integer, wrapped
 from ..core.untouched import on_rewritable
 from ..errors import UserError, reason_of
@@ -98,7 +99,7 @@ class Legalize:
         lowered = relax.transform.LegalizeOps(known)
         unread = relax.transform.DeadCodeElimination()
         passes = [IntegerPower(), SplitLongExtrema(), lowered, TupleFields(), unread]
-        return Sequential([on_rewritable(*passes), BoundIndices()])(mod)
+        return Sequential(inheriting(on_rewritable(*passes), BoundIndices()))(mod)
 
 
 @rewrite_pass

@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import ir, relax, tirx
 
+from ..core.source_names import Sources, sources_of
 from .classify import Classification, classify
 from .closed_form import closed_form
 from .mapping import MappingType, most_complex
@@ -131,6 +132,11 @@ class Operator:
             tensors = tuple(o for o in self.operands if isinstance(o, Value))
             self._tensors = self.operands, tensors
         return tensors
+
+    @cached_property
+    def sources(self) -> Sources:
+        """What it is in the user's model."""
+        return sources_of(self.binding.var)
 
     @property
     def is_opaque(self) -> bool:

@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 
 from ..config import FusionConfig
+from ..core.inherit_names import inheriting
 from ..core.untouched import is_rewritable, on_rewritable
 from ..signature import DimRange
 from .half.precision import ToHalfPrecision
@@ -29,9 +30,10 @@ def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRang
     tvm.IRModule
         Normalised, each of our functions with a dataflow block.
     """
-    passes = [on_rewritable(relax.transform.ConvertToDataflow(min_size=1)), NormalizeImport()]
+    to_dataflow = on_rewritable(relax.transform.ConvertToDataflow(min_size=1))
+    passes = [*inheriting(to_dataflow), NormalizeImport()]
     if config.precision != "fp32":
-        passes.append(ToHalfPrecision(config.precision, config.half_io))
+        passes += inheriting(ToHalfPrecision(config.precision, config.half_io))
     mod = with_bounds(mod, ranges)  # for the passes, too
     return with_bounds(tvm.transform.Sequential(passes)(mod), ranges)
 

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
+from ..errors import UserError, refuse_lfs_pointer
 from .quiet import quiet_importer
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ def is_program_file(path: str | os.PathLike[str]) -> bool:
     if path.suffix == ".pt2":
         return True
     try:
+        if not path.is_file():  # reading from a pipe would wait
+            return False
         with path.open("rb") as file:
-            return path.is_file() and file.read(len(_ZIP)) == _ZIP
+            return file.read(len(_ZIP)) == _ZIP
     except OSError:
         return False
 
@@ -42,6 +44,7 @@ def load_program(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
     if not path.is_file():
         what = "is not a regular file" if path.exists() else "does not exist"
         raise UserError(f"{path} {what}", "a .pt2 file of torch.export.save", "check the path")
+    refuse_lfs_pointer(path)
     if sys.modules.get("torch", path) is None:  # which the command line keeps from being imported
         del sys.modules["torch"]
     if importlib.util.find_spec("torch") is None:

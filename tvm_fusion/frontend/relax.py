@@ -12,6 +12,7 @@ from tvm import ir, relax, tirx
 from .._tvm.symbolic import bind_symbolic_vars
 from ..config import FusionConfig
 from ..core.decisions import Decision, record
+from ..core.source_names import Source, attach
 from ..core.untouched import is_rewritable
 from ..errors import UserError
 from ..signature import DimRange, Signature
@@ -31,7 +32,7 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     ``tir_var_upper_bound`` gives it. Python functions are refused by name.
     """
     refuse_python_functions(mod)
-    mod = without_tuples(mod)
+    mod = attach(without_tuples(mod), lambda binding: (Source("", (str(binding.var.name),)),))
     public = [
         (gvar.name_hint, func)
         for gvar, func in mod.functions.items()

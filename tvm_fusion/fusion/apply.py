@@ -123,7 +123,7 @@ class _Writer:
         if len(group.outputs) == 1:
             self._bind(group.outputs[0], call)
         else:
-            whole = relax.DataflowVar("outputs", call.ty)
+            whole = relax.DataflowVar("outputs", call.ty, call.span)
             self.bindings.append(relax.VarBinding(whole, call))
             for i, value in enumerate(group.outputs):
                 self._bind(value, relax.TupleGetItem(whole, i))

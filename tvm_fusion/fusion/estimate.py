@@ -11,6 +11,7 @@ from tvm.ir.transform import Sequential
 from tvm.target import Target
 
 from ..core.decisions import recording
+from ..core.progress import silent
 from ..core.template import Claim, Refusal
 from ..core.templates import templates
 from ..ecg.graph import Graph
@@ -85,7 +86,7 @@ class Estimator:
         if constants:
             func = func.with_attr(CONSTANTS, list(constants))
         mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-        with self._target, recording():
+        with self._target, recording(), silent():
             mod = Sequential([self._legalize])(mod)
             lowered = mod["main"]
             claims: list[Claim] = []

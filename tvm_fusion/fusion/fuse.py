@@ -8,6 +8,7 @@ from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from ..core.current_target import current_target
+from ..core.inherit_names import inheriting
 from ..core.template import TEMPLATE, Ban
 from ..core.templates import templates
 from ..core.untouched import on_rewritable
@@ -60,9 +61,8 @@ class FuseOperators:
         """
         current_target("FuseOperators")
         check_legalized(mod, "FuseOperators")
-        return on_rewritable(relax.transform.ConvertToDataflow(min_size=1), _Fuse(self._banned))(
-            mod
-        )
+        to_dataflow = inheriting(relax.transform.ConvertToDataflow(min_size=1))
+        return on_rewritable(*to_dataflow, _Fuse(self._banned))(mod)
 
 
 @tvm.transform.module_pass(opt_level=0, name="PlanAndApply")

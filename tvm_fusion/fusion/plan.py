@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from ..core.decisions import Decision, record
 from ..core.once import remembering_answers
+from ..core.progress import steps
+from ..core.source_names import names_of
 from ..core.template import Claim, Refusal, Template
 from ..ecg.graph import Graph, Operator
 from ..ecg.mapping import MappingType
@@ -100,9 +102,9 @@ class _Planner:
         """Grow every seed, then every anchor that no seed reached."""
         seeds = [op for op in self._graph.operators if op.type is MappingType.ONE_TO_ONE]
         others = [op for op in self._graph.operators if op.type is not MappingType.ONE_TO_ONE]
-        for op in sorted(seeds, key=lambda op: (op.result_bytes, op.index)):
-            self._grow(op)
-        for op in sorted(others, key=lambda op: (op.type.complexity, op.result_bytes, op.index)):
+        seeds.sort(key=lambda op: (op.result_bytes, op.index))
+        others.sort(key=lambda op: (op.type.complexity, op.result_bytes, op.index))
+        for op in steps("fusing operators", [*seeds, *others]):
             self._grow(op)
 
     def _grow(self, seed: Operator) -> None:
@@ -253,6 +255,8 @@ def _refused(path: Sequence[Operator], partition: Partition, refused: Refused) -
         (first.type.value, second.type.value),
         measured_us=refusal.measured_us,
         through=tuple(op.name for op in path[1:-1]),
+        producer_names=names_of(path[0].sources),
+        consumer_names=names_of(path[-1].sources),
     )
 
 
@@ -261,7 +265,10 @@ def _accepted(
 ) -> Decision:
     ends = edge.producer, edge.consumer
     classes = tuple(op.type.value for op in ends)
-    return Decision(ends[0].name, ends[1].name, "accepted", code, sentence, classes, saved, us)
+    names = (names_of(op.sources) for op in ends)
+    return Decision(
+        ends[0].name, ends[1].name, "accepted", code, sentence, classes, saved, us, (), *names
+    )
 
 
 # Proposals: sets of operators that a template names itself, ranked by what they save.

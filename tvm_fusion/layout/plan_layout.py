@@ -178,7 +178,7 @@ def _alias_outputs(mod: tvm.IRModule, func: relax.Function) -> relax.Function:
 def _alias(mod: tvm.IRModule, binding: relax.Binding) -> list[relax.Binding]:
     if isinstance(binding.var, relax.DataflowVar) or not _is_reshape(mod, binding.value):
         return [binding]
-    inner = relax.DataflowVar(binding.var.name, binding.var.ty)
+    inner = relax.DataflowVar(binding.var.name, binding.var.ty, binding.var.span)
     return [relax.VarBinding(inner, binding.value), relax.VarBinding(binding.var, inner)]
 
 
@@ -282,11 +282,11 @@ class _Writer:
             raise RuntimeError(f"{call.gvar.name_hint} has lost its claim: {claim.sentence}")
         gvar = self._add(new.group, claim, call.gvar.name_hint)
         known = _symbols(self._mod[call.gvar], list(value.args))
-        result = call_group(gvar, new.group, args, known)
+        result = call_group(gvar, new.group, args, known, value.span)
         if len(new.group.outputs) == 1:
             self._bind(call.binding.var, result)
             return
-        whole = relax.DataflowVar(call.binding.var.name, result.ty)
+        whole = relax.DataflowVar(call.binding.var.name, result.ty, call.binding.var.span)
         self._bindings.append(relax.VarBinding(whole, result))
         items: dict[int, int] = {}
         for k, own in enumerate(new.group.outputs):
@@ -340,7 +340,8 @@ class _Writer:
         gvar = self._add(group, claim, f"layout_{layout.name(tensor.rank)}")
         arg = tensor.var if from_ is None else self._vars[tensor.var, from_]
         var = tensor.var if to is None else relax.DataflowVar(result.name, result.type)
-        self._bindings.append(relax.VarBinding(var, call_group(gvar, group, [arg])))
+        copied = call_group(gvar, group, [arg], span=tensor.var.span)
+        self._bindings.append(relax.VarBinding(var, copied))
         if to is not None:
             self._vars[tensor.var, to] = var
 
@@ -352,7 +353,8 @@ class _Writer:
 def _stored(tensor: Tensor, layout: Layout) -> relax.DataflowVar:
     """Name a tensor in a layout."""
     type_ = relax.TensorType(layout.shape(tensor.shape), str(tensor.var.ty.dtype))
-    return relax.DataflowVar(f"{tensor.var.name}_{layout.name(tensor.rank)}", type_)
+    name = f"{tensor.var.name}_{layout.name(tensor.rank)}"
+    return relax.DataflowVar(name, type_, tensor.var.span)
 
 
 def _symbols(func: relax.Function, args: list[relax.Expr]) -> Mapping[ir.Var, ir.Expr]:

@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
+from ..core.source_names import joined, sources_of, span_of
 from ..ecg.graph import Operator, Value
 from ..ecg.read_dataflow import CLOSED_FORMS, CONSTANTS
 from .group import Group
@@ -100,6 +101,7 @@ def call_group(
     group: Group,
     args: Sequence[relax.Expr],
     known: Mapping[ir.Var, ir.Expr] | None = None,
+    span: ir.Span | None = None,
 ) -> relax.Call:
     """Call a group's function over its inputs.
 
@@ -111,6 +113,8 @@ def call_group(
         In the order of the group's inputs.
     known : mapping of Var to PrimExpr, optional
         The caller's extents for the group's symbolic variables, where these are not the caller's.
+    span : ir.Span, optional
+        The user's names of its operators, where the members' variables do not have them.
     """
 
     def of_caller(node: Any) -> Any:
@@ -119,7 +123,9 @@ def call_group(
         return tvm_ffi.structural_map(node, (ir.Var, lambda var: known.get(var, var)))
 
     symbols = [of_caller(symbol) for symbol in _symbols(group)]
-    call = relax.Call(gvar, [*([relax.ShapeExpr(symbols)] if symbols else []), *args])
+    if span is None:
+        span = span_of(joined(sources_of(op.binding.var) for op in group.members))
+    call = relax.Call(gvar, [*([relax.ShapeExpr(symbols)] if symbols else []), *args], span=span)
     types = [of_caller(v.type) for v in group.outputs]
     # Relax cannot infer shapes over symbols that a function takes as a shape.
     relax.expr._update_type(call, types[0] if len(types) == 1 else relax.TupleType(types))

@@ -11,6 +11,8 @@ from tvm import relax
 from tvm.ir.transform import Pass, PassContext, Sequential
 
 from ..config import Config, FusionConfig, configure
+from ..core.inherit_names import inheriting
+from ..core.progress import report
 from ..core.untouched import on_rewritable
 from ..deploy.build.lower import LowerToVM
 from ..device import TargetSpec, parse
@@ -116,6 +118,7 @@ def plan_model(model: Any, target: Any = "cpu", config: Config | None = None) ->
     UserError
         For a model, target or option that cannot be compiled.
     """
+    report("starting the compiler")
     config = configure(config)
     spec = parse(target).permitting(config.flags)
     warn_of_plain_cpu(target)
@@ -139,13 +142,14 @@ def plan_model(model: Any, target: Any = "cpu", config: Config | None = None) ->
 
     with profiled(config, spec) as profile, tvm_target:
         passes, _ = _stages(config)
+        report("importing")
         imported = import_model(model, config)
         if not imported.signatures:
             raise UserError(
                 f"{imported.source} has no function from tensors to tensors",
                 advice="give it one, such as main, whose parameters and results are tensors",
             )
-        to_dataflow = on_rewritable(relax.transform.ConvertToDataflow(min_size=1))
+        to_dataflow = on_rewritable(*inheriting(relax.transform.ConvertToDataflow(min_size=1)))
         mod = Sequential([*passes, to_dataflow])(imported.mod)
         Sequential([on_rewritable(only_plan)])(mod)
     return PlannedModel(spec, config, imported, mod, plans, functions, profile)

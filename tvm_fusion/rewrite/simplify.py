@@ -15,6 +15,7 @@ from tvm.target import Target
 from ..config import FusionConfig
 from ..core.decisions import Decision, record
 from ..core.flags import Search
+from ..core.inherit_names import inheriting
 from ..core.untouched import is_rewritable, on_rewritable
 from ..frontend.normalize.expand_batch_norm import ExpandBatchNorm
 from ..frontend.normalize.fold_constants import FoldConstants
@@ -81,20 +82,20 @@ class Rewrite:
         """Apply to every rewritable function."""
         # What is stored depends on the target: FoldConstants of the import did not know it.
         inference = (ExpandBatchNorm(), ReadExtents(), relax.transform.DecomposeOpsForInference())
-        mod = on_rewritable(*inference, ScatterRows(), FoldConstants(), *_tidy())(mod)
+        mod = _on_rewritable(*inference, ScatterRows(), FoldConstants(), *_tidy())(mod)
         if self._options.rewrite == "none":
             return mod
         without = self._options.without
         if "byte_products" not in without:
-            mod = on_rewritable(ByteProducts())(mod)
+            mod = _on_rewritable(ByteProducts())(mod)
         if Target.current() is None:
             sentence = "There is no current target, so forms cannot be compared by cost."
             record(Decision("Rewrite", "", "refused", "no_target", sentence))
             found = mod
         else:
-            found = on_rewritable(Recompose(without, self._options.flags), self._search())(mod)
+            found = _on_rewritable(Recompose(without, self._options.flags), self._search())(mod)
         if not _same(found, mod):
-            found = on_rewritable(FoldConstants(), *_tidy())(found)
+            found = _on_rewritable(FoldConstants(), *_tidy())(found)
         last = {
             "transposed_phases": TransposedConvByPhases(),
             "batch_matmuls": BatchMatmuls(),
@@ -102,7 +103,7 @@ class Rewrite:
             "narrow_weights": TransposeNarrowWeights(),
             "norm_statistics": NormStatistics(),
         }
-        return on_rewritable(*(rule for name, rule in last.items() if name not in without))(found)
+        return _on_rewritable(*(rule for name, rule in last.items() if name not in without))(found)
 
     def _search(self) -> Pass:
         laws = rules.laws(self._options.flags, self._options.without)
@@ -117,6 +118,11 @@ def _tidy() -> list[Pass]:
         CommonSubexpr(),
         relax.transform.DeadCodeElimination(),
     ]
+
+
+def _on_rewritable(*passes: Pass) -> Pass:
+    """Run passes over the rewritable functions; what they write is named as what it replaces."""
+    return on_rewritable(*inheriting(*passes))
 
 
 def _same(one: tvm.IRModule, other: tvm.IRModule) -> bool:

@@ -9,6 +9,7 @@ from tvm import relax, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
 
 from ..core.current_target import current_target
+from ..core.kernel_info import Describe
 from ..core.template import Ban
 from ..core.tuned import Lookup, untuned
 from ..core.untouched import has_blocks, is_scheduled
@@ -33,18 +34,26 @@ class ScheduleKernels:
         Makes the pass that plans operators again, given the claims not to be made again.
     tuned : callable
         Gives the configuration that was measured to be the fastest for a claim, or ``None``.
+    describe : callable, optional
+        Describes the kernels of a claim for the artifact.
     """
 
-    def __init__(self, fuse: Callable[[frozenset[Ban]], Pass], tuned: Lookup = untuned) -> None:
+    def __init__(
+        self,
+        fuse: Callable[[frozenset[Ban]], Pass],
+        tuned: Lookup = untuned,
+        describe: Describe | None = None,
+    ) -> None:
         self._fuse = fuse
         self._tuned = tuned
+        self._describe = describe
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every group and to every unscheduled PrimFunc over SBlocks."""
         target = current_target("ScheduleKernels")
         banned: frozenset[Ban] = frozenset()
         while True:
-            emitted, broken = emit_groups(mod, target, self._tuned)
+            emitted, broken = emit_groups(mod, target, self._tuned, self._describe)
             mod = install(mod, emitted)
             if not broken:
                 break

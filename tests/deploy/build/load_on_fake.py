@@ -8,6 +8,7 @@ for. Prints JSON: the manifest, and by device the kernels that were launched wit
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from architectures_model import model  # noqa: E402
 
 import tvm_fusion  # noqa: E402
 from tvm_fusion.deploy.runtime import load, manifest  # noqa: E402
+from tvm_fusion.deploy.runtime.profile import clocks, profile, rates  # noqa: E402
 from tvm_fusion.deploy.toolchain import cuda  # noqa: E402
 from tvm_fusion.device import GPUS  # noqa: E402
 
@@ -32,7 +34,7 @@ def compile_nothing(code: str, archs: tuple[str, ...]) -> bytes:
 
 
 def run_on(arch: str, folder: Path) -> dict[str, object]:
-    load.cuda_devices = lambda: (GPUS[arch],)
+    load.cuda_devices = profile.cuda_devices = rates.cuda_devices = lambda: (GPUS[arch],)
     executable = tvm_fusion.load(folder)
     inputs = {
         spec.name: np.zeros(spec.shape, spec.dtype) for spec in executable.signatures["main"].inputs
@@ -46,6 +48,7 @@ def run_on(arch: str, folder: Path) -> dict[str, object]:
         "code": dict(line.split() for line in launched),
         "graph_launches": fake.fake_graph_launches(),
         "counted": executable.manifest["functions"]["main"]["kernels"],
+        "profile": executable.profile(inputs, runs=2).to_json(),
     }
 
 
@@ -53,6 +56,9 @@ if __name__ == "__main__":
     _, folder, target, devices = sys.argv
     cuda.choose_compiler = lambda archs: ("nothing", compile_nothing)
     load.load_cudart = lambda: None
+    sys.modules["cupti"] = None  # which would ask for a driver
+    os.environ["XDG_CACHE_HOME"] = folder  # where the device's rates are kept
+    clocks._DELAY_BYTES = rates._COPIED_ON_GPU = 1 << 12
     artifact = tvm_fusion.compile(model(), target)
     path = artifact.export(Path(folder) / "artifact")
     loaded = {arch: run_on(arch, path) for arch in devices.split(",")}

@@ -51,6 +51,22 @@ def loaded(tmp_path_factory):
     return json.loads(run.stdout)
 
 
+def test_profile_launches_the_kernels_of_a_graph_one_by_one(loaded):
+    for device, found in loaded["loaded"].items():
+        profile = found["profile"]
+        names = [name for row in profile["rows"] for name in row["kernels"]]
+        assert len(names) == found["counted"]
+        assert {f"{name}_kernel" for name in names} == set(found["code"])
+        assert found["graph_launches"] == 1
+        assert [row["title"] for row in profile["rows"]] == ["matmul", "softmax"] * 3
+        assert all(row["us"] == pytest.approx(1, rel=1e-3) for row in profile["rows"])
+        assert {row["dtype"] for row in profile["rows"]} == {"float16", "float32"}
+        assert profile["launched_us"] > 0
+        assert (profile["clock"], profile["threads"]) == ("cuda events", 0)
+        assert profile["device"] != device
+        assert profile["rates"]["peak_from"] == "published"
+
+
 @pytest.mark.parametrize(
     ("device", "product", "rows"),
     [

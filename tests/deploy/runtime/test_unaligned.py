@@ -110,6 +110,6 @@ def test_memory_that_no_element_begins_at_is_copied(executable):
 def test_an_artifact_of_earlier_versions_gets_aligned_copies(executable, tmp_path):
     from tvm_fusion.deploy.runtime.executable import _alignment
 
-    device = executable._device
+    device = executable.device
     assert _alignment({"alignment": "element"}, device) is None
     assert _alignment({}, device) == 64

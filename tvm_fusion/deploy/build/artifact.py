@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.progress import report
 from ...errors import UserError
 from ..runtime import manifest, weights_file
 from ..runtime.weights_file import StoredWeight
@@ -76,6 +77,7 @@ class Artifact:
             staging = temporary_beside(folder)
         except OSError as error:
             raise _cannot_write(folder, error) from error
+        report("writing")
         try:
             self._write(staging)
             _replace(staging, folder)

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from ..._tvm.cuda import find_cuda_file
+from ...core.progress import report
 from ...device.elf import machine_of
 from ...errors import UserError
 from ..runtime import manifest
@@ -96,8 +97,11 @@ def build_runner(folder: Path, settings: dict[str, str] | None = None) -> None:
         f"-D{k}={v}" for k, v in {"Python_EXECUTABLE": sys.executable, **(settings or {})}.items()
     ]
     with tempfile.TemporaryDirectory() as scratch:
+        report("configuring the runner")
         _call(cmake, "-S", str(SOURCES), "-B", scratch, *defined)
+        report("compiling the runner")
         _call(cmake, "--build", scratch, "--parallel")
+        report("copying libraries")
         _call(cmake, "--install", scratch, "--prefix", str(folder))
 
 

@@ -29,6 +29,7 @@ from tvm.target import Target
 from tvm.tirx.build import codegen_build, split_host_device_mods
 from ..._tvm.pass_context import copied
 from ..._tvm.structural import structural_walk
+from ...core.progress import steps
 from ..count.device import SplitFunctions
 from collections.abc import Collection, Mapping, Sequence
 from tvm import IRModule, ir, relax, tirx
@@ -39,6 +40,7 @@ from ..memory.weights import WEIGHTS
 # takes as long as several kernels. One code object of AMD's is what its tools expect to find.
 _PARTS = {"llvm": 4, "cuda": 1}
 _FEWEST = {"llvm": 1, "cuda": 6}  # kernels of a part
+_STAGE = "generating machine code"
 
 _Functions = dict[ir.GlobalVar, tirx.PrimFunc]
 # The host's object file, modules of devices, and host code (see Compiled).
@@ -114,12 +116,12 @@ def compiling(
 
     parts = _parts(kernels, target)
     if len(parts) == 1:
-        yield lambda: link(map(compile_part, parts))
+        yield lambda: link(map(compile_part, steps(_STAGE, parts)))
         return
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         futures = [pool.submit(_as_here(target, compile_part), part) for part in parts]
         try:
-            yield lambda: link(future.result() for future in futures)
+            yield lambda: link(future.result() for future in steps(_STAGE, futures))
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -10,6 +10,7 @@ from ...core.untouched import LOWERED, is_rewritable, on_rewritable
 from ..cuda_graph.capture import CAPTURED, CaptureLaunches
 from ..cuda_graph.dependent_launch import LaunchEarly
 from ..memory.destinations import PassDestinations
+from .launch_names import CallTIRRewriteWithNames
 from ..memory.share_storage import ShareStorage
 from ..cuda_graph.static_inputs import with_static_inputs
 from ..cuda_graph.weights_tuple import PassWeightsAsTuple
@@ -52,7 +53,7 @@ class LowerToVM:
         mod = on_rewritable(
             lower.ToNonDataflow(),
             lower.RemovePurityChecking(),
-            lower.CallTIRRewrite(),
+            CallTIRRewriteWithNames(),
             PassDestinations(),
             lower.StaticPlanBlockMemory(),
             ShareStorage(),

@@ -8,4 +8,6 @@
     what an artifact says of itself
 ``weights_file``
     weights, mapped and read when touched
+``profile``
+    the time of a call, kernel by kernel
 """

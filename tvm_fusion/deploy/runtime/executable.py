@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
@@ -15,6 +15,9 @@ from ...threads import wants_tvm_pool
 from .function import Function
 from .signature_json import dims_from_json, signature_from_json
 from .tensors import ALIGNMENT
+
+if TYPE_CHECKING:
+    from .profile.result import Profile
 
 _POOLED_ALLOCATOR = 2  # TVM's AllocatorType
 
@@ -63,6 +66,8 @@ class Executable:
         By function.
     dims : dict of str to DimRange
         Ranges of symbolic dimensions.
+    device : tvm_ffi.Device
+        Where it runs.
     """
 
     def __init__(
@@ -73,7 +78,7 @@ class Executable:
         weights: Mapping[str, tvm_ffi.Tensor],
     ):
         self.manifest = found
-        self._device = device
+        self.device = device
         self.dims = dims_from_json(found["dims"])
         self.signatures = {
             name: signature_from_json(entry) for name, entry in found["functions"].items()
@@ -83,21 +88,23 @@ class Executable:
             name: [weights[weight] for weight in entry["weights"]]
             for name, entry in found["functions"].items()
         }
-        self._functions = {
-            name: Function(
-                name,
-                signature,
-                self.dims,
-                device,
-                self._weights[name],
-                self._machines.callee,
-                in_place=found["functions"][name].get("in_place", {}),
-                destinations=found["functions"][name].get("destinations", ()),
-                alignment=_alignment(found, device),
-                weights_as_tuple=found["functions"][name].get("weights_as_tuple", False),
-            )
-            for name, signature in self.signatures.items()
-        }
+        self._functions = {name: self._on(self._machines, name) for name in self.signatures}
+
+    def _on(self, machines: Machines, name: str) -> Function:
+        """Make a function that runs on certain virtual machines."""
+        entry = self.manifest["functions"][name]
+        return Function(
+            name,
+            self.signatures[name],
+            self.dims,
+            self.device,
+            self._weights[name],
+            machines.callee,
+            in_place=entry.get("in_place", {}),
+            destinations=entry.get("destinations", ()),
+            alignment=_alignment(self.manifest, self.device),
+            weights_as_tuple=entry.get("weights_as_tuple", False),
+        )
 
     def __repr__(self) -> str:
         source, target = self.manifest["source"], self.manifest["target"]["text"]
@@ -138,7 +145,7 @@ class Executable:
         >>> exe(image=x)["logits"]  # an ONNX model
         >>> logits = exe(torch.rand(1, 3, 224, 224))  # a torch.export program
         """
-        return self._function("main")(*positional, out=out, **inputs)
+        return self.function("main")(*positional, out=out, **inputs)
 
     def run(
         self,
@@ -148,7 +155,7 @@ class Executable:
         out: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Run any function of the model; parameters as in :meth:`__call__`."""
-        return self._function(function).run(inputs, out=out)
+        return self.function(function).run(inputs, out=out)
 
     def bind(self, inputs: Mapping[str, Any], *, function: str = "main") -> Function:
         """Fix some inputs of a function, such as caches: they are checked and converted once.
@@ -171,14 +178,70 @@ class Executable:
         UserError
             For a name that the function does not have, a wrong shape or dtype.
         """
-        return self._function(function).bind(inputs)
+        return self.function(function).bind(inputs)
+
+    def profile(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        function: str = "main",
+        runs: int = 20,
+        warmup: int = 3,
+    ) -> Profile:
+        """Time a function kernel by kernel.
+
+        Whole calls take turns with calls whose kernels are timed. On an NVIDIA GPU these launch the
+        kernels of a CUDA graph one by one. The arrays that are passed stay as they are: what a call
+        writes to is copied for each.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array
+            As in :meth:`run`. On a GPU, arrays of the host are copied to it first.
+        function : str
+            Which one.
+        runs, warmup : int
+            Timed runs of each kind, and runs before them.
+
+        Returns
+        -------
+        Profile
+            Time, share, expected time, work, template and members of each group of kernels; the
+            host's part.
+
+        Raises
+        ------
+        UserError
+            For inputs that do not fit, and for a function that launches other kernels in each run.
+        """
+        from .profile.profile import profile
+
+        return profile(self, inputs, function, runs, warmup)
+
+    def instrumented(self, name: str, instrument: Any) -> Function:
+        """Return a function on virtual machines of its own, which tell an instrument of calls.
+
+        Parameters
+        ----------
+        instrument : callable, optional
+            As TVM's ``set_instrument`` takes it.
+        """
+        self.function(name)
+        return self._on(self._machines.instrumented(instrument), name)
 
     def synchronize(self) -> None:
         """Wait until the device has finished everything that was launched."""
-        if self._device.type != "cpu":
-            tvm_ffi.get_global_func("runtime.Device_StreamSync")(self._device, 0)
+        if self.device.type != "cpu":
+            tvm_ffi.get_global_func("runtime.Device_StreamSync")(self.device, 0)
 
-    def _function(self, name: str) -> Function:
+    def function(self, name: str = "main") -> Function:
+        """Return a function of the model.
+
+        Raises
+        ------
+        UserError
+            For a name that the model does not have.
+        """
         if name not in self._functions:
             known = ", ".join(map(repr, self.signatures))
             raise UserError(f"the model has no function {name!r}", f"one of {known}")
@@ -199,16 +262,25 @@ class Machines:
         Where kernels run.
     suffix : str
         Behind the names of the library's functions.
+    instrument : callable, optional
+        What the machines tell of their calls.
     """
 
-    def __init__(self, library: Library, device: tvm_ffi.Device, suffix: str) -> None:
+    def __init__(
+        self, library: Library, device: tvm_ffi.Device, suffix: str, instrument: Any = None
+    ) -> None:
         self._library, self._device, self._suffix = library, device, suffix
+        self._instrument = instrument
         self._local = threading.local()
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
             self.__dict__.pop("_local", None)  # the virtual machines, with their tensors
             release_pools()
+
+    def instrumented(self, instrument: Any) -> Machines:
+        """Return other machines for the same code, which tell an instrument of their calls."""
+        return Machines(self._library, self._device, self._suffix, instrument)
 
     def callee(self, name: str) -> Any:
         """Find a function of this thread's virtual machine."""
@@ -228,6 +300,8 @@ class Machines:
         places = [self._device] if self._device == cpu else [self._device, cpu]
         setup = [n for d in places for n in (d.dlpack_device_type(), d.index, _POOLED_ALLOCATOR)]
         machine["vm_initialization"](*setup)
+        if self._instrument is not None:
+            machine["set_instrument"](self._instrument)
         return machine
 
 

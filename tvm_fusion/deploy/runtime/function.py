@@ -188,6 +188,10 @@ class Function:
             outputs[self.in_place[name]] = array
         return outputs if out is None else {**outputs, **write_out(out, outputs)}
 
+    def extents(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """Tell the extents of symbolic dimensions that inputs have; checks them as a call does."""
+        return self._to_device(self._specs, self._labels, inputs, self._extents)[1]
+
     def _in_call_order(self, given: Sequence[Any]) -> Sequence[Any]:
         """List all inputs in call order, with the fixed ones."""
         if not self._fixed:

@@ -37,16 +37,27 @@ Schema 2
     ``in_place``, by name of an input that is written to, the output that then lies there;
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;
+    ``launches``, a list of ``{"kernel", "names"}``: the library's functions of kernels in the order
+    in which one inference calls them, and what they compute by the user's names (ONNX nodes, paths
+    of PyTorch modules; names of tensors where there are none), each once, in the model's order,
+    empty where nothing is known. Those of a loop's body are there once, those of all branches of a
+    condition one after the other (older artifacts do not have it);
     ``kernels``, ``host_launches``, ``calls`` and ``intermediate_bytes`` of one inference, as
     :func:`tvm_fusion.deploy.count.count` counts them with symbolic dimensions at ``max``.
+``groups``
+    Groups of operators: ``kernels``, names of their PrimFuncs in the order in which they are
+    called, and the fields of :class:`tvm_fusion.core.kernel_info.KernelInfo`. Artifacts of earlier
+    versions do not have it, nor ``priced_for``: the ``name`` and ``cores`` of the device that
+    expected times are for.
 ``weights``
     By name: ``{"shape", "dtype", "offset", "bytes"}`` in ``weights.bin``; offsets are multiples of
     64 bytes. Of a weight that is stored as kernels read it, ``shape`` is its own, and ``packed``
     ``{"function", "shape"}``: the library's function that packs, and the stored shape.
 ``architectures``
-    By name of each further architecture: its ``suffix``, ``weights``, and ``functions`` without
-    what is the same for all, ``inputs`` and ``outputs``. Weights that are stored once have equal
-    offsets. :func:`of_architecture` puts an architecture's entries in their places.
+    By name of each further architecture: its ``suffix``, ``weights``, ``groups``, ``priced_for``,
+    and ``functions`` without what is the same for all, ``inputs`` and ``outputs``. Weights that are
+    stored once have equal offsets. :func:`of_architecture` puts an architecture's entries in their
+    places.
 ``stored_kernels``
     Of several architectures, which kernels the library holds: a list of ``{"archs", "names"}``,
     kernels that came out equal under all architectures that have them. Empty for one.

@@ -53,6 +53,14 @@ def number(value: Any, path: str) -> None:
         _fail(path, "is negative" if value < 0 else "is too large")
 
 
+def real(value: Any, path: str) -> None:
+    """Check that a value is a finite number that is not negative."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        _fail(path, "is not a number")
+    if not 0 <= value < math.inf:
+        _fail(path, "is negative or not finite")
+
+
 def dtype(value: Any, path: str) -> None:
     """Check that a value names an element type."""
     try:
@@ -143,6 +151,7 @@ _OPTIONAL = {
     "weights_as_tuple": truth,
     "in_place": by_name(text),
     "destinations": list_of(text),
+    "launches": list_of(record({"kernel": text, "names": list_of(text)})),
 }
 
 
@@ -178,6 +187,20 @@ _WEIGHT = record(
     {"shape": list_of(number), "dtype": dtype, "offset": number, "bytes": number},
     {"packed": _STORED},
 )
+_GROUPS = {
+    "groups": list_of(
+        record(
+            {
+                "kernels": list_of(text),
+                **dict.fromkeys(("template", "type", "dtype", "source", "record"), text),
+                "operators": list_of(text),
+                "flops": extent,
+                "us": real,
+            }
+        )
+    ),
+    "priced_for": record({"name": text}),
+}
 _FILE = record({"bytes": number, "sha256": digest})
 _SCHEMA = record(
     {
@@ -204,7 +227,8 @@ _SCHEMA = record(
                     "suffix": text,
                     "weights": by_name(_WEIGHT),
                     "functions": by_name(record(_CODE, _OPTIONAL)),
-                }
+                },
+                _GROUPS,
             )
         ),
         "stored_kernels": list_of(record({"archs": list_of(text), "names": list_of(text)})),
@@ -223,6 +247,7 @@ _SCHEMA = record(
         "libraries": list_of(one_of("tvm_runtime_extra")),
         "packed_functions": list_of(text),
         "options": list_of(text),
+        **_GROUPS,
     },
 )
 

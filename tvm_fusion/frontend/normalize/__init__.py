@@ -5,6 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from ...core.inherit_names import inheriting
 from ...core.untouched import on_rewritable
 from .apply_ranges import ApplyRanges
 from .boolean_arithmetic import BooleanArithmetic
@@ -77,7 +78,7 @@ def NormalizeImport() -> tvm.transform.Pass:
     (['relax.stack', 'relax.sum'], ['relax.add'])
     """
     return tvm.transform.Sequential(
-        [
+        inheriting(
             LiftFunctions(),
             # Before all that drops what is not read.
             KeepCalls(),
@@ -106,6 +107,6 @@ def NormalizeImport() -> tvm.transform.Pass:
             BooleanArithmetic(),
             # An output that became an alias of the binding before it takes that binding's place.
             on_rewritable(relax.transform.CanonicalizeBindings()),
-        ],
+        ),
         name="NormalizeImport",
     )

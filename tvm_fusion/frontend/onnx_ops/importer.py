@@ -11,6 +11,7 @@ import onnx
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ...core.source_names import attach
 from ...errors import UserError
 from ...signature import DimRange
 from ..control_flow.lifted import finished
@@ -72,7 +73,7 @@ class Importer(NodeImporter):
             with quiet_importer():
                 if any(node.op_type in control_flow.CONVERTERS for node in graph.node):
                     return self._with_functions(view, opsets_of(model)[""])
-                return self.from_onnx(view, opsets_of(model)[""])
+                return attach(self.from_onnx(view, opsets_of(model)[""]), self.sources.of)
         except UserError as error:
             self._end_blocks()
             advice = self._bind_inputs(model) or error.advice
@@ -188,7 +189,7 @@ class Importer(NodeImporter):
             self._construct_nodes(graph)
             outputs = [self._nodes[info.name] for info in graph.output]
             self.bb.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-        mod = finished(self.bb.get())
+        mod = finished(attach(self.bb.get(), self.sources.of))
         mod["main"] = mod["main"].with_attrs({"num_input": self._num_input})
         return mod
 

@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.ir import GenericConst, is_prim_expr
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
+from ...core.source_names import Recorder
 from ...errors import UserError
 from ...signature import DimRange, EqualExtents
 from ..half.intermediates import narrowed, rounds_between, widened
@@ -65,6 +66,8 @@ class NodeImporter(ONNXGraphImporter):
         #: The inputs of the node at which the import failed, and what to do about it.
         self._failed_inputs, self._failed_advice = "", ""
         self._failed_values: list[Any] = []
+        #: Which node each value comes from.
+        self.sources = Recorder()
 
     def _parse_array(self, tensor_proto: onnx.TensorProto) -> Any:
         array = numpy_helper.to_array(tensor_proto)
@@ -116,6 +119,8 @@ class NodeImporter(ONNXGraphImporter):
         for name, is_used, value in outputs:
             if is_used:
                 self._nodes[name] = self._checked(node, name, value)
+        made = [self._nodes[name] for name, is_used, _ in outputs if is_used]
+        self.sources.add(made, node.name, filter(None, node.output))
         self._at = ""
 
     def _convert_operation(

@@ -14,6 +14,7 @@ from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
+from ...core.source_names import Recorder
 from ...errors import UserError
 from ..half.intermediates import narrowed, rounds_between
 from ..reasons import reason_in_words
@@ -45,6 +46,8 @@ class Importer(translator.ExportedProgramImporter):
         self._inverse = {d.symbol: d.inverse for d in derived}
         self._stored: dict[str, Any] = {}
         self.copies = 1
+        #: Which node of the graph, and which module, each value comes from.
+        self.sources = Recorder()
 
     @staticmethod
     def _convert_data_type(input_type: Any, env: Any = None) -> str:
@@ -64,7 +67,15 @@ class Importer(translator.ExportedProgramImporter):
         converters |= {key.rpartition("::")[2]: self._ours for key in keys}
         converters |= dict.fromkeys(control_flow.CONVERTERS, self._control_flow)
         converters["getitem"] = self._item_of_tuple
-        return {name: located(convert) for name, convert in converters.items()}
+        return {name: self._noted(located(convert)) for name, convert in converters.items()}
+
+    def _noted(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+        def converted(node: fx.Node) -> Any:
+            result = convert(node)
+            self.sources.add(_values(result), module_of(node), [node.name])
+            return result
+
+        return converted
 
     def translate(self, module: fx.GraphModule, values: Sequence[Any]) -> list[Any]:
         """Convert a graph inside a node where the builder is; returns its results."""
@@ -289,6 +300,21 @@ _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = "site-packages/torch/"
 
 
+def module_of(node: fx.Node) -> str:
+    """Return the path of the module that calls an operator, ``layers.0.attention``, or ``""``."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return (str(stack[-1][0]) if stack else "").removeprefix("L['self']").lstrip(".")
+
+
+def _values(result: Any) -> list[Any]:
+    """List the tensors that a node gives."""
+    if isinstance(result, Pair):
+        return [result.real, result.imag]
+    if isinstance(result, list | tuple):
+        return [value for item in result for value in _values(item)]
+    return [result]
+
+
 def place_of(node: fx.Node) -> str:
     """Name the module and the line: ``layers.0.attention, model.py line 92``.
 
@@ -297,9 +323,7 @@ def place_of(node: fx.Node) -> str:
     str
         Empty where torch has kept neither.
     """
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path = str(stack[-1][0]) if stack else ""
-    path = path.removeprefix("L['self']").lstrip(".")
+    path = module_of(node)
     frames = _LINE.findall(node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if _TORCH not in frame[0]] or frames
     line = f"{Path(own[-1][0]).name} line {own[-1][1]}" if own else ""

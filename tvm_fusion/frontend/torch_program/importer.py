@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from ...config import FusionConfig
 from ...core.decisions import Decision, record
 from ...core.evaluate import operand_of
+from ...core.source_names import attach
 from ...core.weight_names import WeightNames, constants, tracking
 from ...errors import UserError
 from ...signature import DimRange
@@ -89,12 +90,14 @@ def from_exported_program(
     Findings(operators=unknown, unbound=unbound, instead=instead).raise_if_any(source)
     try:
         with quiet_importer():
-            mod = Importer(derived).from_exported_program(program, False, True, False, None)
+            importer = Importer(derived)
+            mod = importer.from_exported_program(program, False, True, False, None)
     except UserError:
         raise
     except Exception as error:  # guard: told as the refusal's reason
         reason, remedy = reason_in_words(error)
         raise UserError(f"{source} cannot be imported ({reason})", None, remedy) from error
+    mod = attach(mod, importer.sources.of)
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
     whole = chosen_extents(derived, table, chosen)
     ranges |= {name: value for name, value in whole.items() if isinstance(value, DimRange)}

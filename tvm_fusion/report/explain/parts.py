@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...core.forms import Form
+
+_FEW = 3  # names that are written out
 
 
 @dataclass(frozen=True)
@@ -22,17 +25,31 @@ class Member:
         The same, short.
     type : str
         Its class, such as ``One-to-One``.
+    names : tuple of str
+        What the model calls it: names of ONNX nodes, paths of PyTorch modules, or names of results
+        where there are none. Several where it was rewritten: all operators that it replaces.
+    tensors : tuple of str
+        Names of their results in the model: ONNX's tensors, nodes of a ``torch.export`` graph,
+        variables of a Relax module.
     """
 
     variable: str
     operator: str
     title: str
     type: str
+    names: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """What a user may call it."""
-        return self.variable, self.operator, self.title
+    def label(self) -> str:
+        """What to call it in a line: the user's name where there is one."""
+        return joined_names(self.names) or self.variable
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """Write a few names, and how many more there are."""
+    rest = len(names) - _FEW
+    return ", ".join(names[:_FEW]) + (f" and {rest} more" if rest > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -85,6 +102,11 @@ class Group:
     def title(self) -> str:
         """Members' titles, such as ``matmul + add + gelu``."""
         return " + ".join(member.title for member in self.members)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The user's names of its members, each once, in order."""
+        return tuple(dict.fromkeys(name for member in self.members for name in member.names))
 
 
 @dataclass(frozen=True)
@@ -143,6 +165,11 @@ class Counts:
     caveats: tuple[str, ...] = ()
 
 
+def member_from_json(data: Mapping[str, Any]) -> Member:
+    """Read an operator given as plain values."""
+    return Member(**{**data, "names": tuple(data["names"]), "tensors": tuple(data["tensors"])})
+
+
 def edge_to_json(edge: Edge) -> dict[str, Any]:
     """Return an edge as plain values."""
     ends = (edge.producer, edge.consumer)
@@ -153,6 +180,8 @@ def edge_to_json(edge: Edge) -> dict[str, Any]:
         "operators": [end.operator for end in ends],
         "titles": [end.title for end in ends],
         "types": [end.type for end in ends],
+        "names": [list(end.names) for end in ends],
+        "tensors": [list(end.tensors) for end in ends],
         "classes": list(edge.classes),
         "through": [asdict(view) for view in edge.through],
         "bytes": edge.bytes,
@@ -164,7 +193,9 @@ def edge_to_json(edge: Edge) -> dict[str, Any]:
 def edge_from_json(data: dict[str, Any]) -> Edge:
     """Read what :func:`edge_to_json` gave."""
     variables = (data["producer"], data["consumer"])
-    columns = zip(variables, data["operators"], data["titles"], data["types"], strict=True)
+    keys = ("operators", "titles", "types")
+    names = [map(tuple, data[key]) for key in ("names", "tensors")]
+    columns = zip(variables, *(data[key] for key in keys), *names, strict=True)
     producer, consumer = (Member(*column) for column in columns)
     return Edge(
         data["function"],
@@ -174,13 +205,13 @@ def edge_from_json(data: dict[str, Any]) -> Edge:
         data["code"],
         data["sentence"],
         tuple(data["classes"]),
-        tuple(Member(**view) for view in data["through"]),
+        tuple(map(member_from_json, data["through"])),
     )
 
 
 def group_from_json(data: dict[str, Any]) -> Group:
     """Read a group given as plain values, its title left out."""
     fields = {key: value for key, value in data.items() if key != "title"}
-    fields["members"] = tuple(Member(**m) for m in data["members"])
+    fields["members"] = tuple(map(member_from_json, data["members"]))
     fields["forms"] = tuple(Form(**f) for f in data.get("forms", ()))
     return Group(**fields)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +11,17 @@ from rich.console import Console
 
 from ...core.decisions import Decision
 from ...errors import UserError
-from .parts import Counts, Edge, Group, Member, edge_from_json, edge_to_json, group_from_json
+from .named import named, nearest, spellings
+from .parts import (
+    Counts,
+    Edge,
+    Group,
+    Member,
+    edge_from_json,
+    edge_to_json,
+    group_from_json,
+    member_from_json,
+)
 from .rewriting import Rewriting
 from .text import show
 
@@ -93,24 +102,24 @@ class Explanation:
         Parameters
         ----------
         name : str
-            A variable, a Relax operator's name (``relax.nn.softmax``, ``nn.softmax``), a title, a
-            template (``attention``, ``rows``) or an operator that was found in the model though it
-            spells it out (:attr:`recomposed`).
+            A name of the model, by itself, as a prefix or as a glob, a variable, a Relax operator's
+            name (``relax.nn.softmax``, ``nn.softmax``) or a title: see :mod:`.named`. Or a template
+            (``attention``, ``rows``), or an operator that was found in the model though it spells
+            it out (:attr:`recomposed`).
 
         Raises
         ------
         UserError
             If nothing is called so.
         """
-        groups = tuple(g for g in self.groups if _is_called(g, name))
-        members = {member for g in groups if name == g.template for member in g.members}
-        members |= {member for member in self._members() if _is_named(member, name)}
+        members = {m for g in self.groups if name == g.template for m in g.members}
+        members |= named(self._members(), name)
         if not members and name in self.recomposed:
             anchors = self.recomposed[name]
             members = {m for m in self._members() if m.operator.removeprefix("relax.") in anchors}
-            groups = tuple(g for g in self.groups if not members.isdisjoint(g.members))
         if not members:
             raise self._unknown(name)
+        groups = tuple(g for g in self.groups if not members.isdisjoint(g.members))
         variables = {member.variable for member in members}
         variables |= {g.members[-1].variable for g in groups}
         return replace(
@@ -127,15 +136,15 @@ class Explanation:
 
     def _unknown(self, name: str) -> UserError:
         """Say what there is instead of a name, the nearest first."""
-        known = dict.fromkeys(n for member in self._members() for n in member.names)
+        known = dict.fromkeys(x for member in self._members() for x in spellings(member))
         known |= dict.fromkeys(g.template for g in self.groups) | dict.fromkeys(self.recomposed)
-        near = difflib.get_close_matches(name, known, 5, 0.5)
+        near = nearest(name, known)
         if not near:
             near = sorted({*(m.title for m in self._members()), *self.recomposed})
             near = [*near[:_LISTED], *(["..."] if len(near) > _LISTED else [])]
         return UserError(
             f"no operator is called {name!r}",
-            "a variable, a Relax operator, a title or a template of the model",
+            "a name of the model, a variable, a Relax operator, a title or a template",
             f"name one of {', '.join(near)}",
         )
 
@@ -193,9 +202,9 @@ class Explanation:
             assumed_dim=data["assumed_dim"],
             groups=tuple(group_from_json(group) for group in data["groups"]),
             refused=tuple(edge_from_json(edge) for edge in data["refused"]),
-            views=tuple(Member(**view) for view in data["views"]),
-            opaque=tuple(Member(**node) for node in data["opaque"]),
-            fallbacks=tuple(Decision(**decision) for decision in data["fallbacks"]),
+            views=tuple(map(member_from_json, data["views"])),
+            opaque=tuple(map(member_from_json, data["opaque"])),
+            fallbacks=tuple(_decision(decision) for decision in data["fallbacks"]),
             layouts=tuple(_decision(decision) for decision in data.get("layouts", ())),
             tuned=tuple(_decision(decision) for decision in data.get("tuned", ())),
             measured=tuple(_decision(decision) for decision in data.get("measured", ())),
@@ -224,14 +233,5 @@ class Explanation:
 
 
 def _decision(data: Mapping[str, Any]) -> Decision:
-    return Decision(
-        **{**data, "classes": tuple(data["classes"]), "through": tuple(data["through"])}
-    )
-
-
-def _is_named(member: Member, name: str) -> bool:
-    return name in member.names or f"relax.{name}" == member.operator
-
-
-def _is_called(group: Group, name: str) -> bool:
-    return name == group.template or any(_is_named(member, name) for member in group.members)
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    return Decision(**values)

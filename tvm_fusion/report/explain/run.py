@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
+
+import tvm
 
 from ..._tvm.versions import PIPELINE
 from ...config import Config, FusionConfig
 from ...core.decisions import Decision, record, recording
 from ...core.forms import Form
+from ...core.source_names import names_of
 from ...core.template import Claim
 from ...core.tuned import TUNED
 from ...core.whole_extents import with_numbers_of_steps
@@ -89,6 +93,36 @@ def explain(
     >>> [(edge.producer.title, edge.consumer.title, edge.code) for edge in found.refused]
     [('relu', 'matmul', 'mapping_red')]
     """
+    return explained(model, target, config, stock=stock, rewrites=rewrites, forms=forms).explanation
+
+
+@dataclass(frozen=True)
+class Explained:
+    """An explanation with what it was made of.
+
+    Attributes
+    ----------
+    planned : PlannedModel
+        The model with its plans.
+    scheduled : tvm.IRModule
+        Its kernels.
+    """
+
+    explanation: Explanation
+    planned: PlannedModel
+    scheduled: tvm.IRModule
+
+
+def explained(
+    model: Any,
+    target: Any = "cpu",
+    config: Config | None = None,
+    *,
+    stock: bool = True,
+    rewrites: bool = False,
+    forms: bool = False,
+) -> Explained:
+    """Explain a model as :func:`explain` does, and keep its plans and kernels."""
     with recording() as decisions:
         with noting() if rewrites else nullcontext() as noted:
             planned = plan_model(model, target, config)
@@ -97,7 +131,7 @@ def explain(
     cost = CostModel(planned.spec.device)
     forms_of = _Forms(planned.spec.device) if forms else _no_forms
     counted = count_scheduled(planned, scheduled)
-    return Explanation(
+    explanation = Explanation(
         source=planned.imported.source,
         target=planned.spec.text,
         assumed_dim=ASSUMED_DIM if planned.imported.dims else None,
@@ -133,6 +167,7 @@ def explain(
         rewriting=None if noted is None else _rewriting(noted, planned.config),
         recomposed=_recomposed(decisions),
     )
+    return Explained(explanation, planned, scheduled)
 
 
 def _recomposed(decisions: Iterable[Decision]) -> dict[str, tuple[str, ...]]:
@@ -162,7 +197,8 @@ def member_of(op: Operator) -> Member:
     else:
         operator = _opaque_name(op)
     title = operator if op.is_opaque else op.title
-    return Member(op.name, operator, title, op.type.value)
+    tensors = tuple(dict.fromkeys(name for source in op.sources for name in source.tensors))
+    return Member(op.name, operator, title, op.type.value, names_of(op.sources), tensors)
 
 
 def _opaque_name(op: Operator) -> str:

@@ -15,6 +15,7 @@ from tvm.target import Target
 from ...core.current_target import current_target
 from ...core.decisions import Decision, record
 from ...core.flags import REASSOCIATE
+from ...core.progress import steps
 from ...core.untouched import is_rewritable
 from ...fusion.estimate import Estimator, RegionCost
 from ..egraph.changes import Gain, is_noting, note, note_uses
@@ -219,7 +220,7 @@ def rewrite_regions(mod: tvm.IRModule, searcher: Searcher) -> tvm.IRModule:
         found = {}
         for block in func.body.blocks:
             if isinstance(block, relax.DataflowBlock):
-                for region in regions(block, searcher.operators):
+                for region in steps("rewriting", regions(block, searcher.operators)):
                     best = searcher.search(region, told)
                     if best.after is not best.before:
                         found[region] = best

@@ -10,10 +10,12 @@ from tvm import ir, relax, tirx
 from tvm.target import Target
 
 from ...core.decisions import Decision, record
+from ...core.kernel_info import Describe, KernelInfo
 from ...core.loops import find
+from ...core.progress import steps
 from ...core.template import TEMPLATE, Ban, Claim, Emission, Kernel, Refusal, Slot
 from ...core.templates import template
-from ...core.tuned import TUNED, Lookup, untuned
+from ...core.tuned import TUNED, Lookup, Tuned, untuned
 from ...device import Device, device_of
 from ...ecg.graph import Graph
 from ...program.group import Group
@@ -30,7 +32,10 @@ def group_of(mod: tvm.IRModule, func: relax.Function) -> Group:
 
 
 def emit_groups(
-    mod: tvm.IRModule, target: Target, tuned: Lookup = untuned
+    mod: tvm.IRModule,
+    target: Target,
+    tuned: Lookup = untuned,
+    describe: Describe | None = None,
 ) -> tuple[dict[ir.GlobalVar, Emission], dict[ir.GlobalVar, Ban]]:
     """Let templates make the kernels of all groups of a module.
 
@@ -41,6 +46,8 @@ def emit_groups(
     tuned : callable
         Gives the configuration that was measured to be the fastest for a claim, or ``None``. One
         that cannot be emitted is recorded and the default taken.
+    describe : callable, optional
+        Describes the kernels of a claim for the artifact.
 
     Returns
     -------
@@ -52,9 +59,8 @@ def emit_groups(
     device = device_of(target)
     emitted: dict[ir.GlobalVar, Emission] = {}
     broken: dict[ir.GlobalVar, Ban] = {}
-    for gvar, func in mod.functions.items():
-        if not is_group(func):
-            continue
+    groups = [(gvar, func) for gvar, func in mod.functions.items() if is_group(func)]
+    for gvar, func in steps("scheduling kernels", groups):
         group = group_of(mod, func)
         name = str(func.attrs[TEMPLATE])
         try:
@@ -62,22 +68,25 @@ def emit_groups(
             claim = claimant.claim(group, device)
             if isinstance(claim, Refusal):
                 raise RuntimeError(f"it refuses what was planned ({claim.sentence})")
-            emission = _emit_tuned(gvar.name_hint, claim, device, target, tuned)
-            emitted[gvar] = _without_unread_constants(
-                emission or claimant.emit(claim, target), group
-            )
+            configured = _emit_tuned(gvar.name_hint, claim, device, target, tuned)
+            emission, chosen = configured or (claimant.emit(claim, target), None)
+            emission = _without_unread_constants(emission, group)
             if (remark := claimant.remark(claim, device)) is not None:
                 record(replace(remark, producer=gvar.name_hint))
         # guard: recorded; the region is planned again without this claim
         except Exception as error:
             broken[gvar] = (name, group.key)
             record(_broken(gvar.name_hint, name, error))
+            continue
+        if describe is not None:
+            emission = replace(emission, info=_measured(describe(claim, device), chosen))
+        emitted[gvar] = emission
     return emitted, broken
 
 
 def _emit_tuned(
     name: str, claim: Claim, device: Device, target: Target, tuned: Lookup
-) -> Emission | None:
+) -> tuple[Emission, Tuned] | None:
     """Make kernels of the configuration that was measured; ``None`` if none was, or it is unfit."""
     found = tuned(claim, device)
     if found is None:
@@ -98,7 +107,15 @@ def _emit_tuned(
         return None
     sentence = f"{found.gain:.3f} times as fast as the default by {found.source}{found.note}."
     record(Decision(name, "", "accepted", TUNED, sentence, measured_us=found.us))
-    return emission
+    return emission, found
+
+
+def _measured(info: KernelInfo, chosen: Tuned | None) -> KernelInfo:
+    """Replace the default configuration and its price by those of a record, if there is one."""
+    if chosen is None:
+        return info
+    config = dict(chosen.config)
+    return replace(info, config=config, us=chosen.us, source="measured", record=chosen.source)
 
 
 def _first_line(error: Exception) -> str:

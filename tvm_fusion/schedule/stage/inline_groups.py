@@ -52,7 +52,8 @@ def _block(
             func = mod[value.op]
             known = arguments_of(func, list(value.args))
             for inner in func.body.blocks[0].bindings:
-                var = relax.DataflowVar(inner.var.name, _substitute(inner.var.ty, known))
+                type_ = _substitute(inner.var.ty, known)
+                var = relax.DataflowVar(inner.var.name, type_, value.span)
                 bindings.append(relax.VarBinding(var, _value(inner.value, known)))
                 known[inner.var] = var
             result = _substitute(func.body.body, known)

@@ -8,6 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
+from ...core.kernel_info import record
 from ...core.template import Emission, Slot
 from ...core.untouched import SCHEDULED
 from .emit import is_group
@@ -41,6 +42,8 @@ def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.
         for position, packing in emission.packing.items():
             name = f"{gvar.name_hint}_pack{position}"
             names[packing] = builder.add_func(_private(packing), name)
+        if emission.info is not None:
+            record(emission.info, tuple(names[k.func].name_hint for k in emission.kernels))
     result = builder.get()
     for gvar, func in list(result.functions.items()):
         if gvar in emitted:
@@ -88,7 +91,7 @@ def _calls(
     packer: Packer,
 ) -> list[relax.Binding]:
     """Rewrite one call of a group to the calls of its kernels."""
-    args = list(binding.value.args)
+    args, span = list(binding.value.args), binding.value.span
     symbols = _symbols(group.params, args)
     has_symbols = bool(args) and isinstance(args[0].ty, relax.ShapeType)
     scalars = list(args.pop(0).values) if has_symbols else []
@@ -109,14 +112,15 @@ def _calls(
             continue
         packed = _substituted(_symbols(packing.params[:1], [exprs[slot]]), _type_of(packing))
         var = relax.DataflowVar(f"packed{position}", packed)
-        call = relax.Call(_CALL_TIR, [names[packing], relax.Tuple([exprs[slot]])], None, [packed])
+        operands = [names[packing], relax.Tuple([exprs[slot]])]
+        call = relax.Call(_CALL_TIR, operands, None, [packed], span)
         bindings.append(relax.VarBinding(var, call))
         exprs[slot] = var
     for kernel in emission.kernels:
         written = [types[slot] for slot in kernel.writes]
         out = written[0] if len(written) == 1 else relax.TupleType(written)
         reads = relax.Tuple([exprs[slot] for slot in kernel.reads])
-        call = relax.Call(_CALL_TIR, [names[kernel.func], reads], None, [out])
+        call = relax.Call(_CALL_TIR, [names[kernel.func], reads], None, [out], span)
         if list(kernel.writes) == outputs:  # the usual case: the call gives what the group gave
             return [*bindings, relax.VarBinding(binding.var, call)]
         result = relax.DataflowVar("kernel", out)

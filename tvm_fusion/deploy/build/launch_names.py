@@ -1,0 +1,106 @@
+"""The user's names of what each launch computes, kept while calls become the virtual machine's.
+
+Lowering makes ``call_tir`` an allocation and a call that binds nothing, and drops spans. The calls
+stay in their order, though, so the variables that they bind get the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tvm
+from tvm import ir, relax, tirx
+from tvm.ir.transform import PassContext
+
+from ...core.source_names import Sources, bindings_of, names_of, sources_of, with_sources
+from ...core.untouched import is_rewritable
+
+
+@tvm.transform.module_pass(opt_level=0, name="CallTIRRewriteWithNames")
+class CallTIRRewriteWithNames:
+    """Run TVM's CallTIRRewrite; the variables of calls get the names of what they compute."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        """Apply to every rewritable function."""
+        before = {
+            gvar.name_hint: [(name, _sources(binding)) for binding, name in _calls(mod, func)]
+            for gvar, func in mod.functions.items()
+            if is_rewritable(func)
+        }
+        mod = relax.transform.CallTIRRewrite()(mod)
+        for gvar, func in list(mod.functions.items()):
+            given = before.get(gvar.name_hint)
+            if given and any(sources for _, sources in given):
+                calls = list(_calls(mod, func))
+                if [name for name, _ in given] == [name for _, name in calls]:
+                    pairs = zip(calls, given, strict=True)
+                    found = {call[0].var: sources for call, (_, sources) in pairs if sources}
+                    mod.update_func(gvar, with_sources(func, found))
+        return mod
+
+
+def launches_of(mod: tvm.IRModule, function: str) -> list[tuple[str, tuple[str, ...]]]:
+    """List the PrimFuncs that a function calls, in order, each with the user's names.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Lowered for the virtual machine.
+    function : str
+        A Relax function; the calls of those that it calls (captured in CUDA graphs, branches,
+        bodies of loops) stand where it names them first, those of a body once.
+
+    Returns
+    -------
+    list of (str, tuple of str)
+    """
+    found: list[tuple[str, tuple[str, ...]]] = []
+    done: set[str] = set()
+
+    def visit(name: str) -> None:
+        done.add(name)
+        for binding in bindings_of(mod[name].body):
+            for kernel in _named(binding.value):
+                called = mod.functions.get(kernel)
+                if isinstance(called, tirx.PrimFunc):
+                    if not _is_host(called):
+                        found.append((kernel.name_hint, names_of(_sources(binding))))
+                elif isinstance(called, relax.Function) and kernel.name_hint not in done:
+                    visit(kernel.name_hint)
+
+    visit(function)
+    return found
+
+
+def _calls(mod: tvm.IRModule, func: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the bindings that call PrimFuncs, with these names."""
+    for binding in bindings_of(func.body):
+        for kernel in _named(binding.value):
+            if isinstance(mod.functions.get(kernel), tirx.PrimFunc):
+                yield binding, kernel.name_hint
+                break
+
+
+def _named(value: Any) -> list[ir.GlobalVar]:
+    """List the functions that a call calls or passes to what calls them."""
+    if not isinstance(value, relax.Call):
+        return []
+    if isinstance(value.op, ir.GlobalVar):
+        return [value.op]
+    found = [
+        x
+        for arg in value.args
+        for x in (arg.fields if isinstance(arg, relax.Tuple) else [arg])
+        if isinstance(x, ir.GlobalVar)
+    ]
+    return found
+
+
+def _sources(binding: Any) -> Sources:
+    return sources_of(binding.value) or sources_of(binding.var)
+
+
+def _is_host(func: tirx.PrimFunc) -> bool:
+    """Whether a function computes extents for the virtual machine."""
+    return bool(func.attrs and func.attrs.get("tirx.is_host_func", False))

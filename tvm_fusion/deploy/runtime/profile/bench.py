@@ -1,0 +1,150 @@
+"""Run a function in turns, whole and kernel by kernel."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm_ffi
+
+from ..tensors import as_array, copy_to, to_numpy, to_tensor
+from .calls import Instrument, Run, ungraphed
+from .clocks import CpuClock, CudaEvents
+from .cupti import Recorder, Unusable
+from .ranges import Ranges
+
+if TYPE_CHECKING:
+    from ..executable import Executable
+    from ..function import Function
+
+
+class Bench:
+    """A function with its inputs, warmed up.
+
+    On a CPU kernels are timed by the virtual machine's instrument. On a GPU whole calls are, with
+    their CUDA graph, by CUPTI; without that, kernels are launched one by one between events.
+
+    Parameters
+    ----------
+    titles : mapping of str to str
+        What to call a kernel's NVTX range.
+    warmup : int
+        Whole calls before all others.
+
+    Attributes
+    ----------
+    sizes : list of (str, int)
+        Names of the kernels that a call calls, in order, with the bytes of their tensors.
+    clock : str
+        How kernels are timed.
+    launched_us : float or None
+        A whole call that launches its kernels as between events; ``None`` if that is no other.
+    notes : list of str
+        What a reader should know.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        inputs: Mapping[str, Any],
+        function: str,
+        titles: Mapping[str, str],
+        warmup: int,
+    ) -> None:
+        self.on_gpu = executable.device.type != "cpu"
+        self._executable, self._usual = executable, executable.function(function)
+        self._inputs = _Inputs(inputs, self._usual.in_place, executable.device)
+        self.launched_us: float | None = None
+        self.notes: list[str] = []
+        clock = CudaEvents() if self.on_gpu else CpuClock()
+        self.clock = clock.name
+        self._instrument = Instrument(clock, Ranges(titles))
+        self._separate = executable.instrumented(function, self._instrument)
+        with ungraphed():  # where the virtual machine is made
+            arguments = self._inputs.fresh()
+            self.sizes = self._instrument.sizes(lambda: self._run(self._separate, arguments))
+        self.names = [name for name, _ in self.sizes]
+        for _ in range(max(1, warmup)):
+            self.whole()
+        self._recorder: Recorder | None = None
+        if isinstance(clock, CudaEvents):
+            try:
+                self._recorder = Recorder()
+                self.timed()
+                self.clock = "cupti"
+            except Unusable as reason:
+                self._recorder = None
+                self.launched_us = self._time_launches(function)
+                self.notes.append(f"Kernels are launched one by one, between events: {reason}.")
+                clock.last(3 * self.launched_us)
+
+    def whole(self, function: Function | None = None) -> float:
+        """Time a whole call in microseconds, by default as a user calls it."""
+        arguments = self._inputs.fresh()
+        begin = time.perf_counter()
+        self._run(function or self._usual, arguments)
+        return (time.perf_counter() - begin) * 1e6
+
+    def timed(self) -> Run:
+        """Time the kernels of a call."""
+        arguments = self._inputs.fresh()
+        if self._recorder is not None:
+            return self._recorder.timed(lambda: self._run(self._usual, arguments), self.names)
+        known = frozenset(self.names)
+        return self._instrument.timed(lambda: self._run(self._separate, arguments), known)
+
+    def extents(self) -> dict[str, int]:
+        """Tell the extents of symbolic dimensions."""
+        return self._usual.extents(self._inputs.fresh())
+
+    def _run(self, function: Function, arguments: Mapping[str, Any]) -> None:
+        function.run(arguments)
+        self._executable.synchronize()
+
+    def _time_launches(self, name: str) -> float:
+        launched = self._executable.instrumented(name, None)
+        with ungraphed():
+            self.whole(launched)
+        return statistics.median(self.whole(launched) for _ in range(5))
+
+
+class _Inputs:
+    """Inputs of every call: those that a call writes to are copied anew for each.
+
+    Parameters
+    ----------
+    inputs : mapping of str to array
+        The caller's, which stay as they are.
+    in_place : collection of str
+        Names of inputs that a call writes to.
+    device : tvm_ffi.Device
+        Where arrays of the host go first, so that calls are timed without that copy.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, Any], in_place: Collection[str], device: tvm_ffi.Device
+    ) -> None:
+        self._in_place, self._device = in_place, device
+        on_gpu = device.type != "cpu"
+        self._arrays = {
+            name: to_tensor(array, device) if on_gpu and isinstance(array, np.ndarray) else array
+            for name, array in inputs.items()
+        }
+
+    def fresh(self) -> dict[str, Any]:
+        """Return what to call the function with."""
+        return {
+            name: self._copy(array) if name in self._in_place else array
+            for name, array in self._arrays.items()
+        }
+
+    def _copy(self, array: Any) -> Any:
+        found = as_array(array, "", "an input")
+        if isinstance(found, np.ndarray):
+            return found.copy()
+        return (
+            to_numpy(found).copy() if self._device.type == "cpu" else copy_to(found, self._device)
+        )

@@ -1,0 +1,172 @@
+"""Clocks of a profile: the CPU's, and events on a CUDA stream."""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+from tvm_ffi.core import _env_get_current_stream
+
+_DELAY_BYTES = 256 << 20  # of one memset: about 0.1 ms on a fast GPU
+_MOST_DELAYS = 400
+_EVENT_FLAGS = 0  # with times
+
+
+class Clock(Protocol):
+    """Takes marks while a function runs, and tells their times afterwards.
+
+    Attributes
+    ----------
+    name : str
+        As a reader calls it.
+    marks_all : bool
+        Whether marks cost so little that functions of the virtual machine itself get some, too.
+    overhead_us : float
+        What two marks around nothing are apart.
+    """
+
+    name: str
+    marks_all: bool
+    overhead_us: float
+
+    def start(self) -> None:
+        """Begin a run."""
+
+    def mark(self) -> int:
+        """Mark the present; returns what :meth:`read` takes."""
+
+    def read(self, marks: Sequence[int]) -> list[float]:
+        """Tell the marks' times in microseconds from the beginning of the run."""
+
+
+class CpuClock:
+    """The CPU's monotonic clock; kernels run while their call lasts."""
+
+    name = "cpu"
+    marks_all = True
+    overhead_us = 2.0
+
+    def __init__(self) -> None:
+        self._start = 0
+        self.mark = time.perf_counter_ns
+
+    def start(self) -> None:
+        """Begin a run."""
+        self._start = time.perf_counter_ns()
+
+    def read(self, marks: Sequence[int]) -> list[float]:
+        """Tell the marks' times in microseconds from the beginning of the run."""
+        return [(mark - self._start) / 1e3 for mark in marks]
+
+
+class CudaEvents:
+    """Events on the stream that kernels are launched on.
+
+    An event's time is when the GPU reaches it. A GPU that waits for the next launch would wait
+    between two events; so it first gets work that lasts until all kernels are in its queue.
+
+    Parameters
+    ----------
+    index : int
+        Of the device.
+    """
+
+    name = "cuda events"
+    marks_all = False
+
+    def __init__(self, index: int = 0) -> None:
+        self._cuda = Cudart()
+        self.stream = ctypes.c_void_p(int(_env_get_current_stream(_CUDA, index) or 0))
+        self._events: list[ctypes.c_void_p] = []
+        self._used = 0
+        self._delays = 0
+        self._delay = self._cuda.allocate(_DELAY_BYTES)
+        self.overhead_us = 0.0
+        self._delay_us = self._time_delay()
+        self.overhead_us = self._time_nothing()
+
+    def __del__(self) -> None:
+        cuda = self.__dict__.get("_cuda")
+        if cuda is not None:
+            for event in self._events:
+                cuda.call("cudaEventDestroy", event)
+            cuda.call("cudaFree", self._delay)
+
+    def last(self, host_us: float) -> None:
+        """Let the GPU be busy for at least this long from the beginning of each run on."""
+        self._delays = min(_MOST_DELAYS, int(host_us / self._delay_us) + 2)
+
+    def start(self) -> None:
+        """Begin a run; marks before belong to another."""
+        self._used = 0
+        self._occupy(self._delays)
+        self.mark()
+
+    def mark(self) -> int:
+        """Record an event behind what was launched so far."""
+        if self._used == len(self._events):
+            self._events.append(self._cuda.event())
+        self._cuda.call("cudaEventRecord", self._events[self._used], self.stream)
+        self._used += 1
+        return self._used - 1
+
+    def read(self, marks: Sequence[int]) -> list[float]:
+        """Tell the marks' times in microseconds from the beginning of the run; waits for them."""
+        self._cuda.call("cudaEventSynchronize", self._events[self._used - 1])
+        return [self._cuda.elapsed_us(self._events[0], self._events[mark]) for mark in marks]
+
+    def _occupy(self, times: int) -> None:
+        for _ in range(times):
+            size = ctypes.c_size_t(_DELAY_BYTES)
+            self._cuda.call("cudaMemsetAsync", self._delay, 0, size, self.stream)
+
+    def _time_delay(self) -> float:
+        self._occupy(2)  # the first ones are slower
+        self.start()
+        self._occupy(8)
+        return max(self.read([self.mark()])[0] / 8, 1.0)
+
+    def _time_nothing(self) -> float:
+        self._delays = 8
+        self.start()
+        times = self.read([self.mark() for _ in range(64)])
+        self._delays = 0
+        return statistics.median(b - a for a, b in pairwise(times))
+
+
+_CUDA = 2  # DLPack's kDLCUDA
+
+
+class Cudart:
+    """What a profile calls of CUDA's runtime library, which is loaded already."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcudart.so.13")
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call a function; a RuntimeError where it fails."""
+        status = getattr(self._library, name)(*args)
+        if status:
+            raise RuntimeError(f"{name} failed with CUDA error {status}")
+
+    def allocate(self, size: int) -> ctypes.c_void_p:
+        """Allocate bytes on the device."""
+        pointer = ctypes.c_void_p()
+        self.call("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(size))
+        return pointer
+
+    def event(self) -> ctypes.c_void_p:
+        """Make an event."""
+        event = ctypes.c_void_p()
+        self.call("cudaEventCreateWithFlags", ctypes.byref(event), _EVENT_FLAGS)
+        return event
+
+    def elapsed_us(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
+        """Microseconds between two events that have happened."""
+        milliseconds = ctypes.c_float()
+        self.call("cudaEventElapsedTime", ctypes.byref(milliseconds), begin, end)
+        return milliseconds.value * 1e3

@@ -1,0 +1,210 @@
+"""Profile a function: its times joined with what the artifact tells of its kernels."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ....device import cuda_devices, host_cpu
+from ....errors import UserError
+from ....threads import team_size
+from ..arguments import evaluate
+from .bench import Bench
+from .calls import Call, Run
+from .rates import rates
+from .result import KernelTime, Profile, Rates
+
+if TYPE_CHECKING:
+    from ..executable import Executable
+
+_Group = Mapping[str, Any]  # of the manifest
+
+
+def profile(
+    executable: Executable, inputs: Mapping[str, Any], function: str, runs: int, warmup: int
+) -> Profile:
+    """Profile a function; see :meth:`Executable.profile`."""
+    if runs < 1 or warmup < 0:
+        raise UserError(f"runs={runs}, warmup={warmup}", "at least 1 and 0")
+    found = executable.manifest
+    groups = found.get("groups", [])
+    bench = Bench(executable, inputs, function, _titles(groups), warmup)
+    ends, timings = [], []
+    for _ in range(runs):
+        ends.append(bench.whole())
+        timings.append(bench.timed())
+    extents = bench.extents()
+    threads = 0 if bench.on_gpu else team_size()
+    machine = rates(found["target"]["kind"], threads)
+    names = users_names(bench.names, found["functions"][function].get("launches", []))
+    rows = _rows(_faster_half(timings, bench.names), bench, names, groups, extents, machine)
+    end_to_end = statistics.mean(sorted(ends)[: (len(ends) + 1) // 2])
+    kernels = sum(row.us for row in rows)
+    device = (cuda_devices()[0] if bench.on_gpu else host_cpu()).name
+    return Profile(
+        found["source"],
+        found["target"]["text"],
+        device,
+        function,
+        threads,
+        runs,
+        extents,
+        end_to_end,
+        kernels,
+        end_to_end - kernels,
+        bench.launched_us,
+        bench.clock,
+        machine,
+        rows,
+        (*bench.notes, *_notes(found, device, extents)),
+    )
+
+
+@dataclass
+class _Row:
+    """Calls of one group, in order: positions among the calls of a run."""
+
+    group: _Group | None
+    positions: list[int]
+
+
+def _rows(
+    runs: Sequence[Run],
+    bench: Bench,
+    names: Sequence[tuple[str, ...]],
+    groups: Sequence[_Group],
+    extents: Mapping[str, int],
+    machine: Rates,
+) -> tuple[KernelTime, ...]:
+    """Join times with what the artifact tells of the kernels."""
+    rows = _grouped(bench.names, groups)
+    spent = [[sum(run.calls[i].us for i in row.positions) for run in runs] for row in rows]
+    whole = sum(map(statistics.mean, spent)) or 1.0
+    return tuple(
+        _row(row, us, whole, runs[0].calls, bench.sizes, names, extents, machine)
+        for row, us in zip(rows, spent, strict=True)
+    )
+
+
+def _faster_half(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
+    """Choose the runs that others disturbed least, the fastest first.
+
+    Raises
+    ------
+    UserError
+        If a run called other kernels than the first one, as a loop that ends by data may.
+    """
+    if any([call.name for call in run.calls] != names for run in runs):
+        raise UserError("the runs call different kernels", "a function that calls the same in each")
+    return sorted(runs, key=lambda run: run.us)[: (len(runs) + 1) // 2]
+
+
+def _grouped(names: Sequence[str], groups: Sequence[_Group]) -> list[_Row]:
+    """Put the calls of a group's kernels together; equal kernels may be of several groups."""
+    known: dict[str, list[tuple[int, int]]] = {}
+    for number, group in enumerate(groups):
+        for part, name in enumerate(group["kernels"]):
+            known.setdefault(name, []).append((number, part))
+    rows: list[_Row] = []
+    expected: list[
+        tuple[int, int]
+    ] = []  # groups that the present row may be of, and their next part
+    for position, name in enumerate(names):
+        found = known.get(name, [])
+        following = [(number, part) for number, part in found if (number, part) in expected]
+        if rows and following:
+            rows[-1].positions.append(position)
+        else:
+            following = [(number, part) for number, part in found if part == 0] or found
+            rows.append(_Row(None, [position]))
+        rows[-1].group = groups[following[0][0]] if following else None
+        expected = [(number, part + 1) for number, part in following]
+    return rows
+
+
+def _row(
+    row: _Row,
+    spent: Sequence[float],
+    whole: float,
+    fastest: Sequence[Call],
+    sizes: Sequence[tuple[str, int]],
+    names: Sequence[tuple[str, ...]],
+    extents: Mapping[str, int],
+    machine: Rates,
+) -> KernelTime:
+    group: _Group = row.group or {}
+    us = statistics.mean(spent)
+    flops = evaluate(group.get("flops", 0), extents) or 0
+    given = group.get("bytes")
+    size = sum(sizes[i][1] for i in row.positions) if given is None else given
+    dtype = group.get("dtype", "float32")
+    peak = machine.peak_flops.get(dtype)
+    is_priced = bool(group) and given is not None
+    seconds = us / 1e6
+    return KernelTime(
+        kernels=tuple(sizes[i][0] for i in row.positions),
+        names=tuple(dict.fromkeys(name for i in row.positions for name in names[i])),
+        operators=tuple(group.get("operators", ())),
+        template=group.get("template", ""),
+        type=group.get("type", ""),
+        config=dict(group.get("config", {})),
+        us=us,
+        least_us=min(spent),
+        start_us=fastest[row.positions[0]].start_us,
+        spent_us=sum(fastest[i].us for i in row.positions),
+        share=us / whole,
+        predicted_us=group["us"] if is_priced else None,
+        source=group["source"] if is_priced else "",
+        record=group["record"] if is_priced else "",
+        bytes=size,
+        flops=flops,
+        dtype=dtype,
+        bandwidth_share=size / seconds / machine.bandwidth
+        if seconds and machine.bandwidth
+        else None,
+        peak_share=flops / seconds / peak if seconds and peak else None,
+    )
+
+
+def users_names(
+    kernels: Sequence[str], launches: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, ...]]:
+    """Tell what the user's model calls the members of each call.
+
+    Parameters
+    ----------
+    kernels : sequence of str
+        Names of kernels in the order of calls.
+    launches : sequence of mapping
+        The manifest's: the body of a loop stands there once, and is called again and again.
+    """
+    known: dict[str, list[tuple[str, ...]]] = {}
+    for launch in launches:
+        known.setdefault(launch["kernel"], []).append(tuple(launch["names"]))
+    called: Counter[str] = Counter()
+    found = []
+    for kernel in kernels:
+        names = known.get(kernel, [()])
+        found.append(names[called[kernel] % len(names)])
+        called[kernel] += 1
+    return found
+
+
+def _titles(groups: Sequence[_Group]) -> dict[str, str]:
+    """Title kernels by their groups' operators."""
+    return {name: " + ".join(g["operators"]) for g in groups for name in g["kernels"]}
+
+
+def _notes(found: Mapping[str, Any], device: str, extents: Mapping[str, int]) -> tuple[str, ...]:
+    notes = []
+    if "groups" not in found:
+        notes.append("The artifact tells nothing of its kernels: compile the model again.")
+    priced = found.get("priced_for", {}).get("name", device)
+    if priced != device:
+        notes.append(f"Expected times are for {priced}.")
+    if extents:
+        notes.append("Kernels of symbolic shapes have no expected time.")
+    return tuple(notes)
