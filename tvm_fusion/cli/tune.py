@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if manage is not None:
         return {"db": str(db), **manage}
     if options.model is None:
-        raise UserError("no model is named", "an ONNX file, or one of --list, --prune, ...")
+        raise UserError("no model is named", "an ONNX or .pt2 file, or one of --list, --prune, ...")
     if options.export_candidates:
         return {"db": str(db), "action": "candidates", **_candidates(options, db)}
     return {"db": str(db), "action": "tune", **_tune(options, db)}

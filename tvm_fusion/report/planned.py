@@ -103,7 +103,7 @@ def plan_model(model: Any, target: Any = "cpu", config: Config | None = None) ->
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX file.
+        The model, or the path of an ONNX or ``.pt2`` file.
     target : str, dict or tvm.target.Target
         See :func:`tvm_fusion.device.parse`. It need not be present.
 
