@@ -8,7 +8,11 @@ import pytest
 
 from tvm_fusion.errors import UserError
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.usefixtures("registered_backend", "plain_llvm"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
 pytree = pytest.importorskip("torch.utils._pytree")

@@ -199,7 +199,7 @@ def tensor_program(
     for index in sorted(tensors, key=lambda i: i not in weights):
         node = placeholders[index]
         path = names.get(index, f"input_{index}")
-        name = _fresh(identifier(path), taken)
+        name = _fresh(identifier(path).lower(), taken)  # as torch writes names of inputs
         node.name = node.target = name
         if index in weights:
             stored[path] = weights[index]
