@@ -10,6 +10,7 @@ import page_parts
 import planted
 import pytest
 from page_parts import Page
+from relax_constructs import CASES
 
 from tvm_fusion import UserError
 from tvm_fusion.deploy.runtime.profile.result import KernelTime, Profile, Rates
@@ -72,6 +73,20 @@ def test_each_group_has_its_kernels(content):
             script, code = content["kernels"][name].values()
             assert f"def {name}(" in script
             assert f"{name}:" in code  # a label of the assembly
+
+
+@pytest.mark.slow_beyond(2)
+@pytest.mark.parametrize("name", sorted(CASES, key="match_cast".__ne__))
+def test_every_construct_of_relax(name, monkeypatch):
+    monkeypatch.setattr(generated, "LANGUAGES", {})  # saves time
+    found = explained(CASES[name][0], stock=False)
+    content = Page(document(explanation_content(found))).content
+    assert content["imported"]["nodes"]
+    count = len(content["imported"]["nodes"])
+    assert all(start < end < count for start, end in content["imported"]["edges"])
+    count = len(content["operators"])
+    assert all(e["from"] < count and e["to"] < count for e in content["edges"])
+    assert all(group["operators"] and group["kernels"] for group in content["groups"])
 
 
 def test_cuda_source_needs_no_compiler():

@@ -61,26 +61,25 @@ def imported_graph(mod: tvm.IRModule) -> dict[str, Any]:
 
 def _variables(binding: relax.Binding) -> Iterator[relax.Var]:
     """List what a binding reads; of a nested function or branch, what it captures."""
-    value = binding.value if isinstance(binding, relax.VarBinding) else binding.source
-    if isinstance(value, relax.Var):
-        yield value
-    yield from relax.analysis.free_vars(value)
+    if isinstance(binding.value, relax.Var):
+        yield binding.value
+    yield from relax.analysis.free_vars(binding.value)
 
 
 def _only_renames(binding: relax.Binding) -> bool:
-    value = getattr(binding, "value", None)
-    return isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem | relax.ShapeExpr)
+    renames = (relax.Var, relax.Tuple, relax.TupleGetItem, relax.ShapeExpr)
+    return isinstance(binding, relax.VarBinding) and isinstance(binding.value, renames)
 
 
 def _called(binding: relax.Binding) -> str:
-    value = getattr(binding, "value", None)
+    value = binding.value
     if isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir":
         return str(value.args[0].name_hint)
     callee = getattr(value, "op", None)
     for name in ("name", "global_symbol", "name_hint"):
         if hasattr(callee, name):
             return str(getattr(callee, name)).removeprefix("relax.").removeprefix("nn.")
-    return type(binding if value is None else value).__name__
+    return type(binding if isinstance(binding, relax.MatchCast) else value).__name__
 
 
 def _named(sources: Sources) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ function tell(event, ...lines) {
   tip.style.top = `${Math.max(8, Math.min(event.clientY - height - 12, innerHeight - height - 8))}px`;
 }
 const tellOf = (group) => (event) =>
-  tell(event, titleOf(group), nameOf(group), `${microseconds(timeOf(group))}, ${percent(timeOf(group) / totalTime)} ${sourceOf(group)}`);
+  tell(event, shortTitle(group), nameOf(group), `${microseconds(timeOf(group))}, ${percent(timeOf(group) / totalTime)} ${sourceOf(group)}`);
 const silence = () => (tip.hidden = true);
 const sourceOf = (group) => (group.measured_us === null ? `(${group.source})` : "(measured)");
 

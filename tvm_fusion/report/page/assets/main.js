@@ -195,7 +195,7 @@ function hover(event) {
 // Start -------------------------------------------------------------------------------------------------------
 
 byName("model").textContent = content.model;
-byName("subtitle").textContent = `for ${content.target}${content.device ? `, ${content.device}` : ""}`;
+byName("subtitle").title = byName("subtitle").textContent = `for ${content.target}${content.device ? `, ${content.device}` : ""}`;
 document.querySelector(".views").append(...Object.entries(views).map(([name, view]) =>
   h("button", { type: "button", role: "tab", "data-view": name, title: view.note, onclick: () => openView(name) }, view.title, h("small", {}, view.nodes.length.toLocaleString("en")))));
 const used = new Set(groups.map((group) => group.type));

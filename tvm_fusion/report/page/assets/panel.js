@@ -148,7 +148,7 @@ function groupPage(group) {
   const inside = edges.filter((edge) => own.has(edge.from) && own.has(edge.to) && !edge.through.length);
   const around = edges.filter((edge) => own.has(edge.from) !== own.has(edge.to) && edge.verdict);
   return [
-    h("h2", {}, titleOf(group)), h("p", {}, chip(group.type)), nameOf(group) ? h("p", { class: "names" }, h("code", {}, nameOf(group))) : null,
+    h("h2", {}, shortTitle(group)), h("p", {}, chip(group.type)), nameOf(group) ? h("p", { class: "names" }, h("code", {}, nameOf(group))) : null,
     facts(
       ["Time", h("b", {}, microseconds(timeOf(group))), ` ${sourceOf(group)}, ${percent(timeOf(group) / totalTime)} of all`],
       group.measured_us !== null && group.us !== null ? ["Predicted", `${microseconds(group.us)} (${group.source})`] : null,
