@@ -96,7 +96,7 @@ class Capture:
         (
             UnknownShape,
             "operators tanh, add on tensors whose shapes are not known before the model runs "
-            "cannot be lowered; name the extents",
+            r"cannot be lowered \(at lv1, y\); name the extents",
         ),
         (Capture, "a function inside another one uses w from outside of it; expected functions"),
     ],

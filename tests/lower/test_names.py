@@ -3,8 +3,9 @@
 import pytest
 import tvm
 from relax_modules import main_module
-from tvm import relax, tirx
+from tvm import ir, relax, s_tir, tirx
 
+from tvm_fusion.core.loops import find
 from tvm_fusion.lower.names import ValidNames
 
 
@@ -28,6 +29,17 @@ def test_names_become_identifiers(module):
     assert [param.name.isidentifier() for param in renamed.params] == [True, True]
     assert "gpu_0/data" not in c_source(renamed)
     tvm.ir.assert_structural_equal(renamed, kernel(module))
+
+
+def test_buffers_named_after_a_parameter_become_identifiers(module):
+    schedule = s_tir.Schedule(kernel(module).with_attr("global_symbol", "main"))
+    reader = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
+    schedule.cache_read(reader, 0, "local")
+    (cached,) = {v.name for v in find(schedule.mod["main"], ir.Var) if v.name.endswith("_local")}
+    assert cached == "gpu_0/data 0_local"
+    renamed = ValidNames()(schedule.mod)["main"]
+    assert all(var.name.isidentifier() for var in find(renamed, ir.Var))
+    tvm.ir.assert_structural_equal(renamed, schedule.mod["main"])
 
 
 def test_valid_names_stay(module):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..core.progress import report
 from ..errors import UserError
-from ..words import counted
+from ..words import counted, few
 from .check import TOLERANCE
 from .inputs import read_inputs
 from .model import add_model_arguments, config_of
@@ -122,9 +122,11 @@ def _show_group(group: dict[str, Any], console: Console) -> None:
     console.print(f"  {times}{group['title']}, by the template {group['template']}", markup=False)
     for member in group["members"]:
         text = f"    {member['variable']} = {member['operator']} ({member['type']})"
-        console.print(text, markup=False)
+        named = few(member["names"])
+        console.print(f"{text}: {named}" if named else text, markup=False)
     for decision in group["decisions"]:
-        text = f"    {decision['producer']} -> {decision['consumer']}: {decision['code']}"
+        ends = (few(decision[f"{end}_names"]) or decision[end] for end in ("producer", "consumer"))
+        text = f"    {' -> '.join(ends)}: {decision['code']}"
         console.print(f"{text}. {decision['sentence']}", markup=False)
 
 

@@ -19,8 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--op",
         metavar="NAME",
         help="only the groups and edges of these operators, and the forms of kernels that they "
-        "could have: a variable, nn.softmax, softmax, or attention, which the model may have "
-        "decomposed",
+        "could have: a name of the model (ONNX node, PyTorch module, tensor), whose parts are "
+        "meant as well, a glob, a variable, nn.softmax, softmax, or attention, which the model may "
+        "have decomposed",
     )
     parser.add_argument(
         "--rewrites",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from ..words import few
 
 Verdict = Literal["accepted", "refused", "fallback"]
 
@@ -54,6 +56,16 @@ class Decision:
     producer_names: tuple[str, ...] = ()
     consumer_names: tuple[str, ...] = ()
 
+    @property
+    def producer_label(self) -> str:
+        """What to call the producer in a line: by the user's names where there are any."""
+        return few(self.producer_names) or self.producer
+
+    @property
+    def consumer_label(self) -> str:
+        """What to call the consumer."""
+        return few(self.consumer_names) or self.consumer
+
 
 _log: contextvars.ContextVar[list[Decision] | None] = contextvars.ContextVar("log", default=None)
 
@@ -63,6 +75,22 @@ def record(decision: Decision) -> None:
     log = _log.get()
     if log is not None:
         log.append(decision)
+
+
+@contextlib.contextmanager
+def naming(names: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
+    """Give decisions about functions, inside of ``with``, the user's names of what these compute.
+
+    Parameters
+    ----------
+    names : mapping of str to tuple of str
+        By name of a function. Decisions that have names already keep them.
+    """
+    with recording() as log:
+        yield
+    for decision in log:
+        found = decision.producer_names or names.get(decision.producer, ())
+        record(replace(decision, producer_names=found))
 
 
 @contextlib.contextmanager

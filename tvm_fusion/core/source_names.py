@@ -73,6 +73,25 @@ def names_of(sources: Iterable[Source]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(source.name for source in sources if source.name))
 
 
+def names_of_callees(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:
+    """Map functions, by name, to the user's names of what their calls compute.
+
+    Equal layers call one function, whose names are those of all layers, :data:`MOST` at most.
+    """
+    calls: dict[str, list[Sources]] = {}
+    for func in mod.functions.values():
+        if is_rewritable(func):
+            for binding in bindings_of(func.body):
+                value = binding.value
+                called = getattr(value, "op", None)
+                if isinstance(called, ir.Op) and value.args:  # call_tir
+                    called = value.args[0]
+                if isinstance(called, ir.GlobalVar):
+                    own = sources_of(value) or sources_of(binding.var)
+                    calls.setdefault(called.name_hint, []).append(own)
+    return {name: names_of(joined(several)) for name, several in calls.items()}
+
+
 def joined(several: Iterable[Sources]) -> Sources:
     """Join sources in order, each once, at most :data:`MOST`."""
     unique = dict.fromkeys(source for sources in several for source in sources)

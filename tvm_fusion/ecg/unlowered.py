@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import tvm
 from tvm import ir, relax
 from tvm.ir.transform import PassContext
 
+from ..core.source_names import bindings_of, joined, names_of, sources_of
 from ..core.untouched import is_lowered, is_rewritable
 from ..errors import UserError
+from ..words import few
 from .legalize import DISPATCHED
 
 # TVM's virtual machine has these itself, whatever it is that they are given.
@@ -33,21 +36,25 @@ class RefuseUnlowered:
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Check every rewritable function; the module stays as it is."""
         found: dict[str, dict[str, None]] = {}
+        calls: dict[int, None] = {}
 
         def visit(expr: Any) -> None:
             if isinstance(expr, relax.Call) and (python := _python_name(expr)):
                 reason = "is a function of TVM over numpy, which artifacts do not have"
                 found.setdefault(reason, {})[python] = None
+                calls[hash(expr)] = None
             elif isinstance(expr, relax.Call) and _is_unlowered(expr):
                 name = str(expr.op.name).removeprefix("relax.")
                 found.setdefault(_reason(expr), {})[name] = None
+                calls[hash(expr)] = None
 
         for func in mod.functions.values():
             if is_rewritable(func) and not is_lowered(func):
                 relax.analysis.post_order_visit(func.body, visit)
         if found:
             raise UserError(
-                "; ".join(f"{_listed(names)} {reason}" for reason, names in found.items()),
+                "; ".join(f"{_listed(names)} {reason}" for reason, names in found.items())
+                + _places(mod, calls),
                 None,
                 "name the extents of tensors of unknown shape (match_cast), or export the model "
                 "with shapes that do not depend on data",
@@ -101,6 +108,14 @@ def _has_lowering(call: relax.Call) -> bool:
     types = [*_results(call), *(arg.ty for arg in call.args if hasattr(arg, "ty"))]
     tensors = [ty for ty in types if isinstance(ty, relax.TensorType)]
     return all(isinstance(ty.shape, relax.ShapeExpr) for ty in tensors)
+
+
+def _places(mod: tvm.IRModule, calls: Container[int]) -> str:
+    """Say which operators of the model calls come from: `` (at /decoder/NonZero)``."""
+    functions = (func for func in mod.functions.values() if isinstance(func, relax.Function))
+    bindings = (b for func in functions for b in bindings_of(func.body))
+    names = names_of(joined(sources_of(b.var) for b in bindings if hash(b.value) in calls))
+    return f" (at {few(names)})" if names else ""
 
 
 def _python_name(call: relax.Call) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.decisions import Decision, record
+from ..core.source_names import names_of, sources_of
 from ..fusion.cost import Estimate
 from ..program.layouts import Layout, name_of
 from .calls import GroupCall, Tensor
@@ -39,12 +40,17 @@ def comparison(
         f"in {other} ({chosen.origin})."
     )
     us = chosen.us if chosen.source == "measured" else None
-    return Decision(_last(call), "", "accepted", COMPARED, sentence, measured_us=us)
+    return Decision(
+        _last(call), "", "accepted", COMPARED, sentence, measured_us=us, producer_names=_names(call)
+    )
 
 
 def _edge(tensor: Tensor, reader: GroupCall, name: str) -> Decision:
     sentence = f"In memory in {name}."
-    return Decision(_producer(tensor), _last(reader), "accepted", EDGE, sentence)
+    return Decision(
+        _producer(tensor), _last(reader), "accepted", EDGE, sentence,
+        producer_names=_produced(tensor), consumer_names=_names(reader),
+    )  # fmt: skip
 
 
 def _kernel(choice: Choice, tensor: Tensor, state: tuple[Layout | None, ...]) -> Decision:
@@ -64,13 +70,26 @@ def _kernel(choice: Choice, tensor: Tensor, state: tuple[Layout | None, ...]) ->
         why = f"its producer writes {from_} faster than both or {to} alone"
     readers = f" for {', '.join(dict.fromkeys(other))}" if other else ""
     sentence = f"A kernel copies {tensor.var.name} from {from_} to {to}{readers}: {why}."
-    return Decision(_producer(tensor), "", "accepted", KERNEL, sentence)
+    return Decision(
+        _producer(tensor), "", "accepted", KERNEL, sentence, producer_names=_produced(tensor)
+    )
 
 
 def _producer(tensor: Tensor) -> str:
     if tensor.producer is None:
         return str(tensor.var.name)
     return _last(tensor.producer)
+
+
+def _produced(tensor: Tensor) -> tuple[str, ...]:
+    if tensor.producer is None:
+        return names_of(sources_of(tensor.var))
+    return _names(tensor.producer)
+
+
+def _names(call: GroupCall) -> tuple[str, ...]:
+    """Return the user's names of a group's operators."""
+    return names_of(sources_of(call.binding.value))
 
 
 def _last(call: GroupCall) -> str:

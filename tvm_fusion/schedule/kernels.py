@@ -9,7 +9,9 @@ from tvm import relax, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
 
 from ..core.current_target import current_target
+from ..core.decisions import naming
 from ..core.kernel_info import Describe
+from ..core.source_names import names_of_callees
 from ..core.template import Ban
 from ..core.tuned import Lookup, untuned
 from ..core.untouched import has_blocks, is_scheduled
@@ -50,6 +52,10 @@ class ScheduleKernels:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every group and to every unscheduled PrimFunc over SBlocks."""
+        with naming(names_of_callees(mod)):
+            return self._scheduled(mod)
+
+    def _scheduled(self, mod: tvm.IRModule) -> tvm.IRModule:
         target = current_target("ScheduleKernels")
         banned: frozenset[Ban] = frozenset()
         while True:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...core.forms import Form
-
-_FEW = 3  # names that are written out
+from ...words import few
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,7 @@ class Member:
     @property
     def label(self) -> str:
         """What to call it in a line: the user's name where there is one."""
-        return joined_names(self.names) or self.variable
-
-
-def joined_names(names: Sequence[str]) -> str:
-    """Write a few names, and how many more there are."""
-    rest = len(names) - _FEW
-    return ", ".join(names[:_FEW]) + (f" and {rest} more" if rest > 0 else "")
+        return few(self.names) or self.variable
 
 
 @dataclass(frozen=True)

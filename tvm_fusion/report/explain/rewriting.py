@@ -69,6 +69,7 @@ def _change(data: dict[str, Any]) -> Change:
         **{
             **data,
             "rules": tuple(data["rules"]),
+            "names": tuple(data["names"]),
             "gain": None if gain is None else Gain(**gain),
         }
     )

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ...layout.record import KERNEL
 from ...rewrite.egraph.changes import Change
-from ...words import counted
+from ...words import counted, few
 from .parts import Edge, Group, Member
 from .rewriting import Rewriting
 
@@ -113,9 +113,14 @@ def _in_short(equal: list[Group]) -> str:
 
 def _in_full(equal: list[Group]) -> str:
     one = equal[0]
-    lines = [f"{m.variable} = {m.title} [dim]({m.type})[/]" for m in one.members]
+    lines = [_line(member) for member in one.members]
     others = [f"[dim]also {escape(_named(map(_range, equal[1:])))}[/]"] if equal[1:] else []
     return "\n".join([*lines, f"[dim]{_made(equal)}[/]", *others])
+
+
+def _line(member: Member) -> str:
+    named = "" if member.names in ((), (member.variable,)) else f" {few(member.names)}"
+    return f"{member.variable} = {member.title} [dim]({member.type}){escape(named)}[/]"
 
 
 def _made(equal: list[Group]) -> str:
@@ -142,8 +147,12 @@ def _forms(equal: list[Group]) -> Table:
 
 
 def _range(group: Group) -> str:
-    first, last = group.members[0].variable, group.members[-1].variable
-    return first if len(group.members) == 1 else f"{first}..{last}"
+    """Name a group by its first and its last operator, as the user calls them."""
+    members, names = group.members, group.names
+    if len(names) == 1 or len(members) == 1:
+        return members[0].label
+    first, last = members[0].names, members[-1].names
+    return f"{(first or [members[0].variable])[0]}..{(last or [members[-1].variable])[-1]}"
 
 
 def _refused(edges: tuple[Edge, ...]) -> Table:
@@ -153,10 +162,10 @@ def _refused(edges: tuple[Edge, ...]) -> Table:
     table.add_column("why", overflow="fold", ratio=3)
     for equal in _rows(edges, lambda e: (_titles(e), e.classes, e.code, e.sentence)):
         one = equal[0]
-        variables = _named(f"{e.producer.variable} -> {e.consumer.variable}" for e in equal)
+        ends = _named(f"{e.producer.label} -> {e.consumer.label}" for e in equal)
         table.add_row(
             _times(equal),
-            f"{escape(_titles(one))}\n[dim]{escape(variables)}[/]",
+            f"{escape(_titles(one))}\n[dim]{escape(ends)}[/]",
             f"{sum(e.bytes for e in equal) / 1e6:.2f}",
             f"[bold]{escape(one.code)}[/] ({' -> '.join(one.classes)}): {escape(one.sentence)}",
         )
@@ -178,7 +187,7 @@ def _list(title: str, members: tuple[Member, ...], console: Console) -> None:
     if not members:
         return
     parts = [
-        f"{equal[0].title} ({_named(member.variable for member in equal)})"
+        f"{equal[0].title} ({_named(member.label for member in equal)})"
         for equal in _rows(members, lambda member: member.title)
     ]
     console.print(f"{title}: {'; '.join(parts)}", markup=False, soft_wrap=False)
@@ -188,7 +197,7 @@ def _layouts(decisions: tuple[Decision, ...], console: Console) -> None:
     """Print the layouts of edges, those alike in one line, and every layout kernel."""
     edges = [d for d in decisions if d.consumer]
     for equal in _rows(edges, lambda d: d.sentence):
-        named = _named(f"{d.producer} -> {d.consumer}" for d in equal)
+        named = _named(f"{d.producer_label} -> {d.consumer_label}" for d in equal)
         text = f"{equal[0].sentence} {counted(len(equal), 'edge')}: {named}"
         console.print(text, markup=False, soft_wrap=True)
     for decision in decisions:
@@ -278,7 +287,7 @@ def _changes(changes: tuple[Change, ...]) -> Table:
 def _told(same: list[Change]) -> str:
     one = same[0]
     by = ", ".join(one.rules) or "equal operators merged"
-    names = [change.variable for change in same if change.variable]
+    names = [change.label for change in same if change.label]
     where = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:
         where += f" and {len(names) - _SHOWN} more"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ...fusion.estimate import RegionCost
+from ...words import few
 from .saturate import Use
 
 
@@ -57,6 +58,8 @@ class Change:
     is_replayed : bool
         Whether these rules were seen to make the change alone, and none of them can be spared. If
         not, the rules are those that wrote the new expression's operators.
+    names : tuple of str
+        The user's names of what was bound to the variable.
     """
 
     function: str
@@ -66,6 +69,12 @@ class Change:
     after: str
     gain: Gain | None = None
     is_replayed: bool = True
+    names: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What to call it in a line: by the user's names where there are any."""
+        return few(self.names) or self.variable
 
 
 @dataclass

@@ -17,6 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...core.decisions import Decision, record
 from ...core.evaluate import operand_of
+from ...core.source_names import names_of, sources_of
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
 from ..egraph.changes import Change, note
@@ -32,6 +33,11 @@ class _Siblings:
     @property
     def name(self) -> str:
         return ", ".join(v.name for v in self.products)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The user's names of the products."""
+        return names_of(source for v in self.products for source in sources_of(v))
 
 
 @tvm.transform.module_pass(opt_level=0, name="JoinMatmuls")
@@ -187,11 +193,13 @@ class _Joiner(PyExprMutator):
                 "accepted",
                 "joined",
                 f"Products of one activation are joined into one of {sum(widths)} columns.",
+                producer_names=siblings.names,
             )
         )
         names = ", ".join(f"x {letter}" for letter in ascii_uppercase[: len(widths)])
         joined = " | ".join(ascii_uppercase[: len(widths)])
-        note(Change("", siblings.name, ("join_matmuls",), names, f"x [{joined}]"))
+        rule, after = ("join_matmuls",), f"x [{joined}]"
+        note(Change("", siblings.name, rule, names, after, names=siblings.names))
         return self.builder_.emit(relax.op.split(wide, boundaries, axis=-1))
 
     def _matrix(self, weights: tuple[GenericConst, ...]) -> GenericConst:

@@ -14,6 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ...core.current_target import current_target
 from ...core.decisions import Decision, record
 from ...core.flags import REASSOCIATE
+from ...core.source_names import names_of, sources_of
 from ...core.untouched import is_lowered, is_rewritable
 from ..egraph.changes import Change, Gain, note, note_uses
 from ..egraph.saturate import Use
@@ -199,7 +200,8 @@ def _change(func: relax.Function, pattern: Pattern, root: relax.Var, price: Pric
     before, after = price.before, price.after
     gain = Gain.between(before, after)
     name = str(func.attrs.get("global_symbol", "")) if func.attrs else ""
-    return Change(name, root.name, (pattern.name,), *equation(pattern), gain)
+    names = names_of(sources_of(root))
+    return Change(name, root.name, (pattern.name,), *equation(pattern), gain, names=names)
 
 
 def equation(pattern: Pattern) -> tuple[str, str]:
@@ -221,6 +223,7 @@ def _accepted(pattern: Pattern, root: relax.Var, price: Price, found: Match) -> 
         f"{before.operators} operators form one {pattern.name}{what}:"
         f" {before.us:.1f} to {after.us:.1f} us.",
         bytes_saved=before.bytes - after.bytes,
+        producer_names=names_of(sources_of(root)),
     )
 
 
@@ -238,7 +241,8 @@ def _refused(pattern: Pattern, root: relax.Var, price: Price | None) -> Decision
             f" {before.us:.1f} us in {before.kernels}"
         )
     sentence = f"The operators stay, although they form one {pattern.name}: {sentence}."
-    return Decision(root.name, pattern.name, "refused", code, sentence)
+    names = names_of(sources_of(root))
+    return Decision(root.name, pattern.name, "refused", code, sentence, producer_names=names)
 
 
 @mutator

@@ -12,6 +12,7 @@ from string import ascii_lowercase
 import numpy as np
 from tvm import relax, tirx
 
+from ...core.source_names import names_of, sources_of
 from ...ecg.properties import properties_of
 from ...ecg.record import describe
 from ..egraph.changes import Change, Gain
@@ -160,27 +161,28 @@ class Accountant:
         return None, []
 
 
-def variable_of(region: Region, term: Term, heads: Heads) -> str:
-    """Name the variable of a region that a term, or an equal one, is bound to."""
+def variable_of(region: Region, term: Term, heads: Heads) -> relax.Var:
+    """Return the variable of a region that a term, or an equal one, is bound to."""
     numbering = Numbering(expression)
     wanted = numbering(term)
     every = replace(region, outputs=tuple(b.var for b in region.bindings))
     for var, own in zip(every.outputs, every.terms(heads), strict=True):
         if numbering(own) == wanted:
-            return str(var.name)
-    return str(region.outputs[-1].name)
+            return var
+    return region.outputs[-1]
 
 
-def change_of(function: str, variable: str, account: Account, gain: Gain) -> Change:
+def change_of(function: str, variable: relax.Var, account: Account, gain: Gain) -> Change:
     """Make the record of a change."""
     return Change(
         function,
-        variable,
+        str(variable.name),
         account.laws,
         account.before,
         account.after,
         gain,
         account.is_replayed,
+        names_of(sources_of(variable)),
     )
 
 

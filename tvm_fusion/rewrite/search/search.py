@@ -16,6 +16,7 @@ from ...core.current_target import current_target
 from ...core.decisions import Decision, record
 from ...core.flags import REASSOCIATE
 from ...core.progress import steps
+from ...core.source_names import joined, names_of, sources_of
 from ...core.untouched import is_rewritable
 from ...fusion.estimate import Estimator, RegionCost
 from ..egraph.changes import Gain, is_noting, note, note_uses
@@ -246,6 +247,7 @@ def _record(function: str, region: Region, found: Found, searcher: Searcher) -> 
             f"Rewritten by {', '.join(found.laws) or 'equal expressions'}:"
             f" {before.us:.1f} to {after.us:.1f} us.",
             bytes_saved=before.bytes - after.bytes,
+            producer_names=names_of(joined(sources_of(b.var) for b in region.bindings)),
         )
     )
     if is_noting():

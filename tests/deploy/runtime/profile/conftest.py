@@ -9,5 +9,5 @@ def own_rates(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(rates, "_SECONDS", 0.0)
     monkeypatch.setattr(rates, "_COPIED", 1 << 16)
-    monkeypatch.setattr(rates, "_MATRIX", 32)
+    monkeypatch.setattr(rates, "_PRODUCTS", ((32, 32, 32),))
     return tmp_path / "cache" / "tvm_fusion" / "rates.json"

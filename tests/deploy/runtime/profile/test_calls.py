@@ -1,5 +1,8 @@
 """Calls from the virtual machine's instrument, and machines that run no CUDA graph."""
 
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 import tvm  # noqa: F401  (has the virtual machine's functions)
@@ -104,3 +107,22 @@ def test_graphs_are_run_kernel_by_kernel_inside_only(override):
         tvm_ffi.get_global_func(RUN_GRAPH)(1, 2, [3, 4], 0)
     assert called == [(1, 2, 3, 4)]
     assert tvm_ffi.get_global_func(RUN_GRAPH)(1, 2, [3, 4], 0) == "graph"
+
+
+def test_ranges_of_a_kernels_calls(monkeypatch):
+    told = []
+    module = ModuleType("nvtx")
+    module.push_range = lambda title, domain: told.append(title)
+    module.pop_range = lambda domain: told.append("end")
+    monkeypatch.setitem(sys.modules, "nvtx", module)
+    instrument = Instrument(Ticks(), Ranges({"a": ["/up", "/down"]}))
+
+    def run():
+        for name in ("a", "b", "a"):
+            for is_before in (True, False):
+                instrument(None, name, is_before, None)
+
+    for _ in range(2):
+        told.clear()
+        instrument.timed(run, frozenset("ab"))
+        assert told == ["/up", "end", "b", "end", "/down", "end"]

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax import op
 
 import tvm_fusion
-from tvm_fusion.deploy.runtime.profile.profile import _grouped, users_names
+from tvm_fusion.deploy.runtime.profile.profile import _grouped, titles, users_names
 from tvm_fusion.deploy.runtime.profile.result import Profile
 from tvm_fusion.deploy.runtime.profile.trace import trace
 from tvm_fusion.errors import UserError
@@ -184,6 +184,20 @@ def test_users_names_by_call(kernels, launches, expected):
     launches = [{"kernel": kernel, "names": [name]} for kernel, name in launches]
     found = users_names(list(kernels), launches)
     assert ["".join(names) for names in found] == expected
+
+
+def test_titles_are_the_users_names_or_operators():
+    groups = [
+        {"kernels": ["a", "b"], "operators": ["matmul", "relu"]},
+        {"kernels": ["c"], "operators": ["add"]},
+    ]
+    launches = [("a", ["/up", "/act"]), ("c", []), ("a", ["/down"]), ("library", [])]
+    assert titles(groups, [{"kernel": k, "names": n} for k, n in launches]) == {
+        "a": ["/up + /act", "/down"],
+        "b": ["matmul + relu"],
+        "c": ["add"],
+        "library": ["library"],
+    }
 
 
 GROUPS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +29,8 @@ class Bench:
 
     Parameters
     ----------
-    titles : mapping of str to str
-        What to call a kernel's NVTX range.
+    titles : mapping of str to sequence of str
+        What to call the NVTX ranges of a kernel's calls.
     warmup : int
         Whole calls before all others.
 
@@ -51,7 +51,7 @@ class Bench:
         executable: Executable,
         inputs: Mapping[str, Any],
         function: str,
-        titles: Mapping[str, str],
+        titles: Mapping[str, Sequence[str]],
         warmup: int,
     ) -> None:
         self.on_gpu = executable.device.type != "cpu"

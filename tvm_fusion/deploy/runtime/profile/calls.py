@@ -111,6 +111,7 @@ class Instrument:
             Of its kernels.
         """
         self._marks = []
+        self._ranges.start()
         self._clock.start()
         began = time.perf_counter()
         run()

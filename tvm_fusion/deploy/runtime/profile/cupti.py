@@ -29,8 +29,9 @@ class Recorder:
     def __init__(self) -> None:
         try:
             from cupti import cupti
-        except ImportError as error:
-            raise Unusable("the package cupti-python is not installed") from error
+        except Exception as error:  # guard: told; without a driver it raises what it likes
+            reason = _first_line(error)
+            raise Unusable(f"the package cupti-python does not load ({reason})") from error
         self._cupti: Any = cupti
         self._kernels: list[Any] = []
         self._call("activity_register_callbacks", lambda: (_BUFFER_BYTES, 0), self._kernels.extend)
@@ -62,8 +63,11 @@ class Recorder:
         try:
             return getattr(self._cupti, name)(*args)
         except Exception as error:  # guard: told; its exceptions are the extension module's own
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise Unusable(f"CUPTI's {name} failed: {reason}") from error
+            raise Unusable(f"CUPTI's {name} failed: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _calls(

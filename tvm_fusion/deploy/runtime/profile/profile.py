@@ -31,7 +31,9 @@ def profile(
         raise UserError(f"runs={runs}, warmup={warmup}", "at least 1 and 0")
     found = executable.manifest
     groups = found.get("groups", [])
-    bench = Bench(executable, inputs, function, _titles(groups), warmup)
+    executable.function(function)  # refuses what the model does not have
+    launches = found["functions"][function].get("launches", [])
+    bench = Bench(executable, inputs, function, titles(groups, launches), warmup)
     ends, timings = [], []
     for _ in range(runs):
         ends.append(bench.whole())
@@ -39,7 +41,7 @@ def profile(
     extents = bench.extents()
     threads = 0 if bench.on_gpu else team_size()
     machine = rates(found["target"]["kind"], threads)
-    names = users_names(bench.names, found["functions"][function].get("launches", []))
+    names = users_names(bench.names, launches)
     rows = _rows(_faster_half(timings, bench.names), bench, names, groups, extents, machine)
     end_to_end = statistics.mean(sorted(ends)[: (len(ends) + 1) // 2])
     kernels = sum(row.us for row in rows)
@@ -193,9 +195,15 @@ def users_names(
     return found
 
 
-def _titles(groups: Sequence[_Group]) -> dict[str, str]:
-    """Title kernels by their groups' operators."""
-    return {name: " + ".join(g["operators"]) for g in groups for name in g["kernels"]}
+def titles(groups: Sequence[_Group], launches: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Title the calls of each kernel: by the user's names, or else by its group's operators."""
+    operators = {name: " + ".join(g["operators"]) for g in groups for name in g["kernels"]}
+    found: dict[str, list[str]] = {name: [] for name in operators}
+    for launch in launches:
+        name = launch["kernel"]
+        title = " + ".join(launch["names"]) or operators.get(name, name)
+        found.setdefault(name, []).append(title)
+    return {name: several or [operators[name]] for name, several in found.items()}
 
 
 def _notes(found: Mapping[str, Any], device: str, extents: Mapping[str, int]) -> tuple[str, ...]:

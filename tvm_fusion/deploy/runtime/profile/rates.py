@@ -21,8 +21,9 @@ from .result import Rates
 
 _COPIED = 128 << 20  # bytes of each of the two arrays: more than the last cache of most machines
 _COPIED_ON_GPU = 512 << 20
-_MATRIX = 512  # rows and columns: a millisecond, in which others seldom take the cores
-_SECONDS, _REPEATS = 0.3, 7
+# Rows, columns, terms: so few that numpy's library multiplies them on the calling thread.
+_PRODUCTS, _BATCH = ((64, 64, 64), (60, 64, 68), (96, 96, 28)), 64
+_SECONDS, _REPEATS = 0.2, 5
 _MEASUREMENTS = 5  # in as many processes, of which the best counts: other processes only slow it
 
 
@@ -39,8 +40,8 @@ def rates(kind: str, threads: int) -> Rates:
     Returns
     -------
     Rates
-        Of a CPU: a copy by as many threads, and numpy's product of float32 matrices, which runs on
-        all cores, scaled to the threads. Of a GPU: a copy, and the published peak of its
+        Of a CPU: a copy by as many threads, and numpy's product of float32 matrices on one, times
+        the threads. Of a GPU: a copy, and the published peak of its
         architecture.
     """
     device = host_cpu() if kind == "llvm" else cuda_devices()[0]
@@ -48,9 +49,7 @@ def rates(kind: str, threads: int) -> Rates:
     path = _home() / "rates.json"
     known = _read(path).get(key, [])
     if len(known) < _MEASUREMENTS:
-        found = (
-            _of_cpu(threads, device.cores or 1) if kind == "llvm" else _of_gpu(device.peak_flops)
-        )
+        found = _of_cpu(threads) if kind == "llvm" else _of_gpu(device.peak_flops)
         known = [*known, asdict(found)]
         content = {**_read(path), key: known}
         with contextlib.suppress(OSError):  # a file system that is read-only: measured again
@@ -76,27 +75,45 @@ def _read(path: Path) -> dict:
     return content if isinstance(content, dict) else {}
 
 
-def _of_cpu(threads: int, cores: int) -> Rates:
+def _of_cpu(threads: int) -> Rates:
     with ThreadPoolExecutor(threads) as pool:  # numpy's copies let go of Python's lock
         arrays = [np.ones((threads, _COPIED // 4 // threads), "float32") for _ in range(2)]
-        bandwidth = (
-            2 * arrays[0].nbytes / _least_seconds(lambda: list(pool.map(np.copyto, *arrays)))
-        )
+
+        def copy() -> float:
+            return max(pool.map(_timed_copy, *arrays))
+
+        bandwidth = 2 * arrays[0].nbytes / _least(copy)
         arrays.clear()
-    a = np.ones((_MATRIX, _MATRIX), "float32")
-    out = np.empty_like(a)
-    peak = 2 * _MATRIX**3 / _least_seconds(lambda: np.matmul(a, a, out=out))
-    return Rates(bandwidth, {"float32": peak * min(1.0, threads / cores)}, "measured")
+    peak = max(_product_rate(*shape) for shape in _PRODUCTS)
+    return Rates(bandwidth, {"float32": peak * threads}, "measured")
 
 
-def _least_seconds(run: Callable[[], object]) -> float:
-    run()
+def _timed_copy(target: np.ndarray, source: np.ndarray) -> float:
+    """Copy, and tell the seconds of this thread: what others take of its core does not count."""
+    begin = time.thread_time()
+    np.copyto(target, source)
+    return time.thread_time() - begin
+
+
+def _product_rate(m: int, n: int, k: int) -> float:
+    """Tell the operations per second of one thread that multiplies small matrices."""
+    a, b, out = (np.ones((_BATCH, *shape), "float32") for shape in ((m, k), (k, n), (m, n)))
+
+    def multiply() -> float:
+        begin = time.thread_time()
+        np.matmul(a, b, out=out)
+        return time.thread_time() - begin
+
+    return float(2 * _BATCH * m * n * k / _least(multiply))
+
+
+def _least(seconds: Callable[[], float]) -> float:
+    """Repeat a measurement for a while; the least counts, since others only add to it."""
+    seconds()
     least, end, runs = float("inf"), time.perf_counter() + _SECONDS, 0
     while runs < _REPEATS or time.perf_counter() < end:
-        begin = time.perf_counter()
-        run()
-        least, runs = min(least, time.perf_counter() - begin), runs + 1
-    return least
+        least, runs = min(least, seconds()), runs + 1
+    return max(least, 1e-9)
 
 
 def _of_gpu(peak_flops: Mapping[str, float]) -> Rates:
