@@ -19,7 +19,7 @@ from rich.console import Console
 
 from .._interrupt import EXIT_CODE, LINE, raising
 from ..errors import UserError
-from . import bisect, bundle, check, compile, doctor, explain, inspect, run, tune
+from . import bisect, bundle, check, compile, doctor, explain, inspect, quantize, run, tune
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
@@ -27,6 +27,7 @@ COMMANDS: dict[str, ModuleType] = {
     "check": check,
     "explain": explain,
     "tune": tune,
+    "quantize": quantize,
     "bisect": bisect,
     "inspect": inspect,
     "bundle": bundle,
