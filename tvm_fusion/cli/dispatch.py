@@ -31,6 +31,7 @@ from . import (
     explain,
     inspect,
     profile,
+    quantize,
     run,
     tune,
 )
@@ -42,6 +43,7 @@ COMMANDS: dict[str, ModuleType] = {
     "check": check,
     "explain": explain,
     "tune": tune,
+    "quantize": quantize,
     "bisect": bisect,
     "inspect": inspect,
     "bundle": bundle,
