@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
-from .config import FusionConfig
+from .config import Config, FusionConfig, Options, command_options, configure
 from .core.decisions import Decision, record, recording
 from .core.kernel_info import Infos, collecting
 from .core.progress import report
@@ -30,6 +30,7 @@ from .threads import choose_threads
 
 if TYPE_CHECKING:
     import tvm
+    from typing_extensions import Unpack
 
     from .deploy.build.prepare import Prepared
     from .frontend import Imported
@@ -40,22 +41,22 @@ register_errors()
 def compile(  # the public name, as in tvm.compile
     model: Any,
     target: Any = "cpu",
-    config: FusionConfig | None = None,
+    config: Config | None = None,
     *,
     cache: bool | str | os.PathLike[str] | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Artifact:
     """Compile a model.
 
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX file.
+        The model, or the path of an ONNX or ``.pt2`` file.
     target : str, dict or tvm.target.Target
         ``"cpu"`` (this machine), ``"cpu:x86-64-v3"``, ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``:
         of several architectures each gets the kernels that are best for it;
         see :func:`tvm_fusion.device.parse`.
-    config : FusionConfig, optional
+    config : FusionConfig or dict, optional
         What to choose.
     cache : bool, str or os.PathLike, optional
         A folder of what was compiled before, or True for the one that the environment variable
@@ -86,7 +87,9 @@ def compile(  # the public name, as in tvm.compile
     array([[0., 0., 2.],
            [3., 0., 5.]], dtype=float32)
     """
-    config = _configure(config or FusionConfig(), options)
+    config = configure(config, options)
+    if config.dump is not None:
+        check_writable(config.dump)
     spec = parse(target).permitting(config.flags)
     warn_of_plain_cpu(target)
     store = ArtifactCache.open(cache)
@@ -189,6 +192,8 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         "libraries": packed.libraries,
         "packed_functions": packed.application,
     }
+    if isinstance(model, str | os.PathLike):
+        content["options"] = command_options(config)
     return Artifact(
         content,
         weights,
@@ -296,17 +301,6 @@ def _decisions(common: list[Decision], taken: Mapping[str, list[Decision]]) -> l
 def _in_place(signature: Signature, names: Mapping[str, str]) -> dict[str, str]:
     """List a function's inputs that it writes to, with their outputs."""
     return {spec.name: names[spec.name] for spec in signature.inputs if spec.name in names}
-
-
-def _configure(config: FusionConfig, options: dict[str, Any]) -> FusionConfig:
-    known = [field.name for field in fields(FusionConfig)]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise UserError(f"unknown option {unknown[0]!r}", f"one of {', '.join(known)}")
-    config = replace(config, **options)
-    if config.dump is not None:
-        check_writable(config.dump)
-    return config
 
 
 def _describe(spec: TargetSpec) -> dict[str, Any]:

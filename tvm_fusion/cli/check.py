@@ -27,7 +27,7 @@ TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
-    parser.add_argument("model", help="the ONNX file that it was compiled from")
+    parser.add_argument("model", help="the ONNX or .pt2 file that it was compiled from")
     add_input_arguments(parser)
     add_constant_argument(parser)
     parser.add_argument(
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ..deploy.runtime.load import load
     from ..deploy.runtime.manifest import main_function
     from ..deploy.runtime.tensors import to_numpy
-    from ..report.reference import compare, onnx_reference
+    from ..report.reference import compare, reference
 
     tolerance = options.tolerance
     if tolerance is not None and not tolerance >= 0:
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     outputs = executable.run(inputs, function=function)
     arrays = {n: v if isinstance(v, np.ndarray) else to_numpy(v) for n, v in outputs.items()}
     report("running the reference")
-    reference, expected = onnx_reference(options.model, inputs, parse_constants(options.constant))
+    peer, expected = reference(options.model, inputs, parse_constants(options.constant))
     if tolerance is None:
         tolerance = TOLERANCE[executable.manifest["precision"]]
     report("comparing outputs")
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "max_abs_error": max(entry["max_abs_error"] for entry in errors.values()),
         "max_rel_error": worst,
         "tolerance": tolerance,
-        "reference": reference,
+        "reference": peer,
         "outputs": errors,
         "dims": chosen_dims(inputs, signature, executable.dims),
         "not_finite": {

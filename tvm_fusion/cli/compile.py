@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import resource
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from rich.markup import escape
 from .._interrupt import is_command_line
 from ..words import counted
 from .model import add_model_arguments, config_of, profile_sentence
-from .notes import Notes, lines
+from .notes import Notes, explain_command, lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +106,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "profile": written.get("profile"),
         "not_fused": notes.not_fused,
         "not_recomposed": notes.not_recomposed,
-        "explain": _explain(options, written["target"]),
+        "explain": explain_command({**written, "source": options.model}, options.target),
         "fallbacks": list(notes.others),
         "files": {name: entry["bytes"] for name, entry in written["files"].items()},
     }
@@ -131,27 +130,3 @@ def show(result: dict[str, Any], console: Console) -> None:
     notes = Notes(result["not_fused"], result["not_recomposed"], tuple(result["fallbacks"]))
     for line in lines(notes, result["explain"]):
         console.print(f"  {line}", style="yellow", markup=False, highlight=False)
-
-
-def _explain(options: argparse.Namespace, target: dict[str, Any]) -> str:
-    """Write the command that explains what was compiled: the same model with the same options.
-
-    Of several architectures, it explains the first.
-    """
-    words = ["tvm-fusion", "explain", options.model]
-    if len(target["archs"]) > 1:
-        words += ["--target", f"{target['kind']}:{target['archs'][0]}"]
-    elif options.target != "cpu":
-        words += ["--target", options.target]
-    for name, usual in (("precision", "fp32"), ("rewrite", "search")):
-        if (value := getattr(options, name)) != usual:
-            words += [f"--{name}", value]
-    for name in ("dim", "constant", "without_rule"):
-        for value in getattr(options, name):
-            words += [f"--{name.replace('_', '-')}", value]
-    if options.db:
-        words += ["--db", options.db]
-    if options.allow:
-        words += ["--allow", options.allow]
-    words += [f"--{n.replace('_', '-')}" for n in ("half_io", "fast_math") if getattr(options, n)]
-    return shlex.join(words)

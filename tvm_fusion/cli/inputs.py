@@ -16,7 +16,7 @@ import numpy as np
 
 from ..config import parse_dims
 from ..deploy.runtime.arguments import evaluate
-from ..errors import UserError
+from ..errors import UserError, refuse_lfs_pointer
 from ..signature import DimRange, Signature, TensorSpec
 from ..words import counted
 
@@ -143,11 +143,17 @@ def read_inputs(
         name, equals, path = text.partition("=")
         if not equals:
             raise UserError(f"--input {text!r}", "NAME=FILE.npy")
+        if name in given:
+            raise UserError(f"input {name!r} is given twice", "one array", "leave one of them out")
         given.update(_read(path, specs, name))
     extents = {name: dim.least for name, dim in dims.items()}
     for name, array in given.items():
         extents.update(zip(specs[name].shape, array.shape, strict=False))  # type: ignore[arg-type]
-    extents.update(_extents(options.dim, dims))
+    for name, extent in _extents(options.dim, dims).items():
+        if any(name in specs[one].shape for one in given) and extents[name] != extent:
+            found = f"--dim {name}={extent}, and inputs of extent {extents[name]}"
+            raise UserError(found, "equal extents", "leave --dim out, or give other inputs")
+        extents[name] = extent
     generator = np.random.default_rng(options.seed)
     return {
         name: given[name]
@@ -196,6 +202,7 @@ def _read(
         if Path(path).is_fifo() or Path(path).is_char_device():  # which may never end
             raise UserError(f"{path!r} is not a regular file", wanted)
         file = Path(path)
+        refuse_lfs_pointer(file)
         content = _loaded(lambda: np.load(file, allow_pickle=False), file.read_bytes)
         if isinstance(content, np.ndarray) == (name is None):
             other = "--inputs FILE.npz" if name is not None else "--input NAME=FILE.npy"

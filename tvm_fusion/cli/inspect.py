@@ -12,7 +12,7 @@ from rich.console import Console
 from ..deploy.runtime import manifest
 from ..deploy.runtime.signature_json import dims_from_json
 from ..words import counted
-from .notes import Notes, lines
+from .notes import Notes, explain_command, lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,12 +28,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     -------
     dict
         All of the manifest, and of function ``main``: ``kernels``, ``calls``,
-        ``intermediate_bytes``; ``verified`` if asked for.
+        ``intermediate_bytes``; ``explain``, the command that explains it, null for what was not a
+        file; ``verified`` if asked for.
     """
     folder = Path(options.artifact)
     found = manifest.read(folder)
     main = found["functions"][manifest.main_function(found)]
     result = {**found, **{k: main[k] for k in ("kernels", "calls", "intermediate_bytes")}}
+    result["explain"] = explain_command(found)
     if options.verify:
         manifest.verify(folder, found)
         result["verified"] = True
@@ -67,8 +69,11 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
         yield f"stored   {count} for {names}"
     for name, entry in result["files"].items():
         yield f"file     {name}: {entry['bytes']:,} bytes, sha256 {entry['sha256'][:16]}"
-    for line in lines(Notes.of(result["decisions"]), f"tvm-fusion explain {result['source']}"):
+    explain = result["explain"]
+    for line in lines(Notes.of(result["decisions"]), explain):
         yield f"note     {line}"
+    if explain:
+        yield f"explain  {explain}"
     if result.get("verified"):
         yield "verified: every file is as it was written"
 

@@ -13,10 +13,11 @@ from ..words import counted
 
 def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = False) -> None:
     """Add the model, the target, and the options that change what is planned."""
+    text = "an ONNX file, or a .pt2 file of torch.export.save"
     if is_optional:
-        parser.add_argument("model", nargs="?", help="an ONNX file")
+        parser.add_argument("model", nargs="?", help=text)
     else:
-        parser.add_argument("model", help="an ONNX file")
+        parser.add_argument("model", help=text)
     parser.add_argument(
         "--target",
         default="cpu",

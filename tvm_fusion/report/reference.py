@@ -10,6 +10,33 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..frontend.program_file import is_program_file, load_program
+
+
+def reference(
+    path: str | os.PathLike[str],
+    inputs: Mapping[str, np.ndarray],
+    constants: Mapping[str, np.ndarray] | None = None,
+) -> tuple[str, dict[str, np.ndarray]]:
+    """Run a model file by an independent implementation.
+
+    Returns
+    -------
+    name : str
+        PyTorch for an exported program; for an ONNX model see :func:`onnx_reference`.
+    outputs : dict of str to numpy.ndarray
+        By name.
+
+    Raises
+    ------
+    UserError
+        If the model cannot be read or does not take the inputs.
+    """
+    if is_program_file(path):
+        from .torch_reference import run_program
+
+        return "PyTorch", run_program(load_program(path), inputs, os.fspath(path))
+    return onnx_reference(path, inputs, constants)
 
 
 def onnx_reference(

@@ -32,6 +32,14 @@ class LowerToVM:
     knows; see :mod:`tvm_fusion.deploy.cuda_graph.weights_tuple`. Kernels are launched early where devices can;
     see :mod:`tvm_fusion.deploy.cuda_graph.dependent_launch`. Lowered functions are marked, so that a
     second application leaves them alone: TVM's own passes would check every argument twice.
+
+    Examples
+    --------
+    >>> mod = module(lambda x: op.nn.relu(op.matmul(x, weight(16, 4))), (8, 16))
+    >>> with cpu:
+    ...     lowered = LowerToVM()(ScheduleKernels()(FuseOperators()(Legalize()(mod))))
+    >>> "R.vm.alloc_storage" in lowered.script()
+    True
     """
 
     def transform_module(self, mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:

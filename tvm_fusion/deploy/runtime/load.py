@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tvm_ffi
@@ -32,13 +32,21 @@ _models: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary
 _opened: dict[str, str] = {}  # the SHA-256 of what was opened first, by path
 
 
-def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
+class Exportable(Protocol):
+    """What :func:`tvm_fusion.compile` returns."""
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write a folder."""
+
+
+def load(artifact: str | os.PathLike[str] | Exportable, *, weights: Any = None) -> Executable:
     """Load an artifact.
 
     Parameters
     ----------
-    path : str or os.PathLike
-        The folder that ``Artifact.export`` or ``tvm-fusion compile -o`` wrote.
+    artifact : str, os.PathLike or Artifact
+        The folder that ``Artifact.export`` or ``tvm-fusion compile -o`` wrote, or what
+        :func:`tvm_fusion.compile` returned: no folder is left then.
     weights : str, os.PathLike or mapping of str to array, optional
         Other weights of the same names, shapes and dtypes: those of another artifact's folder, or
         arrays. What a mapping does not name stays the artifact's own.
@@ -57,8 +65,17 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     --------
     See :func:`tvm_fusion.compile`.
     """
+    if not isinstance(artifact, (str, os.PathLike)):
+        if not callable(getattr(artifact, "export", None)):
+            raise UserError(
+                f"an artifact of type {type(artifact).__name__}",
+                "an artifact's folder, or what tvm_fusion.compile returned",
+            )
+        # What is mapped stays when its names go.
+        with tempfile.TemporaryDirectory(prefix="tvm_fusion-") as place:
+            return load(artifact.export(Path(place, "artifact")), weights=weights)
     choose_threads()
-    folder = Path(path)
+    folder = Path(artifact)
     found = manifest.read(folder)
     manifest.verify(folder, found, [manifest.LIBRARY])
     _check_version(folder, found["versions"]["apache-tvm"])

@@ -32,6 +32,8 @@ Schema 2
     all of them (without the entry: one by one);
     ``equal``, if there is any, a list of ``{"one", "other", "where"}``: extents that are equal in
     every call, and the operator that joins them;
+    ``call``, of a PyTorch module, the structure of its arguments and results, as
+    :mod:`.call_tree` documents;
     ``in_place``, by name of an input that is written to, the output that then lies there;
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;
@@ -68,6 +70,8 @@ Schema 2
 ``packed_functions``
     Names of packed functions that are the application's own: registered before the artifact is
     loaded.
+``options``
+    Of a model in a file, the options that `tvm-fusion explain` explains it with.
 ``files``
     By file name: ``{"bytes", "sha256"}``.
 ``sha256``
@@ -82,7 +86,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError
+from ...errors import UserError, refuse_lfs_pointer
 from . import manifest_schema
 from .tensors import ALIGNMENT
 
@@ -104,13 +108,15 @@ def read(folder: Path) -> dict[str, Any]:
     Raises
     ------
     UserError
-        No artifact there; an unreadable manifest; another schema; entries that cannot be; files
-        missing or of other sizes.
+        No artifact there; a pointer of Git LFS in the place of a file; an unreadable manifest;
+        another schema; entries that cannot be; files missing or of other sizes.
     """
     path = folder / MANIFEST
     try:
         if not path.is_file():
             raise _no_artifact(folder)
+        for name in NAMES:
+            refuse_lfs_pointer(folder / name)
         manifest = _parse(path.read_bytes())
         schema, stated = manifest["schema"], manifest.get("sha256")
         if schema != SCHEMA:

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
 
+from .call_tree import names_of
+
 LIBRARY, WEIGHTS = "model.so", "weights.bin"
 LARGEST = 2**63 - 1  # of an extent, an offset or a size: int64, as the runtime has them
 LONGEST = 1000  # characters of an extent, whose evaluation is recursive
@@ -151,6 +153,34 @@ _OPTIONAL = {
     "destinations": list_of(text),
     "launches": list_of(record({"kernel": text, "names": list_of(text)})),
 }
+
+
+def tree(value: Any, path: str) -> None:
+    """Check that a value is a structure of arguments or results: see :mod:`.call_tree`."""
+    if isinstance(value, str):
+        return
+    if not isinstance(value, dict) or "value" not in value:
+        record({"type": text, "keys": list_of(_key), "items": list_of(tree)})(value, path)
+        if value["keys"] and len(value["keys"]) != len(value["items"]):
+            _fail(path, "has another number of keys than items")
+
+
+def _key(value: Any, path: str) -> None:
+    if not isinstance(value, (str, int)):
+        _fail(path, "is not a key")
+
+
+def _parameter(value: Any, path: str) -> None:
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str):
+        _fail(path, "is not a name and a structure")
+    tree(value[1], f"{path}/1")
+
+
+_CALL = {
+    "call": record(
+        {"arguments": list_of(_parameter), "keywords": list_of(_parameter), "results": tree}
+    )
+}
 _EQUAL = {"equal": list_of(record({"one": text, "other": text, "where": text}))}
 _STORED = record({"function": text, "shape": list_of(number)})
 _WEIGHT = record(
@@ -185,7 +215,8 @@ _SCHEMA = record(
         "suffix": text,
         "functions": by_name(
             record(
-                {"inputs": list_of(_SPEC), "outputs": list_of(_SPEC), **_CODE}, _OPTIONAL | _EQUAL
+                {"inputs": list_of(_SPEC), "outputs": list_of(_SPEC), **_CODE},
+                _OPTIONAL | _EQUAL | _CALL,
             ),
             1,
         ),
@@ -215,6 +246,7 @@ _SCHEMA = record(
         "alignment": text,
         "libraries": list_of(one_of("tvm_runtime_extra")),
         "packed_functions": list_of(text),
+        "options": list_of(text),
         **_GROUPS,
     },
 )
@@ -283,6 +315,13 @@ def _check_names(
     for output in function.get("in_place", {}).values():
         if output not in known["destinations"]:
             _fail(f"{path}/in_place", f"names {output!r}, which is not there")
+    if "call" in signature:
+        taken = [one for key in ("arguments", "keywords") for _, one in signature["call"][key]]
+        of_call = {"inputs": taken, "outputs": [signature["call"]["results"]]}
+        for kind, trees in of_call.items():
+            there = {spec["name"] for spec in signature[kind]}
+            if lacking := [n for one in trees for n in names_of(one) if n not in there]:
+                _fail(f"{path}/call", f"names {lacking[0]!r}, which is not there")
     for kind in ("inputs", "outputs"):
         names = [spec["name"] for spec in signature[kind]]
         if kind == "inputs" and len(set(names)) != len(names):

@@ -19,6 +19,7 @@ from tvm_ffi import structural_equal
 from ...core.numpy_types import numpy_dtype
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
+from ...errors import UserError
 from ..normalize.engine import op_name
 from ..tensor_types import dtype_of
 from .operator_precision import REDUCTIONS, SHAPED_LIKE, Precision, leaves, precision_of, readers
@@ -41,11 +42,27 @@ class ToHalfPrecision:
 
     Parameters
     ----------
+    precision : {"fp16", "bf16"}
+        The half type.
     half_io : bool
         Let float32 parameters and results of public functions become half too.
+
+    Raises
+    ------
+    UserError
+        For another precision.
+
+    Examples
+    --------
+    >>> mod = module(lambda x: op.nn.softmax(op.matmul(x, weight(16, 4))), (8, 16))
+    >>> half = ToHalfPrecision("fp16")(mod)
+    >>> [str(b.value.ty.dtype) for b in half["main"].body.blocks[0].bindings]
+    ['float16', 'float32', 'float32']
     """
 
     def __init__(self, precision: str, half_io: bool = False):
+        if precision not in _STORAGE:
+            raise UserError(f"precision {precision!r}", f"one of {', '.join(_STORAGE)}")
         self.half = _STORAGE[precision]
         self.half_io = half_io
 

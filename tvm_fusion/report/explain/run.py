@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 
 from ..._tvm.versions import PIPELINE
-from ...config import FusionConfig
+from ...config import Config, FusionConfig
 from ...core.decisions import Decision, record, recording
 from ...core.forms import Form
 from ...core.source_names import names_of
@@ -42,7 +42,7 @@ from .rewriting import Rewriting
 def explain(
     model: Any,
     target: Any = "cpu",
-    config: FusionConfig | None = None,
+    config: Config | None = None,
     *,
     stock: bool = True,
     rewrites: bool = False,
@@ -56,10 +56,10 @@ def explain(
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX file.
+        The model, or the path of an ONNX or ``.pt2`` file.
     target : str, dict or tvm.target.Target
         See :func:`tvm_fusion.device.parse`.
-    config : FusionConfig, optional
+    config : FusionConfig or dict, optional
         What to choose.
     stock : bool
         Whether to count what stock TVM makes of the model as well, which takes another
@@ -68,7 +68,8 @@ def explain(
         Whether to tell what the rewriting stage changed, and which rules did; the search for the
         fewest that suffice takes a while.
     forms : bool
-        Whether to tell between which forms of kernels templates chose: see :attr:`Group.forms`.
+        Whether to tell between which forms of kernels templates chose: see
+        :attr:`tvm_fusion.report.explain.parts.Group.forms`.
 
     Returns
     -------
@@ -115,7 +116,7 @@ class Explained:
 def explained(
     model: Any,
     target: Any = "cpu",
-    config: FusionConfig | None = None,
+    config: Config | None = None,
     *,
     stock: bool = True,
     rewrites: bool = False,
