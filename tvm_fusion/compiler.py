@@ -19,6 +19,7 @@ from .deploy.cache.key import cache_key
 from .deploy.runtime import manifest
 from .deploy.runtime.signature_json import dims_to_json, signature_to_json
 from .device import TargetSpec, parse
+from .device.cpu import refusal_note
 from .device.cpu_features import linux_names
 from .device.plain_cpu import plain_cpu_note, warn_of_plain_cpu
 from .device.probe import machine
@@ -106,10 +107,13 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
     with toolchain(spec), recording() as decisions:
         if note := plain_cpu_note(target):
             record(Decision(spec.text, "", "fallback", "plain_cpu", note))
+        if note := refusal_note(spec):
+            record(Decision(spec.text, "", "fallback", "without_amx", note))
         import tvm
 
         from .core.weight_names import WeightNames, tracking
         from .deploy.build.build import build, export_library, store
+        from .deploy.build.cpu_features import needed_features
         from .deploy.build.packed_functions import packed_functions
         from .deploy.build.prepare import prepare
         from .frontend import import_model
@@ -143,6 +147,11 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
                     mod = _scheduled(imported, _dumped(config, arch, spec))
                     prepared[arch] = prepare(mod, one, public, imported.dims, names)
             packed = packed_functions(one.mod for one in prepared.values())
+            needed = {
+                arch: needed_features(prepared[arch].mod, device)
+                for arch, device in zip(spec.archs, spec.devices, strict=True)
+                if spec.kind == "llvm"
+            }
             built = build(prepared, spec)
     weights, used = store(prepared, built.names)
     code = {
@@ -155,7 +164,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             name: version(name) for name in ("tvm_fusion", "apache-tvm", "apache-tvm-ffi")
         },
         "source": imported.source,
-        "target": _describe(spec),
+        "target": _describe(spec, needed),
         "precision": config.precision,
         "alignment": "element",
         "dims": dims_to_json(imported.dims),
@@ -165,7 +174,12 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             for name, signature in imported.signatures.items()
         },
         "architectures": {
-            arch: {"suffix": built.suffixes[arch], "functions": code[arch]} for arch in others
+            arch: {
+                "suffix": built.suffixes[arch],
+                "functions": code[arch],
+                **_features(needed.get(arch)),
+            }
+            for arch in others
         },
         "stored_kernels": [
             {"archs": list(archs), "names": kernels} for archs, kernels in built.kernels.items()
@@ -268,11 +282,14 @@ def _configure(config: FusionConfig, options: dict[str, Any]) -> FusionConfig:
     return config
 
 
-def _describe(spec: TargetSpec) -> dict[str, Any]:
-    """Write a target as the manifest has it."""
+def _describe(spec: TargetSpec, needed: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Write a target as the manifest has it, with the instruction sets that code needs."""
     described: dict[str, Any] = {"text": spec.text, "kind": spec.kind, "archs": list(spec.archs)}
     if spec.kind == "llvm":
         described["machine"] = spec.triple.split("-")[0] if spec.triple else machine()
-        described["features"] = list(spec.device.features)
-        described["cpuinfo"] = linux_names(spec.device.features)
-    return described
+    return {**described, **_features(needed.get(spec.archs[0]))}
+
+
+def _features(needed: list[str] | None) -> dict[str, list[str]]:
+    """Write the instruction sets of a CPU as the manifest has them."""
+    return {} if needed is None else {"features": needed, "cpuinfo": linux_names(needed)}

@@ -223,7 +223,7 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
     -------
     Merged
     """
-    found = _kernels(mods, may_share=spec.kind != "rocm")
+    found = _kernels(mods, spec)
     taken: set[str] = set()
     renamed: dict[str, dict[ir.GlobalVar, ir.GlobalVar]] = {arch: {} for arch in mods}
     functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
@@ -257,20 +257,24 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
     return Merged(merged, names, by_archs)
 
 
-def _kernels(mods: Mapping[str, tvm.IRModule], may_share: bool) -> list[_Kernel]:
+def _kernels(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> list[_Kernel]:
     """List the kernels of all modules, equal ones of several once.
 
-    AMD's code objects are for one architecture each, so nothing would be shared.
+    AMD's code objects are for one architecture each, so nothing would be shared, and LLVM makes
+    other code of equal loops for other CPUs.
     """
     found: list[_Kernel] = []
-    alike: dict[int, list[_Kernel]] = {}
+    alike: dict[tuple[Any, int], list[_Kernel]] = {}
     for arch, mod in mods.items():
+        code = {"llvm": spec.of((arch,)).attrs, "rocm": arch}.get(spec.kind)
         for gvar, func in mod.functions.items():
             if not isinstance(func, tirx.PrimFunc):
                 continue
             bare = func.without_attr("global_symbol")
-            same = alike.setdefault(tvm_ffi.structural_hash(bare), [])
-            for kernel in same if may_share or _HOST in func.attrs else ():
+            is_host = _HOST in func.attrs
+            key = None if is_host else code, tvm_ffi.structural_hash(bare)
+            same = alike.setdefault(key, [])
+            for kernel in same:
                 if arch not in kernel.variables and tvm_ffi.structural_equal(kernel.func, bare):
                     break
             else:

@@ -148,6 +148,7 @@ _WEIGHT = record(
     {"shape": list_of(number), "dtype": dtype, "offset": number, "bytes": number},
     {"packed": _STORED},
 )
+_FEATURES = {"features": list_of(text), "cpuinfo": list_of(text)}
 _FILE = record({"bytes": number, "sha256": digest})
 _SCHEMA = record(
     {
@@ -155,7 +156,7 @@ _SCHEMA = record(
         "source": text,
         "target": record(
             {"text": text, "kind": text, "archs": list_of(text, 1)},
-            {"machine": text, "features": list_of(text), "cpuinfo": list_of(text)},
+            {"machine": text, **_FEATURES},
         ),
         "precision": one_of("fp32", "fp16", "bf16"),
         "dims": by_name(record({"min": number, "max": number}, {"step": number})),
@@ -173,7 +174,8 @@ _SCHEMA = record(
                     "suffix": text,
                     "weights": by_name(_WEIGHT),
                     "functions": by_name(record(_CODE, _OPTIONAL)),
-                }
+                },
+                _FEATURES,
             )
         ),
         "stored_kernels": list_of(record({"archs": list_of(text), "names": list_of(text)})),
@@ -212,6 +214,8 @@ def check(content: Any, alignment: int) -> None:
     first, *others = content["target"]["archs"]
     if content["target"]["kind"] == "llvm":
         record({"machine": text, "features": list_of(text)})(content["target"], "/target")
+        for arch, entry in content["architectures"].items():
+            record({"features": list_of(text)})(entry, f"/architectures/{arch}")
     if len(others) != len(set(others) - {first}) or set(others) != set(content["architectures"]):
         _fail("/architectures", "does not list the target's architectures")
     if extra := sorted(set(content["files"]) - {LIBRARY, WEIGHTS}):
