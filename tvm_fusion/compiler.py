@@ -113,7 +113,6 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
 
         from .core.weight_names import WeightNames, tracking
         from .deploy.build.build import build, export_library, store
-        from .deploy.build.cpu_features import needed_features
         from .deploy.build.packed_functions import packed_functions
         from .deploy.build.prepare import prepare
         from .frontend import import_model
@@ -147,16 +146,12 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
                     mod = _scheduled(imported, _dumped(config, arch, spec))
                     prepared[arch] = prepare(mod, one, public, imported.dims, names)
             packed = packed_functions(one.mod for one in prepared.values())
-            needed = {
-                arch: needed_features(prepared[arch].mod, device)
-                for arch, device in zip(spec.archs, spec.devices, strict=True)
-                if spec.kind == "llvm"
-            }
             built = build(prepared, spec)
     weights, used = store(prepared, built.names)
     code = {
         arch: _code(imported, config, one, built.counts[arch]) for arch, one in prepared.items()
     }
+    features = built.features.values()
     first, *others = prepared
     content = {
         "schema": manifest.SCHEMA,
@@ -164,7 +159,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             name: version(name) for name in ("tvm_fusion", "apache-tvm", "apache-tvm-ffi")
         },
         "source": imported.source,
-        "target": _describe(spec, needed),
+        "target": _describe(spec, built.features),
         "precision": config.precision,
         "alignment": "element",
         "dims": dims_to_json(imported.dims),
@@ -177,7 +172,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             arch: {
                 "suffix": built.suffixes[arch],
                 "functions": code[arch],
-                **_features(needed.get(arch)),
+                **_features(built.features.get(arch)),
             }
             for arch in others
         },
@@ -193,7 +188,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         content,
         weights,
         used,
-        lambda path: export_library(built.compiled, spec, path),
+        lambda path: export_library(built.compiled, spec, path, set().union(*features)),
         time.perf_counter() - start,
     )
 

@@ -134,6 +134,23 @@ def test_a_new_process_asks(need_tiles, folder):
     assert done.returncode == 0, done.stderr
 
 
+OPEN = """
+import ctypes, sys, tvm_ffi
+from tvm_fusion.deploy.runtime.load import _open_library
+_open_library("tvm_runtime")
+library = tvm_ffi.load_module(sys.argv[1] + "/model.so")
+permitted = ctypes.c_uint64()  # ARCH_GET_XCOMP_PERM
+assert ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(permitted)) == 0
+assert permitted.value >> 18 & 1
+"""
+
+
+def test_a_library_asks_whoever_opens_it(need_tiles, folder):
+    """Benches of candidates and RPC servers open libraries without the loader of artifacts."""
+    done = alone(OPEN, folder)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_sandbox_that_refuses(need_tiles, folder):
     done = alone(SANDBOX + LOAD, folder)
     assert done.returncode == 1
