@@ -13,7 +13,7 @@ tiles of C take four loads for four products, one by four take five.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tvm import ir, tirx
@@ -52,12 +52,15 @@ class TileBlock:
         Columns of tiles, of 16 columns each.
     words : int
         Words of 4 bytes of K in a step, at most 16.
+    used : (int, int), optional
+        How many rows and columns of tiles are computed, the first ones; all by default.
     """
 
     row: Instruction
     heights: tuple[ir.Expr | int, ...]
     columns: int
     words: int = TILE_ROW_BYTES // WORD_BYTES
+    used: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         """Check that the tiles exist."""
@@ -72,9 +75,13 @@ class TileBlock:
         b = [TileShape(self.words, width)] * (TILES - len(sums) - len(a))
         return [*sums, *a, *b]
 
+    def part(self, rows: int, columns: int) -> TileBlock:
+        """Return the same tiles, of which only the first rows and columns are computed."""
+        return replace(self, used=(rows, columns))
+
     def clear(self) -> tirx.Stmt:
         """Set C to zero."""
-        return sequence([zero(tile) for tile in range(self._sums)])
+        return sequence([zero(self._sum(*at)) for at in self._places()])
 
     def load(self, source: TileOf) -> tirx.Stmt:
         """Load C."""
@@ -97,24 +104,26 @@ class TileBlock:
         return loop("k", steps, partial(self._step, a, b))
 
     def _step(self, a: TileAt, b: TileAt, k: ir.Expr) -> tirx.Stmt:
-        rows, first = range(len(self.heights)), self._sums
+        first = len(self.heights) * self.columns
+        others = range(first + len(self.heights), TILES)
+        rows, columns = map(range, self._used)
         stmts = [load_tile(first + i, a(i, k)) for i in rows]
-        others = range(first + len(rows), TILES)
-        for j in range(self.columns):
+        for j in columns:
             tile = others[j % len(others)]
             stmts.append(load_tile(tile, b(j, k)))
             stmts += [multiply_tiles(self.row, first + i, tile, self._sum(i, j)) for i in rows]
         return sequence(stmts)
 
     @property
-    def _sums(self) -> int:
-        return len(self.heights) * self.columns
+    def _used(self) -> tuple[int, int]:
+        return self.used or (len(self.heights), self.columns)
 
     def _sum(self, row: int, column: int) -> int:
         return row * self.columns + column
 
     def _places(self) -> list[tuple[int, int]]:
-        return [(i, j) for i in range(len(self.heights)) for j in range(self.columns)]
+        rows, columns = self._used
+        return [(i, j) for i in range(rows) for j in range(columns)]
 
 
 def fits(rows: int, columns: int) -> bool:

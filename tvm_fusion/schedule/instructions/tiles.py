@@ -6,7 +6,8 @@ after the last of them :func:`release` returns the thread to a state that costs 
 A process asks Linux for permission once, before its first tile (``arch_prctl``).
 
 Each statement is one ``call_llvm_intrin`` of type void. Numbers of tiles are constants of type
-uint8, strides are bytes of type int64; addresses are ``address_of`` an element of any buffer:
+uint8, strides are bytes of type int64; addresses are ``address_of`` an element of any buffer
+(see :func:`keep_extents` for those that a kernel allocates):
 
     llvm.x86.ldtilecfg      (address)                      of 64 bytes: see :func:`configure`
     llvm.x86.tilezero       (tile)
@@ -95,6 +96,16 @@ def configure(config: ir.Var, shapes: Sequence[TileShape]) -> tirx.Stmt:
         stmts.append(byte(_ROW_BYTES_AT + 2 * tile, shape.row_bytes))
         stmts.append(byte(_ROWS_AT + tile, shape.rows))
     return sequence([*stmts, _call("llvm.x86.ldtilecfg", tirx.address_of(load(config, [0])))])
+
+
+def keep_extents(buffer: ir.Var) -> tirx.Stmt:
+    """Keep the extents of a buffer that tiles are stored to or loaded from.
+
+    TVM 0.27 shrinks a buffer that a kernel allocates to the elements whose address is taken, and
+    rows would be closer then than the strides say. Whoever allocates the buffer writes this.
+    """
+    last = [index(extent) - 1 for extent in buffer.ty.shape]
+    return tirx.Evaluate(tirx.address_of(load(buffer, last)))
 
 
 def zero(tile: int) -> tirx.Stmt:
