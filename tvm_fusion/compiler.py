@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
-from .config import FusionConfig
+from .config import FusionConfig, Precision
 from .core.decisions import Decision, record, recording
 from .deploy.build.artifact import Artifact, check_writable
 from .deploy.cache.folder import ArtifactCache
@@ -88,6 +88,21 @@ def compile(  # the public name, as in tvm.compile
     config = _configure(config or FusionConfig(), options)
     spec = parse(target).permitting(config.flags)
     warn_of_plain_cpu(target)
+    if config.precision != "auto":
+        return _cached(model, target, spec, config, cache)
+    from .measure.precision import fastest_precision
+
+    def compile_in(precision: Precision) -> Artifact:
+        dump = config.dump and config.dump / precision
+        one = replace(config, precision=precision, error_bound=None, samples={}, dump=dump)
+        return _cached(model, target, spec, one, cache)
+
+    return fastest_precision(compile_in, spec, config.error_bound, config.samples)
+
+
+def _cached(
+    model: Any, target: Any, spec: TargetSpec, config: FusionConfig, cache: Any
+) -> Artifact:
     store = ArtifactCache.open(cache)
     if store is None:
         return _compile(model, target, spec, config)

@@ -13,7 +13,7 @@ from ..deploy.runtime import manifest
 from ..deploy.runtime.signature_json import dims_from_json
 from ..device.cpu_features import vector_extensions
 from ..words import counted
-from .notes import Notes, lines
+from .notes import Notes, lines, precision_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +50,8 @@ def show(result: dict[str, Any], console: Console) -> None:
 def _lines(result: dict[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     yield f"{result['source']}, {result['precision']}, made by {versions}"
+    if measured := result.get("precisions"):
+        yield f"measured {precision_line(result['precision'], measured)}"
     yield f"target   {result['target']['text']}"
     archs = result["target"]["archs"]
     for arch in archs:

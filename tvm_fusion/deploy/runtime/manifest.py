@@ -17,6 +17,11 @@ Schema 2
     process its permission (:mod:`tvm_fusion.device.tile_permission`).
 ``precision``
     ``fp32``, ``fp16`` or ``bf16``.
+``precisions``
+    If the precision was chosen by measuring, what was measured: a list of
+    ``{"precision", "error", "bound", "milliseconds"}``: the largest max|a-b|/max|b| of an output
+    against float32's, null where that is infinite; the largest one allowed; and the time of a run,
+    of those within the bound.
 ``alignment``
     ``element``: on a CPU, kernels take tensors that begin at any element. Older artifacts do not
     have it: their kernels crash on memory that is not aligned to 64 bytes.
