@@ -87,6 +87,7 @@ def compile(  # the public name, as in tvm.compile
     """
     config = _configure(config or FusionConfig(), options)
     spec = parse(target).permitting(config.flags)
+    config = config.for_kind(spec.kind)
     warn_of_plain_cpu(target)
     if config.precision != "auto":
         return _cached(model, target, spec, config, cache)

@@ -173,6 +173,8 @@ def _explain(options: argparse.Namespace, target: dict[str, Any], precision: str
         words += ["--precision", precision]
     if options.rewrite != "search":
         words += ["--rewrite", options.rewrite]
+    if options.wide_residuals is not None:
+        words.append("--wide-residuals" if options.wide_residuals else "--no-wide-residuals")
     for name in ("dim", "constant", "without_rule"):
         for value in getattr(options, name):
             words += [f"--{name.replace('_', '-')}", value]

@@ -37,6 +37,11 @@ def add_model_arguments(
         "--half-io", action="store_true", help="inputs and outputs have that dtype as well"
     )
     parser.add_argument(
+        "--wide-residuals",
+        action=argparse.BooleanOptionalAction,
+        help="at a half precision, keep residual streams in fp32 (default: on CPUs)",
+    )
+    parser.add_argument(
         "--dim",
         action="append",
         default=[],
@@ -113,6 +118,7 @@ def config_of(options: argparse.Namespace) -> FusionConfig:
     return FusionConfig(
         precision=options.precision,
         half_io=options.half_io,
+        wide_residuals=options.wide_residuals,
         dims=parse_dims(options.dim),
         constants=parse_constants(options.constant),
         db=options.db,

@@ -118,6 +118,7 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
     """
     config = config or FusionConfig()
     spec = parse(target).permitting(config.flags)
+    config = config.for_kind(spec.kind)
     warn_of_plain_cpu(target)
     if len(spec.archs) > 1:
         raise UserError(
