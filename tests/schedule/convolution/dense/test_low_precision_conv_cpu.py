@@ -132,7 +132,7 @@ INSTRUCTIONS = {
     ("cpu:znver5", "uint8"): r"vpdpbusd\s+.*%zmm",
     ("cpu:alderlake", "uint8"): r"vpdpbusd\s+.*%ymm",
     ("cpu:haswell", "uint8"): r"vpmaddwd\s+.*%ymm",
-    ("cpu:cooperlake", "bfloat16"): r"vdpbf16ps\s+.*%zmm",
+    ("cpu:znver4", "bfloat16"): r"vdpbf16ps\s+.*%zmm",
     ("cpu:znver5", "bfloat16"): r"vdpbf16ps\s+.*%zmm",
 }
 

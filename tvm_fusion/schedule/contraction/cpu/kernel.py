@@ -5,8 +5,8 @@
       norm prologue: rows of the block are normalized into a buffer               (operand_a)
       for pass over K, of kc:
         copy panels of B [panels][kc][nr], unless packed at compile time      level 2 cache
-        for part of mc rows of the block:
-          for panel:                                                                   (below)
+        for part of mc rows of the block:  rows of half types in float32      (half_operands)
+          for panel:  in float32, too                                                  (below)
             for tile of mr rows:                                                       (tile)
               acc[mr][nr] = 0, or partial sums of the pass before             registers
               for k in kc:  acc += broadcast A[mr, k] * B[k, nr];  prefetch the next panel
@@ -41,6 +41,7 @@ from ...cpu.schedule import pays_threads
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from ..problem.packing_function import packed_kernel
 from .config import CpuGemmConfig
+from .half_operands import WidenedA, WidenedB, is_half, widens_a
 from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
 from .operand_b import CopiedB, DirectB, OperandB, Panel, by_columns
 from .packed_weights import PackedB
@@ -74,10 +75,12 @@ def gemm_cpu(
 
 def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.For, OperandB]:
     """Write the loop over the tasks of a GEMM, and tell how it reads B."""
-    view, b = config.view, operand_b(config)
+    view, sizes, b = config.view, config.sizes, operand_b(config)
     a: OperandA = DirectA(view)
     if config.prologue is not None:
-        a = NormalizedA(view, config.prologue, config.sizes.block_m, target)
+        a = NormalizedA(view, config.prologue, sizes.block_m, target)
+    elif config.dot is None and config.ragged is None and widens_a(view):
+        a = WidenedA(view, sizes.mc, sizes.kc)
     return GemmLoops(config, a, b).tasks(), b
 
 
@@ -85,6 +88,9 @@ def operand_b(config: CpuGemmConfig) -> OperandB:
     """Read B as the configuration says."""
     view, sizes = config.view, config.sizes
     if config.b_source == "packed":
+        rows = constant(product([a.extent for a in view.m_axes])) or sizes.mc
+        if config.dot is None and is_half(view.b) and min(rows, sizes.mc) > sizes.mr:
+            return WidenedB(view, sizes.nr, sizes.kc)
         return PackedB(view, sizes.nr)
     if config.b_source == "direct":
         return DirectB(view, sizes.nr)
@@ -148,7 +154,8 @@ class GemmLoops:
                 def part(n: ir.Expr) -> tirx.Stmt:
                     slot = n * sizes.mc
                     rows = RowBlock(where, start + slot, slot, first_k, k)
-                    return loop("panel", count, lambda n: self._panel(rows, panel, n, number))
+                    panels = loop("panel", count, lambda n: self._panel(rows, panel, n, number))
+                    return _both(self._a.begin_part(rows), panels)
 
                 parts = loop("part", sizes.block_m // sizes.mc, part)
                 return _both(self._b.fill(panel, count), parts)
@@ -169,12 +176,13 @@ class GemmLoops:
     def _panel(self, rows: RowBlock, first: Panel, n: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
         """Write one panel; the last one may be narrower."""
         one = replace(first, number=first.number + n, slot=n)
-        return by_columns(
+        tiles = by_columns(
             self._view,
             self._sizes.nr,
             one.number,
             lambda columns: self._tiles(rows, replace(one, columns=columns), pass_),
         )
+        return _both(self._b.begin_panel(one), tiles)
 
     def _tiles(self, rows: RowBlock, panel: Panel, pass_: ir.Expr) -> tirx.Stmt:
         """Write all tiles of some rows; the last one may have fewer."""

@@ -58,6 +58,10 @@ class OperandA(ABC):
         """Prepare the rows of a task, for all of K."""
         return None
 
+    def begin_part(self, rows: RowBlock) -> tirx.Stmt | None:
+        """Prepare the rows of a part of a task, for one pass over K."""
+        return None
+
     @abstractmethod
     def at(
         self, rows: RowBlock, row: ir.Expr, reduced: Sequence[ir.Expr], clamp: bool = False

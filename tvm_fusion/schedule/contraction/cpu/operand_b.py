@@ -77,6 +77,10 @@ class OperandB(ABC):
         """Prepare the panels of a task for one pass."""
         return None
 
+    def begin_panel(self, panel: Panel) -> tirx.Stmt | None:
+        """Prepare a panel for the tiles of a part of the rows."""
+        return None
+
     @abstractmethod
     def at(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """Read an element; the last of ``reduced`` is relative to the pass."""

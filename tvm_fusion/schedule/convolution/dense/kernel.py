@@ -46,9 +46,10 @@ class DenseLoops:
         self._nr = config.vectors * config.lanes
         self._ranges = Ranges()
         rows, columns = config.band * config.height, config.chunk * self._nr
-        self.weight = PackedWeight(problem, self._nr)
         self._sizes = {a.var: constant(a.extent) or 1 for a in (problem.y, problem.x, problem.k)}
         self._columns = config.columns(self._sizes[problem.x.var])
+        tiles = config.band * -(-self._columns // config.width)
+        self.weight = PackedWeight(problem, self._nr, tiles)
         self._image = image_reader(problem, (rows, self._columns), columns)
         self._tile = DenseTile(problem, config, self._image, self.weight, self._ranges)
 
@@ -71,7 +72,8 @@ class DenseLoops:
             filled = self._image.fill(place, self._ranges)
             body = self._chunk(place, chunk.var, band.var, tiles)
             stmts = [body] if filled is None else [filled, body]
-            stmt = block("task", sequence(stmts), self._image.buffers())
+            buffers = [*self._image.buffers(), *self.weight.buffers()]
+            stmt = block("task", sequence(stmts), buffers)
             return stmt if first_x is None else sequence([first_x, stmt])
 
         terms = product([self.weight.band.most, *(a.extent for a in problem.window)])
@@ -108,10 +110,11 @@ class DenseLoops:
                 vectors = min(config.vectors, -(-(size - last * self._nr) // config.lanes))
                 own = self._band(place, index(last), band, vectors, True)
                 stmt = own if stmt is None else tirx.IfThenElse(number < last + 1, own, stmt)
-            if not full:
-                return stmt
-            whole = self._band(place, number, band, config.vectors, False)
-            return whole if stmt is None else tirx.IfThenElse(number < full, whole, stmt)
+            if full:
+                whole = self._band(place, number, band, config.vectors, False)
+                stmt = whole if stmt is None else tirx.IfThenElse(number < full, whole, stmt)
+            begin = self.weight.begin_tile(number)
+            return stmt if begin is None else sequence([begin, stmt])
 
         return self._tile.loop("k_tile", count, config.chunk, tile)
 
