@@ -43,6 +43,11 @@ from .problem.result_layout import (
     shuffles_channels,
 )
 from .problem.words import with_words
+from .tiles.config import TileConvConfig, products_per_multiply_add
+from .tiles.config import configs as tile_configs
+from .tiles.config import default as tile_default
+from .tiles.kernel import tile_conv_cpu
+from .tiles.problem import TileConv, tile_conv
 from .winograd.choice import winograd_choice
 from .winograd.config import WinogradConfig, winograd_configs, winograd_tasks
 from .winograd.kernel import winograd_cpu
@@ -72,12 +77,15 @@ class ConvDetails:
     ----------
     problem : ConvProblem
         The convolution.
-    config : ConvConfig, DepthwiseConfig or WinogradConfig
+    config : ConvConfig, TileConvConfig, DepthwiseConfig or WinogradConfig
         How it is computed.
+    tiles : TileConv, optional
+        What tile registers compute.
     """
 
     problem: ConvProblem
     config: AnyConfig
+    tiles: TileConv | None = None
 
 
 class CpuConvolution(Template):
@@ -122,7 +130,9 @@ class CpuConvolution(Template):
             )
         problem = grouped
         results = problem.contraction.results
-        problem = packed(with_words(problem, device), lanes)
+        tiles = tile_conv(problem, device)
+        if tiles is None:
+            problem = packed(with_words(problem, device), lanes)
         if not _is_convolution(problem, lanes):
             return Refusal(
                 "not_mine", "It is a GEMM: the window is one pixel, channels are not blocked."
@@ -138,7 +148,9 @@ class CpuConvolution(Template):
             )
         config: AnyConfig | None
         arithmetic = ""
-        if problem.c is None:
+        if tiles is not None:
+            config = tile_default(tiles, device)
+        elif problem.c is None:
             config = depthwise_config(problem, device)
         else:
             config = default(problem, device)
@@ -147,7 +159,9 @@ class CpuConvolution(Template):
         products = _waste(problem, config) * flops(stages)
         if problem.words is not None:
             products /= problem.words.dot.group
-        if isinstance(config, ConvConfig) and device.approximates:
+        if tiles is not None:
+            products = flops(stages) / products_per_multiply_add(tiles)
+        elif isinstance(config, ConvConfig) and device.approximates:
             winograd = winograd_choice(problem, config, device)
             if winograd is not None and winograd.config is not None:
                 config, products = winograd.config, products / winograd.gain
@@ -161,7 +175,7 @@ class CpuConvolution(Template):
             flops=int(TIME * (products - _recomputed(problem, config))),
             parallelism=_tasks(problem, config),
             arithmetic=arithmetic,
-            details=ConvDetails(problem, config),
+            details=ConvDetails(problem, config, tiles),
         )
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
@@ -171,13 +185,19 @@ class CpuConvolution(Template):
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
         details = claim.details_as(ConvDetails)
-        make = _KERNELS[type(details.config)]
-        func, packing = make(claim.group.program, details.problem, details.config)
+        given = claim.group.program, details.problem
+        if details.tiles is not None and isinstance(details.config, TileConvConfig):
+            func, packing = tile_conv_cpu(*given, details.config, details.tiles)
+        else:
+            func, packing = _KERNELS[type(details.config)](*given, details.config)
         return replace(Emission.one(func, claim.group), packing=packing)
 
     def remark(self, claim: Claim, device: Device) -> Decision | None:
         """Tell whether Winograd's algorithm is used, and why."""
-        problem = claim.details_as(ConvDetails).problem
+        details = claim.details_as(ConvDetails)
+        problem = details.problem
+        if details.tiles is not None:
+            return None
         direct = None if problem.c is None else default(problem, device)
         winograd = None if direct is None else winograd_choice(problem, direct, device)
         if winograd is None:
@@ -214,6 +234,8 @@ _SPACES: dict[type, Callable[[ConvProblem, Device], Iterator]] = {
 
 def _designs(claim: Claim, device: Device) -> Iterator[AnyConfig]:
     details = claim.details_as(ConvDetails)
+    if details.tiles is not None:
+        return tile_configs(details.tiles, device)
     return _SPACES[type(details.config)](details.problem, device)
 
 

@@ -28,8 +28,18 @@ WIDENED = 3  # tiles that pay for widening a weight before they read it
 class KernelWeight(ABC):
     """A weight that a kernel reads as it was packed at compile time."""
 
+    band: Band
+
     def __init__(self, problem: ConvProblem, buffer: ir.Var) -> None:
         self._problem, self.source, self.buffer = problem, problem.source, buffer
+
+    def buffers(self) -> list[ir.Var]:
+        """List the buffers of one task."""
+        return []
+
+    def begin_tile(self, tile: ir.Expr) -> tirx.Stmt | None:
+        """Prepare the weight of a tile of channels."""
+        return None
 
     @abstractmethod
     def packing(self) -> tirx.PrimFunc:
