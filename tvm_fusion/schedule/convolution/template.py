@@ -18,6 +18,7 @@ from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.images import convolution_groups
+from ...program.layouts import is_layout_map
 from ...program.stage import Unstructured
 from ..contraction.cpu.blocking import Machine
 from ..contraction.problem.sum_of_products import Result
@@ -133,7 +134,8 @@ class CpuConvolution(Template):
         tiles = tile_conv(problem, device)
         if tiles is None:
             problem = packed(with_words(problem, device), lanes)
-        if not _is_convolution(problem, lanes):
+        is_pixels = tiles is not None and _is_laid_out(group)
+        if not (is_pixels or _is_convolution(problem, lanes)):
             return Refusal(
                 "not_mine", "It is a GEMM: the window is one pixel, channels are not blocked."
             )
@@ -251,6 +253,11 @@ def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
     is_padded = extent != problem.channels and extent in (lanes, BLOCK)
     is_other = problem.groups is not None or problem.pool is not None
     return is_other or bool(problem.window) or is_padded or bool(divisors & {lanes, BLOCK})
+
+
+def _is_laid_out(group: Group) -> bool:
+    """Whether images have a layout: their channels are beside each other."""
+    return any(is_layout_map(op.func) for op in group.members)
 
 
 def _stores(problem: ConvProblem, config: AnyConfig) -> int:

@@ -90,7 +90,7 @@ def cycles(conv: TileConv, config: TileConvConfig, cores: int) -> float:
     each = math.ceil(batch * bands * chunks / cores)
     across = math.ceil(x / config.width)
     products = conv.steps * window_size(conv.outer)
-    tile = products * config.vectors * sum(max(h, LEAST_ROWS) for h in config.heights)
+    tile: float = products * config.vectors * sum(max(h, LEAST_ROWS) for h in config.heights)
     tile += SUM * config.height * config.width * width
     lines = config.band * config.height + window_size(conv.outer)
     copied = 0.0 if conv.in_place else LINE * lines * x * conv.pixel
@@ -99,7 +99,7 @@ def cycles(conv: TileConv, config: TileConvConfig, cores: int) -> float:
 
 def products_per_multiply_add(conv: TileConv) -> float:
     """Tell how many products a core does in the time of one by multiply-adds of vectors."""
-    useful = window_size(conv.single.window) * (constant(conv.single.c.extent) or 1)
+    useful = window_size(conv.single.window) * (constant(conv.c.extent) or 1)
     if conv.single.groups is not None:
         useful = window_size(conv.single.window) * conv.single.groups.c
     done = conv.steps * conv.row.k * window_size(conv.outer)

@@ -57,6 +57,12 @@ class TileConv:
     in_place: bool
 
     @property
+    def c(self) -> Axis:
+        """Input channels."""
+        assert self.single.c is not None
+        return self.single.c
+
+    @property
     def group(self) -> int:
         """Number of k in a word."""
         return self.row.k // MOST_WORDS
@@ -83,7 +89,7 @@ def tile_conv(problem: ConvProblem, device: Device) -> TileConv | None:
     c, pool, image = problem.c, problem.pool, uncast(problem.image.value)
     weight = uncast(problem.weight)
     row = find(device, "amx", str(image.ty.dtype), str(weight.ty.dtype))
-    if c is None or row is None or row.sums != problem.contraction.dtype or not problem.window:
+    if c is None or row is None or row.sums != problem.contraction.dtype:
         return None
     if float(problem.contraction.initial.value) or (
         pool and pool.size(problem.y.var) > MOST_POOLED
@@ -145,9 +151,9 @@ def _pixel_step(problem: ConvProblem) -> int | None:
     if len(channel) != 1 or len(column) != 1:
         return None
     between, step = (known_step(value.source, value.indices, v, axes) for v in (*channel, *column))
-    # A line has the channels of a pixel, then those of the next one.
-    is_line = between == 1 and step == constant(c.extent)
-    return _stride(problem) * step if is_line else None
+    if between != 1 or step is None or step != constant(c.extent):
+        return None  # a line has the channels of a pixel, then those of the next one
+    return _stride(problem) * step
 
 
 def window_size(axes: tuple[Axis, ...]) -> int:

@@ -127,7 +127,6 @@ class RegisterTiles(PixelTile):
         height: int,
     ) -> tirx.Stmt:
         conv, problem, ranges = self._conv, self._conv.single, self._ranges
-        assert problem.c is not None
         chunk = conv.words * conv.group
         begin = self._weight.band.begin(number)
 
@@ -140,7 +139,7 @@ class RegisterTiles(PixelTile):
                 row, column = (i, 0) if height > 1 else (0, i * TILE_ROWS)
                 pixel = {problem.y.var: y + row, problem.x.var: x + column}
                 where = {**task, **pixel, **around, problem.k.var: index(0)}
-                where[problem.c.var] = index(0)
+                where[conv.c.var] = index(0)
                 element = self._image.at(task, where, ranges)
                 place = last_index(element, begin + k * chunk)
                 return TileAddress(load(element.source, place), conv.pixel * conv.itemsize)

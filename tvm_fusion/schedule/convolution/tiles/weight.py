@@ -50,7 +50,6 @@ class TileWeight(KernelWeight):
     def packing(self) -> tirx.PrimFunc:
         """Make the function that packs."""
         conv, problem = self._conv, self._conv.single
-        assert problem.c is not None
         names = ["tile", *(a.var.name for a in conv.outer), "word", "column", "lane"]
         axes = [
             Axis(tirx.Var(name, "int64"), extent)
@@ -64,7 +63,7 @@ class TileWeight(KernelWeight):
             place[conv.column.var] = tirx.floordiv(element, index(problem.block))
             channel = tirx.floormod(element, index(problem.block))
         c = self.band.begin(tile) + channel
-        place |= {problem.k.var: k, problem.c.var: c}
+        place |= {problem.k.var: k, conv.c.var: c}
         inside = [c < self.band.end(tile)]
         if problem.channels % self._width or constant(problem.k.extent) != problem.channels:
             inside.append(k < index(problem.channels))
