@@ -108,10 +108,17 @@ def test_operators(name):
 
 
 def test_every_number_is_kept():
-    """Zeros, subnormal and infinite numbers, NaN of all payloads, through float32 and back."""
+    """Zeros and infinite numbers, NaN of all payloads, through float32 and back.
+
+    Subnormal numbers, too, but for AVX512-BF16, which makes zeros of them.
+    """
     x = np.arange(2**16, dtype=np.uint16).view(BF16)
+    expected = x.astype(np.float64)
+    is_subnormal = np.abs(expected) < float(ml_dtypes.finfo(BF16).tiny)
     found = run(build(lambda x: op.maximum(x, x), x.shape), x)
-    np.testing.assert_array_equal(found, x.astype(np.float64))
+    if "avx512bf16" in parse("cpu").device.features:
+        expected = np.where(is_subnormal, 0, expected)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_rounding_is_to_the_nearest_even():
