@@ -29,6 +29,7 @@ from .dot_products import uncast
 from .kernel import gemm_cpu
 from .packed_weights import packable
 from .template import scattered
+from .tile_product import matrix_dtype, vector_work
 from .tuning import blockings, of_blocking
 from .unpacked_split import refuse_unpacked_split, unpacked_split
 
@@ -90,14 +91,16 @@ class NormGemm(Template):
         blocks = math.ceil(rows / sizes.block_m)
         chunks = math.ceil(columns / (sizes.panels * sizes.nr))
         again = (blocks - 1) * columns * terms(product)
-        stores = scattered(read.contraction, read.columns)
+        more = (chunks - 1) * flops(before) + FAR * again
+        more += scattered(read.contraction, read.columns)
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, (*before, *after)),
-            flops=flops(after) + chunks * flops(before) + FAR * again + stores,
+            flops=flops((*before, *after)) + vector_work(more, config.dot),
             parallelism=blocks * chunks,
+            matrix_dtype=matrix_dtype(config.dot),
             details=NormGemmDetails(NormGemmConfig(read.program, config)),
         )
 
