@@ -12,6 +12,6 @@ def target_kind(func: tirx.PrimFunc) -> str:
     return "" if target is None else str(target.kind.name)
 
 
-def has_feature(func: tirx.PrimFunc, name: str) -> bool:
-    """Whether the CPU that a function is for has an instruction set, by LLVM's name of it."""
-    return bool(codegen.target_has_features(name, func.attrs["target"]))
+def has_llvm_feature(func: tirx.PrimFunc, name: str) -> bool:
+    """Whether LLVM compiles a function for a CPU with an instruction set, by LLVM's name."""
+    return bool(codegen.llvm_cpu_has_features(name, func.attrs["target"]))

@@ -19,21 +19,12 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from .._tvm.structural import structural_map
-from .._tvm.target import has_feature, target_kind
+from .._tvm.target import has_llvm_feature, target_kind
 from ..core.expressions import call_name
 from ..core.loops import find
 
 BF16, FLOAT, BITS = "bfloat16", "float32", "uint16"
 _NAME = "tvm_fusion_round_bf16_{lanes}"
-# LLVM's own rounding, where there is an instruction for it. x86's takes denormal numbers for zero.
-_INSTRUCTION = """
-define linkonce_odr {half} @{name}({float} %x) alwaysinline {{
-  %rounded = fptrunc {float} %x to {bfloat}
-  %half = bitcast {bfloat} %rounded to {half}
-  ret {half} %half
-}}
-"""
-_ROUNDING = ("avx512bf16", "bf16")  # instruction sets that have one
 # NaN stays NaN, made quiet: adding to its bits could carry into the sign.
 _SOURCE = """
 define linkonce_odr {half} @{name}({float} %x) alwaysinline {{
@@ -47,6 +38,15 @@ define linkonce_odr {half} @{name}({float} %x) alwaysinline {{
   %nan = fcmp uno {float} %x, {zero}
   %chosen = select {truth} %nan, {word} %quiet, {word} %rounded
   %half = trunc {word} %chosen to {half}
+  ret {half} %half
+}}
+"""
+# AVX512-BF16 has an instruction, which LLVM chooses; it makes zeros of subnormal numbers.
+_ROUNDING = "avx512bf16"
+_BY_INSTRUCTION = """
+define linkonce_odr {half} @{name}({float} %x) alwaysinline {{
+  %rounded = fptrunc {float} %x to {bfloat}
+  %half = bitcast {bfloat} %rounded to {half}
   ret {half} %half
 }}
 """
@@ -77,7 +77,6 @@ class LowerBF16:
         """Lower one function; only loads and stores are of bfloat16 then."""
         if target_kind(func) != "llvm":
             return func
-        has_instruction = any(has_feature(func, name) for name in _ROUNDING)
         calls = find(func.body, ir.Call)
         lowering = _Lowering([c.args[0] for c in calls if call_name(c) == "address_of"])
         kinds = [
@@ -94,7 +93,7 @@ class LowerBF16:
         ]
         body = structural_map(func.body, kinds, order="post")
         for lanes in sorted(lowering.lanes):
-            source = ir.StringImm(_source(lanes, has_instruction))
+            source = ir.StringImm(_source(lanes, has_llvm_feature(func, _ROUNDING)))
             body = tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", source, body)
         return func.with_body(body)
 
@@ -285,7 +284,7 @@ def _source(lanes: int, has_instruction: bool) -> str:
     words = {n: number(v) for n, v in (("sixteen", 16), ("one", 1), ("below", 0x7FFF))}
     kinds = {"float": "float", "word": "i32", "half": "i16", "truth": "i1", "bfloat": "bfloat"}
     zero = "0.0" if lanes == 1 else "zeroinitializer"
-    return (_INSTRUCTION if has_instruction else _SOURCE).format(
+    return (_BY_INSTRUCTION if has_instruction else _SOURCE).format(
         name=_NAME.format(lanes=lanes),
         quiet=number(0x40),
         zero=zero,

@@ -21,6 +21,7 @@ from ...program.images import convolution_groups
 from ...program.layouts import is_layout_map
 from ...program.stage import Unstructured
 from ..contraction.cpu.blocking import Machine
+from ..contraction.cpu.tile_product import SPEEDUP
 from ..contraction.problem.sum_of_products import Result
 from ..contraction.problem.template import constants_of
 from ..index.design_space import find as find_config
@@ -44,7 +45,7 @@ from .problem.result_layout import (
     shuffles_channels,
 )
 from .problem.words import with_words
-from .tiles.config import TileConvConfig, products_per_multiply_add
+from .tiles.config import TileConvConfig, waste
 from .tiles.config import configs as tile_configs
 from .tiles.config import default as tile_default
 from .tiles.kernel import tile_conv_cpu
@@ -162,13 +163,14 @@ class CpuConvolution(Template):
         if problem.words is not None:
             products /= problem.words.dot.group
         if tiles is not None:
-            products = flops(stages) / products_per_multiply_add(tiles)
+            products = waste(tiles) * flops(stages)
         elif isinstance(config, ConvConfig) and device.approximates:
             winograd = winograd_choice(problem, config, device)
             if winograd is not None and winograd.config is not None:
                 config, products = winograd.config, products / winograd.gain
                 arithmetic = config.name
-        products += _stores(problem, config) / TIME
+        stores = _stores(problem, config) / TIME
+        products += stores if tiles is None else stores * SPEEDUP
         return Claim(
             self,
             group,
@@ -177,6 +179,7 @@ class CpuConvolution(Template):
             flops=int(TIME * (products - _recomputed(problem, config))),
             parallelism=_tasks(problem, config),
             arithmetic=arithmetic,
+            matrix_dtype="" if tiles is None else tiles.row.kind,
             details=ConvDetails(problem, config, tiles),
         )
 

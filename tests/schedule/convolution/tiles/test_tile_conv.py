@@ -36,7 +36,7 @@ def has_tiles():
     return parse("cpu").device.has_matrix("amx", "bfloat16")
 
 
-@pytest.mark.parametrize(("dtype", "case"), list(itertools.product(("bfloat16", "uint8"), CASES))
+@pytest.mark.parametrize(("dtype", "case"), [*itertools.product(("bfloat16", "uint8"), CASES)])
 def test_results(dtype, case):
     need_tiles()
     claim = check(dataclasses.replace(CASES[case], dtype=dtype))

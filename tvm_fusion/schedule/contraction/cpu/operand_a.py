@@ -62,10 +62,6 @@ class OperandA(ABC):
         """Prepare the rows of a part of a task, for one pass over K."""
         return None
 
-    def begin_pass(self, rows: RowBlock) -> tirx.Stmt | None:
-        """Prepare the rows of a task for one pass."""
-        return None
-
     @abstractmethod
     def at(
         self, rows: RowBlock, row: ir.Expr, reduced: Sequence[ir.Expr], clamp: bool = False

@@ -89,6 +89,10 @@ class OperandB(ABC):
         """Return an element to prefetch in a step of a panel; there are ``k * tiles`` steps."""
         return None
 
+    def ahead(self, panel: Panel, element: ir.Expr) -> ir.Expr | None:
+        """Return an element to prefetch of the pass over K that comes next."""
+        return None
+
     def element(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """Read an element of B in place."""
         view = self.view

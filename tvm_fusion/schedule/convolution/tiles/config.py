@@ -21,7 +21,6 @@ from .problem import GROUPED, TileConv, window_size
 LEAST_ROWS = 10  # cycles of a product of few rows: loads of tiles take as long
 SUM = 0.35  # cycles of a sum that is stored, and read by the epilogue
 LINE = 0.06  # cycles of an element of a line that is copied
-SPEED = 8.0  # of full tiles of bfloat16, with their epilogue, over multiply-adds of float32
 COLUMNS = (1, 2)  # tiles of columns, beside two rows of tiles
 ROWS = 2
 
@@ -97,10 +96,9 @@ def cycles(conv: TileConv, config: TileConvConfig, cores: int) -> float:
     return each * (TASK + copied + tile * across * config.band * min(config.chunk, tiles))
 
 
-def products_per_multiply_add(conv: TileConv) -> float:
-    """Tell how many products a core does in the time of one by multiply-adds of vectors."""
-    useful = window_size(conv.single.window) * (constant(conv.c.extent) or 1)
-    if conv.single.groups is not None:
-        useful = window_size(conv.single.window) * conv.single.groups.c
-    done = conv.steps * conv.row.k * window_size(conv.outer)
-    return max(1.0, SPEED * conv.group / 2 * useful / done)
+def waste(conv: TileConv) -> float:
+    """Tell how many times as many products as a convolution has its tiles compute."""
+    problem = conv.single
+    c = problem.groups.c if problem.groups is not None else constant(conv.c.extent) or 1
+    done = conv.steps * conv.words * conv.group * window_size(conv.outer)
+    return done / (window_size(problem.window) * c)

@@ -1,0 +1,199 @@
+"""GEMM on tile registers (AMX): tails of rows, columns and K, copies of A, norms, passes over K."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+from group_kernels import CPU, group, kernel
+from relax_modules import main_module
+from rounding import assert_sums_close
+from tvm import relax, tirx
+
+from tests.tile_registers import need_tiles
+from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm
+from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.tile_product import TileProduct
+
+pytestmark = pytest.mark.slow_beyond(3)
+
+op = relax.op
+BF16 = ml_dtypes.bfloat16
+m = tirx.Var("m", "int64")
+
+
+@pytest.fixture(autouse=True)
+def _tiles():
+    need_tiles()
+    if not any(one.name == "amx" for one in CPU.device.matrix_instructions):
+        pytest.skip("no AMX in this target")
+
+
+def tensor(name, *shape, dtype="bfloat16"):
+    return relax.Var(name, relax.TensorType(shape, dtype))
+
+
+def drawn(*shape):
+    return np.random.default_rng().standard_normal(shape).astype(BF16)
+
+
+def compiled(params, result):
+    """A whole graph, through all stages: constants are packed."""
+    target = CPU.tvm_target()
+    with target:
+        mod = main_module(params, lambda emit, *_: result(emit))
+        built = tvm.compile(mod, target, relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion")
+    run = relax.VirtualMachine(built, tvm.cpu())["main"]
+    kernels = [x for x in (built.mod, *built.mod.imports) if x.kind == "llvm"]
+    assert any("tdpb" in x.inspect_source("asm") for x in kernels)
+    return lambda *arrays: run(*map(tvm.runtime.tensor, arrays)).numpy()
+
+
+def assert_product(found, a, b):
+    """Products of halves are exact in float32, sums round; AMX adds two at a time."""
+    a, b = a.astype("float64"), b.astype("float64")
+    assert_sums_close(found, a @ b, np.abs(a) @ np.abs(b), a.shape[-1])
+
+
+ROWS = (1, 15, 17, 33, 70, 300)
+SHAPES = {
+    "whole steps of K": (96, 70),
+    "a rest of K": (99, 48),
+    "an odd K of even steps": (40, 33),
+    "one panel of one column": (64, 33),
+    "fewer columns than a tile": (2, 5),
+    "passes over K": (1100, 130),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_symbolic_rows(case):
+    """One kernel for any number of rows, with a packed weight."""
+    k, n = SHAPES[case]
+    x, w = tensor("x", m, k), drawn(k, n)
+    run = compiled([x], lambda emit: op.matmul(x, relax.const(w), out_dtype="float32"))
+    for rows in ROWS:
+        a = drawn(rows, k)
+        assert_product(run(a), a, w)
+
+
+@pytest.mark.parametrize(
+    ("rows", "k", "n"), [(33, 70, 64), (2, 64, 40), (50, 1100, 130), (17, 96, 16), (197, 64, 32)]
+)
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_static_rows(rows, k, n, is_constant):
+    x, w, a, b = tensor("x", rows, k), tensor("w", k, n), drawn(rows, k), drawn(k, n)
+    right = relax.const(b) if is_constant else w
+    params = [x] if is_constant else [x, w]
+    run = compiled(params, lambda emit: op.matmul(x, right, out_dtype="float32"))
+    assert_product(run(a) if is_constant else run(a, b), a, b)
+
+
+def test_batches_and_transposed_operands():
+    """A's rows are columns of its memory, and B's columns are rows of its memory."""
+    x, w, a, b = tensor("x", 3, 40, 37), tensor("w", 3, 41, 40), drawn(3, 40, 37), drawn(3, 41, 40)
+
+    def product(emit):
+        left, right = (emit(op.permute_dims(v, [0, 2, 1])) for v in (x, w))
+        return op.matmul(left, right, out_dtype="float32")
+
+    found = compiled([x, w], product)(a, b)
+    for i in range(3):
+        assert_product(found[i], a[i].T, b[i].T)
+
+
+def test_symbolic_k():
+    k = tirx.Var("k", "int64")
+    x, w = tensor("x", 19, k), tensor("w", k, 50)
+    run = compiled([x, w], lambda emit: op.matmul(x, w, out_dtype="float32"))
+    for terms in (1, 31, 64, 700):
+        a, b = drawn(19, terms), drawn(terms, 50)
+        assert_product(run(a, b), a, b)
+
+
+def test_epilogue_rounds_once():
+    """Bias and residual are added in float32, and the result is rounded to bfloat16."""
+    x, y, a, r = tensor("x", 45, 64), tensor("y", 45, 100), drawn(45, 64), drawn(45, 100)
+    w, bias = drawn(64, 100), drawn(100)
+
+    def body(emit):
+        total = emit(op.matmul(x, relax.const(w), out_dtype="float32"))
+        other = emit(op.add(op.astype(y, "float32"), op.astype(relax.const(bias), "float32")))
+        return op.astype(op.nn.relu(emit(op.add(total, other))), "bfloat16")
+
+    found = compiled([x, y], body)(a, r).astype("float64")
+    wide = [v.astype("float64") for v in (a, w, r, bias)]
+    exact = np.maximum(wide[0] @ wide[1] + wide[2] + wide[3], 0)
+    # Half a unit in the last place, and what the sums may be off.
+    size = np.abs(wide[0]) @ np.abs(wide[1]) + np.abs(wide[2]) + np.abs(wide[3])
+    assert (np.abs(found - exact) <= 2.0**-8 * np.abs(exact) + 70 * 2.0**-24 * size).all()
+
+
+@pytest.mark.parametrize("k", [64, 72])
+def test_norm_in_front(k):
+    """Tasks normalize rows, round them to bfloat16, and multiply them in tiles."""
+    params = [tensor("x", 37, k), tensor("w", k, 40)]
+
+    def body(emit, x, w):
+        ones, zeros = (relax.const(np.full(k, v, BF16)) for v in (1, 0))
+        y = emit(op.nn.layer_norm(x, ones, zeros, axes=[-1]))
+        return op.matmul(y, w, out_dtype="float32")
+
+    claim, func = kernel(NormGemm(), group(params, body, CPU), CPU)
+    assert isinstance(claim.details_as(object).config.gemm.dot, TileProduct)
+    built = tvm.tirx.build(
+        tvm.IRModule({"main": func.with_attr("global_symbol", "main")}),
+        CPU.tvm_target(),
+        pipeline="tvm_fusion",
+    )
+    a, b, out = drawn(37, k), drawn(k, 40), np.zeros((37, 40), "float32")
+    given = {"x": a, "w": b}
+    members = [v for v in claim.group.inputs]
+    arrays = [given[v.name] if v.constant is None else v.constant.value.numpy() for v in members]
+    result = tvm.runtime.tensor(out)
+    built["main"](*map(tvm.runtime.tensor, arrays), result)
+    wide = a.astype("float64")
+    y = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    size = np.abs(y) @ np.abs(b.astype("float64"))
+    exact = y @ b.astype("float64")
+    assert (np.abs(result.numpy() - exact) <= (2.0**-8 * 1.01 + k * 2.0**-23) * size).all()
+
+
+BYTES = {"int8": (-128, 127), "uint8": (0, 255)}
+
+
+@pytest.mark.parametrize("left", BYTES)
+@pytest.mark.parametrize("right", BYTES)
+def test_bytes_are_exact(left, right):
+    """Of either sign, without compensation; all sums of extreme values."""
+    rng = np.random.default_rng()
+    x = tensor("x", m, 83, dtype=left)
+    w = rng.choice(BYTES[right], (83, 45)).astype(right)
+    run = compiled([x], lambda emit: op.matmul(x, relax.const(w), out_dtype="int32"))
+    for rows in (1, 19, 70):
+        a = rng.integers(*BYTES[left], (rows, 83), endpoint=True).astype(left)
+        np.testing.assert_array_equal(run(a), a.astype("int32") @ w.astype("int32"))
+
+
+@pytest.mark.slow
+def test_every_configuration_is_right():
+    params = [tensor("x", 70, 160), tensor("w", 160, 72)]
+
+    def body(emit, x, w):
+        return op.matmul(x, w, out_dtype="float32")
+
+    template, members = CpuContraction(), group(params, body, CPU)
+    claim = template.claim(members, CPU.device)
+    every = list(template.configs(claim, CPU.device))
+    assert len(every) > 5
+    a, b = drawn(70, 160), drawn(160, 72)
+    for number in range(0, len(every), max(1, len(every) // 12)):
+        chosen = template.configure(claim, every[number], CPU.device)
+        (made,) = template.emit(chosen, CPU.tvm_target()).kernels
+        built = tvm.tirx.build(
+            tvm.IRModule({"main": made.func.with_attr("global_symbol", "main")}),
+            CPU.tvm_target(),
+            pipeline="tvm_fusion",
+        )
+        out = tvm.runtime.tensor(np.zeros((70, 72), "float32"))
+        built["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
+        assert_product(out.numpy(), a, b)
