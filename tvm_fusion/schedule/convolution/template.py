@@ -29,6 +29,7 @@ from ..index.design_space import not_in_space, plain
 from ..index.estimate import flops, operations, points, terms, too_many_parameters, traffic
 from ..index.inline import inlined, inlined_size
 from ..index.strides import SCATTER
+from ..math.vector_math import makes_vectors, vector_math
 from .dense.config import ConvConfig, configs, default
 from .dense.kernel import dense_cpu
 from .dense.row_stores import is_by_rows, square_size
@@ -169,6 +170,11 @@ class CpuConvolution(Template):
             if winograd is not None and winograd.config is not None:
                 config, products = winograd.config, products / winograd.gain
                 arithmetic = config.name
+        computed: float = -_recomputed(problem, config)
+        if tiles is not None and isinstance(
+            config, ConvConfig
+        ):  # the arithmetic of the image is not done by tiles
+            computed = SPEEDUP * _copied(problem, config)
         stores = _stores(problem, config) / TIME
         products += stores if tiles is None else stores * SPEEDUP
         return Claim(
@@ -176,7 +182,7 @@ class CpuConvolution(Template):
             group,
             launches=1,
             bytes=traffic(group, stages),
-            flops=int(TIME * (products - _recomputed(problem, config))),
+            flops=int(TIME * (products + computed)),
             parallelism=_tasks(problem, config),
             arithmetic=arithmetic,
             matrix_dtype="" if tiles is None else tiles.row.kind,
@@ -321,9 +327,15 @@ def _recomputed(problem: ConvProblem, config: AnyConfig) -> int:
     stage, each = problem.contraction.stage, operations(problem.image.value)
     if not isinstance(config, ConvConfig) or not each:
         return 0
+    return max(0, each * points(stage) * terms(stage) - _copied(problem, config))
+
+
+def _copied(problem: ConvProblem, config: ConvConfig) -> int:
+    """Count the arithmetic of the image where it is copied, once for each chunk of k."""
+    value = problem.image.value
     chunks = math.ceil(at(problem.k.extent) / (config.lanes * config.vectors * config.chunk))
-    copied = math.prod(at(a.extent) for a in problem.image.axes) * chunks
-    return max(0, each * (points(stage) * terms(stage) - copied))
+    each = operations(value) * (1 if makes_vectors(vector_math(value)) else config.lanes)
+    return each * math.prod(at(a.extent) for a in problem.image.axes) * chunks
 
 
 def _tasks(problem: ConvProblem, config: AnyConfig) -> int:

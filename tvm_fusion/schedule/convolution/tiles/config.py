@@ -1,7 +1,8 @@
 """Configurations of convolutions on tile registers: the default by a model, and the space.
 
 The model counts cycles of the busiest core: a product of tiles takes as many as it has rows of A,
-at least half of 16; beside it, copies of lines, stores of sums, and the start of a task.
+at least half of 16, unless loads of tiles or the latency of the product before take longer. Beside
+it are the weight from far, copies of lines, stores of sums, and the start of a task.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ from dataclasses import dataclass
 from ....core.loops import constant
 from ....device import Device
 from ...contraction.cpu.blocking import Machine
+from ...cpu.tile_block import fits
 from ...index.design_space import default_first
-from ...instructions.tiles import TILE_ROWS
-from ..dense.config import MAX_PARTS, TASK, ConvConfig
+from ...instructions.tiles import TILE_ROW_BYTES, TILE_ROWS
+from ..dense.config import L1_BYTES, MAX_PARTS, TASK, ConvConfig
+from ..dense.prefetch import Prefetch
 from .problem import GROUPED, TileConv, window_size
 
-LEAST_ROWS = 10  # cycles of a product of few rows: loads of tiles take as long
+LEAST_ROWS = 8  # cycles of a product of few rows
 SUM = 0.35  # cycles of a sum that is stored, and read by the epilogue
 LINE = 0.06  # cycles of an element of a line that is copied
-COLUMNS = (1, 2)  # tiles of columns, beside two rows of tiles
+LATENCY = 52  # cycles of a product, which the next one to the same sums waits for
+NEAR, FAR = 8, 24  # cycles of loading a tile from the level-1 and from the level-2 cache
+STREAM = 4.0  # bytes of the weight a cycle, from a far cache
+COLUMNS = range(1, 7)  # registers of output channels
 ROWS = 2
 
 
@@ -41,16 +47,17 @@ class TileConvConfig(ConvConfig):
 
 def default(conv: TileConv, device: Device) -> TileConvConfig:
     """Choose a configuration by the model."""
-    cores = Machine.of(device).cores
-    return min(_designs(conv), key=lambda config: cycles(conv, config, cores))
+    machine = Machine.of(device)
+    designs = _designs(conv, machine.l2_bytes)
+    return min(designs, key=lambda config: cycles(conv, config, machine.cores))
 
 
 def configs(conv: TileConv, device: Device) -> Iterator[TileConvConfig]:
     """Enumerate configurations, each once, the default first."""
-    yield from default_first(default(conv, device), _designs(conv))
+    yield from default_first(default(conv, device), _designs(conv, Machine.of(device).l2_bytes))
 
 
-def _designs(conv: TileConv) -> Iterator[TileConvConfig]:
+def _designs(conv: TileConv, l2_bytes: int) -> Iterator[TileConvConfig]:
     problem = conv.single
     y, x, k = (constant(a.extent) or 1 for a in (problem.y, problem.x, problem.k))
     pool = problem.pool
@@ -63,15 +70,19 @@ def _designs(conv: TileConv) -> Iterator[TileConvConfig]:
         width = math.ceil(whole / math.ceil(whole / max(1, most // columns))) * columns
         if width <= most:
             shapes[height, width] = None
+    weight = k * conv.steps * conv.words * TILE_ROW_BYTES // TILE_ROWS * window_size(conv.outer)
+    prefetches = Prefetch.WEIGHT if weight > l2_bytes // 2 else Prefetch.NONE
     for height, width in shapes:
         for vectors in COLUMNS:
-            if vectors > 1 and k <= TILE_ROWS:
+            rows_of_tiles = height if height > 1 else math.ceil(width / TILE_ROWS)
+            if vectors > math.ceil(k / TILE_ROWS) or not fits(rows_of_tiles, vectors):
                 continue
             if problem.groups is not None and vectors != GROUPED:
                 continue
             for band in _parts(math.ceil(y / height)):
                 for chunk in _parts(math.ceil(k / (TILE_ROWS * vectors))):
-                    yield TileConvConfig(TILE_ROWS, height, width, vectors, band, chunk)
+                    sizes = height, width, vectors, band, chunk
+                    yield TileConvConfig(TILE_ROWS, *sizes, prefetches)
 
 
 def _parts(count: int) -> list[int]:
@@ -89,11 +100,16 @@ def cycles(conv: TileConv, config: TileConvConfig, cores: int) -> float:
     each = math.ceil(batch * bands * chunks / cores)
     across = math.ceil(x / config.width)
     products = conv.steps * window_size(conv.outer)
-    tile: float = products * config.vectors * sum(max(h, LEAST_ROWS) for h in config.heights)
+    multiply = config.vectors * sum(max(h, LEAST_ROWS) for h in config.heights)
+    panel = products * config.vectors * conv.words * TILE_ROW_BYTES
+    loads = NEAR * len(config.heights) + (FAR if panel > L1_BYTES else NEAR) * config.vectors
+    tile: float = products * max(multiply, loads, LATENCY)
     tile += SUM * config.height * config.width * width
     lines = config.band * config.height + window_size(conv.outer)
     copied = 0.0 if conv.in_place else LINE * lines * x * conv.pixel
-    return each * (TASK + copied + tile * across * config.band * min(config.chunk, tiles))
+    streamed = panel * min(config.chunk, tiles) / STREAM
+    work = tile * across * config.band * min(config.chunk, tiles)
+    return each * (TASK + copied + streamed + work)
 
 
 def waste(conv: TileConv) -> float:

@@ -24,7 +24,7 @@ def tile_conv_cpu(
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and the function that packs the weight, by its position among the inputs."""
     ranges, width = Ranges(), config.vectors * config.lanes
-    weight = TileWeight(conv, width)
+    weight = TileWeight(conv, config.vectors)
     pixels = config.band * config.height, config.columns(constant(problem.x.extent) or 1)
     image: ImageReader = DirectImage(conv.single)
     if not conv.in_place:

@@ -13,9 +13,11 @@ from ....program.stage import Axis
 from ...contraction.cpu.dot_products import uncast
 from ...cpu.tile_block import WORD_BYTES
 from ...index.address import known_step
+from ...index.estimate import operations
 from ...instructions.instruction import Instruction
 from ...instructions.table import find
 from ...instructions.tiles import TILE_ROW_BYTES
+from ...math.vector_math import makes_vectors, vector_math
 from ..problem.groups import Band
 from ..problem.image import converted
 from ..problem.problem import ConvProblem
@@ -95,6 +97,8 @@ def tile_conv(problem: ConvProblem, device: Device) -> TileConv | None:
         pool and pool.size(problem.y.var) > MOST_POOLED
     ):
         return None
+    if operations(image) and not makes_vectors(vector_math(image)):
+        return None  # such as pooling: lines would be computed by elements
     group = row.k // MOST_WORDS
     column = _columns(problem) if problem.groups is None else None
     width = 1 if column is None else constant(column.extent) or 1

@@ -15,6 +15,7 @@ from ....core.loops import block, constant, index, local, sequence
 from ...cpu.tile_block import WORD_BYTES, TileBlock
 from ...index.index_ranges import Ranges
 from ...instructions.tiles import (
+    TILE_ROW_BYTES,
     TILE_ROWS,
     TileAddress,
     configure,
@@ -22,6 +23,8 @@ from ...instructions.tiles import (
     release,
     tile_config,
 )
+from ..dense.prefetch import Prefetch
+from ..dense.prefetch_cpu import operands_of
 from ..dense.row_stores import RowStores
 from ..dense.tile import PixelTile
 from ..problem.image_reader import ImageReader
@@ -105,13 +108,16 @@ class RegisterTiles(PixelTile):
             element = load(acc, [index(first_row(i)), index(j * TILE_ROWS)])
             return TileAddress(element, columns * WORD_BYTES)
 
-        products = self._products(tiles, task, number, y, x, height)
+        count = config.band * row_tiles
+        products = self._products(tiles, task, number, (y, x), height, (tile_index, count))
         place = self._place(task, y, x)
         results, buffers = self._epilogue.tile(
             acc, shape, first_k, is_last, place, self._ranges, rows, in_memory=True
         )
         is_beyond = is_last and int(first_k) >= problem.channels  # of a concatenation
-        sums = [tiles.clear(), *([] if is_beyond else [products]), tiles.store(c_tile)]
+        # Pixels of channels-last results are far apart: hardware prefetches nothing.
+        ahead = operands_of(problem, config.lanes, shape, columns, first_k, place, self._ranges)
+        sums = [*ahead, tiles.clear(), *([] if is_beyond else [products]), tiles.store(c_tile)]
         if not is_shaped:
             before, after = (configure(self._memory, t.shapes()) for t in (tiles, self._tiles))
             sums = [before, *sums, after]
@@ -122,10 +128,11 @@ class RegisterTiles(PixelTile):
         tiles: TileBlock,
         task: dict,
         number: ir.Expr,
-        y: ir.Expr,
-        x: ir.Expr,
+        pixel: tuple[ir.Expr, ir.Expr],
         height: int,
+        place: tuple[ir.Expr, int],
     ) -> tirx.Stmt:
+        """Multiply; ``place`` is the number of the tile of those that read the same weight."""
         conv, problem, ranges = self._conv, self._conv.single, self._ranges
         chunk = conv.words * conv.group
         begin = self._weight.band.begin(number)
@@ -137,19 +144,21 @@ class RegisterTiles(PixelTile):
 
             def a_tile(i: int, k: ir.Expr) -> TileAddress:
                 row, column = (i, 0) if height > 1 else (0, i * TILE_ROWS)
-                pixel = {problem.y.var: y + row, problem.x.var: x + column}
-                where = {**task, **pixel, **around, problem.k.var: index(0)}
+                at = {problem.y.var: pixel[0] + row, problem.x.var: pixel[1] + column}
+                where = {**task, **at, **around, problem.k.var: index(0)}
                 where[conv.c.var] = index(0)
                 element = self._image.at(task, where, ranges)
-                place = last_index(element, begin + k * chunk)
-                return TileAddress(load(element.source, place), conv.pixel * conv.itemsize)
+                first = last_index(element, begin + k * chunk)
+                return TileAddress(load(element.source, first), conv.pixel * conv.itemsize)
 
             def b_tile(j: int, k: ir.Expr) -> TileAddress:
-                column = index(j * TILE_ROWS)
-                element = self._weight.at(number, window, k * conv.words, column)
-                return TileAddress(element, self._nr * WORD_BYTES)
+                return TileAddress(self._weight.at(number, window, k, j), TILE_ROW_BYTES)
 
-            return tiles.accumulate(conv.steps, a_tile, b_tile)
+            def prefetched(k: ir.Expr) -> tirx.Stmt:
+                return self._weight.prefetch(number, window, k, *place)
+
+            is_far = bool(self._config.prefetches & Prefetch.WEIGHT)
+            return tiles.accumulate(conv.steps, a_tile, b_tile, prefetched if is_far else None)
 
         def level(done: list[ir.Expr]) -> tirx.Stmt:
             if len(done) == len(conv.outer):
