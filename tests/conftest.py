@@ -259,6 +259,14 @@ def _kept_generators():
 
 
 @pytest.fixture(scope="session")
+def tiles(tmp_path_factory):
+    """AMX's tiles: see there."""
+    from emulator.tiles import Tiles
+
+    return Tiles(tmp_path_factory.mktemp("tiles"))
+
+
+@pytest.fixture(scope="session")
 def dense_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "dense.onnx"
     onnx.save(tiny_models.dense(), path)
