@@ -10,9 +10,11 @@ from relax_modules import main_module
 from rounding import assert_sums_close
 from tvm import relax, tirx
 
+from tests.schedule.contraction.ragged_graphs import drawn as ragged
+from tests.schedule.contraction.ragged_graphs import ends_of, expected, experts
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.template import CpuContraction, CpuContractionDetails
 from tvm_fusion.schedule.contraction.cpu.tile_product import TileProduct
 
 pytestmark = pytest.mark.slow_beyond(3)
@@ -47,15 +49,17 @@ def results(tiles, params, result, *inputs):
     return tiles.run(call)
 
 
-def called(tiles, func, *inputs, out):
-    """What a kernel stores to an array like ``out``."""
+def called(tiles, func, *inputs, shape, dtype="float32"):
+    """What a kernel stores, for each of several lists of inputs."""
 
     def call():
         mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         built = tvm.tirx.build(mod, CPU.tvm_target(), pipeline="tvm_fusion")
-        result = tvm.runtime.tensor(out)
-        built["main"](*map(tvm.runtime.tensor, inputs), result)
-        return result.numpy()
+        found = []
+        for arrays in inputs:
+            found.append(tvm.runtime.tensor(np.zeros(shape, dtype)))
+            built["main"](*map(tvm.runtime.tensor, arrays), found[-1])
+        return [one.numpy() for one in found]
 
     return tiles.run(call)
 
@@ -160,7 +164,7 @@ def test_norm_in_front(tiles, k):
     given = {"x": a, "w": b}
     members = claim.group.inputs
     arrays = [given[v.name] if v.constant is None else v.constant.value.numpy() for v in members]
-    found = called(tiles, func, *arrays, out=np.zeros((37, 40), "float32"))
+    (found,) = called(tiles, func, arrays, shape=(37, 40))
     wide = a.astype("float64")
     y = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
     size = np.abs(y) @ np.abs(b.astype("float64"))
@@ -204,5 +208,55 @@ def test_every_configuration_is_right(tiles):
     for number in range(0, len(every), max(1, len(every) // 12)):
         chosen = template.configure(claim, every[number], CPU.device)
         (made,) = template.emit(chosen, CPU.tvm_target()).kernels
-        found = called(tiles, made.func, a, b, out=np.zeros((70, 72), "float32"))
+        (found,) = called(tiles, made.func, [a, b], shape=(70, 72))
         assert_product(found, a, b)
+
+
+def test_gate_and_up_are_columns_of_one_product(tiles):
+    """A column split: panels interleave both parts, whose product is rounded once."""
+    x, w, a = tensor("x", 37, 64), drawn(64, 96), drawn(37, 64)
+
+    def body(emit):
+        both = emit(op.matmul(x, relax.const(w), out_dtype="float32"))
+        gate, up = (
+            emit(op.strided_slice(both, [1], [first], [first + 48], assume_inbound=True))
+            for first in (0, 48)
+        )
+        return op.multiply(emit(op.nn.relu(gate)), up)
+
+    (found,) = results(tiles, [x], body, [a])
+    wide, size = a.astype("float64"), np.abs(a.astype("float64")) @ np.abs(w.astype("float64"))
+    exact = wide @ w.astype("float64")
+    gate, up = np.maximum(exact[:, :48], 0), exact[:, 48:]
+    bound = 66 * 2.0**-23 * (np.abs(gate) * size[:, 48:] + np.abs(up) * size[:, :48])
+    assert (np.abs(found - gate * up) <= bound + 1e-30).all()
+
+
+def test_parts_of_a_concatenation_and_small_products(tiles):
+    """Several products in one kernel, each between its own shapes of the tiles."""
+    x, y, w, v = tensor("x", 19, 64), tensor("y", 19, 40), drawn(64, 33), drawn(40, 48)
+    a, b = drawn(19, 64), drawn(19, 40)
+
+    def body(emit):
+        pairs = ((x, w), (y, v))
+        parts = [emit(op.matmul(p, relax.const(q), out_dtype="float32")) for p, q in pairs]
+        return op.concat(parts, 1)
+
+    (found,) = results(tiles, [x, y], body, [a, b])
+    assert_product(found[:, :33], a, w)
+    assert_product(found[:, 33:], b, v)
+
+
+@pytest.mark.slow
+def test_ragged_rows(tiles):
+    """Groups of rows, each with its own matrix; the last ones are of none."""
+    params, body = experts(157, 4, 51, 83, None, dtype="bfloat16")
+    claim, func = kernel(CpuContraction(), group(params, body, CPU), CPU)
+    assert isinstance(claim.details_as(CpuContractionDetails).config.gemm.dot, TileProduct)
+    inputs = [ragged(params, ends) for ends in ends_of(157)]
+    arrays = [[given[v.name] for v in claim.group.inputs] for given in inputs]
+    dtype = claim.group.outputs[0].dtype
+    found = called(tiles, func, *arrays, shape=(157, 83), dtype=dtype)
+    for given, one in zip(inputs, found, strict=True):
+        exact = expected(None, **given)[0]
+        assert np.abs(one.astype("float64") - exact).max() <= 2.0**-7 * np.abs(exact).max()
