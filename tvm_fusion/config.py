@@ -15,8 +15,10 @@ from .core.flags import FLAGS, SEARCHES, Search
 from .errors import UserError
 from .signature import DimRange
 
-Precision = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["fp32", "fp16", "bf16", "auto"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+#: Precisions in which a model is stored: ``auto`` chooses one of them.
+STORED = PRECISIONS[:-1]
 _LISTED = 12  # names in a sentence
 
 
@@ -26,8 +28,15 @@ class FusionConfig:
 
     Attributes
     ----------
-    precision : {"fp32", "fp16", "bf16"}
-        Storage type of activations and weights. Sums, norms and softmax stay in float32.
+    precision : {"fp32", "fp16", "bf16", "auto"}
+        Storage type of activations and weights. Sums, norms and softmax stay in float32. ``auto``
+        compiles in all three, runs them on this machine, and takes the fastest whose error is
+        within ``error_bound``.
+    error_bound : float, optional
+        Of ``auto``: largest max|a-b|/max|b| of an output against float32's; when omitted, what
+        `tvm-fusion check` allows the precision: 1e-2 for fp16 and 5e-2 for bf16.
+    samples : mapping of str to array_like
+        Of ``auto``: inputs that are run, by name; others are drawn.
     half_io : bool
         Let inputs and outputs take ``precision`` too; by default they keep the model's dtypes.
     dims : mapping of str to (int or DimRange)
@@ -76,10 +85,12 @@ class FusionConfig:
     >>> FusionConfig(precision="fp8")
     Traceback (most recent call last):
         ...
-    tvm_fusion.errors.UserError: precision 'fp8'; expected one of fp32, fp16, bf16.
+    tvm_fusion.errors.UserError: precision 'fp8'; expected one of fp32, fp16, bf16, auto.
     """
 
     precision: Precision = "fp32"
+    error_bound: float | None = None
+    samples: Mapping[str, Any] = field(default_factory=dict)
     half_io: bool = False
     dims: Mapping[str, int | DimRange] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -97,6 +108,13 @@ class FusionConfig:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise UserError(f"precision {self.precision!r}", f"one of {', '.join(PRECISIONS)}")
+        if self.precision != "auto" and (self.error_bound is not None or self.samples):
+            option = "samples" if self.samples else "error_bound"
+            raise UserError(f"{option} with precision {self.precision!r}", "precision 'auto'")
+        if self.error_bound is not None and not self.error_bound >= 0:
+            raise UserError(f"error_bound {self.error_bound}", "0 or more")
+        samples = {name: np.asarray(value) for name, value in self.samples.items()}
+        object.__setattr__(self, "samples", samples)
         for name, value in self.dims.items():
             if not isinstance(value, int | DimRange):
                 wanted = "an int or a DimRange(low, high, step)"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any, TextIO
 
-from ..config import PRECISIONS, FusionConfig, parse_constants, parse_dims
+from ..config import STORED, FusionConfig, parse_constants, parse_dims
 from ..core.flags import FLAGS, SEARCHES
 from ..device.parse import EXAMPLES
 from ..words import counted
 
 
-def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = False) -> None:
+def add_model_arguments(
+    parser: argparse.ArgumentParser,
+    is_optional: bool = False,
+    precisions: Sequence[str] = STORED,
+) -> None:
     """Add the model, the target, and the options that change what is planned."""
     if is_optional:
         parser.add_argument("model", nargs="?", help="an ONNX file")
@@ -24,7 +29,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = Fal
     )
     parser.add_argument(
         "--precision",
-        choices=PRECISIONS,
+        choices=precisions,
         default="fp32",
         help="dtype of weights and intermediate tensors (default: %(default)s); sums are in fp32",
     )

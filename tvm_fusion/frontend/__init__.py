@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..config import FusionConfig
+from ..config import STORED, FusionConfig
 from ..errors import UserError
 from ..signature import DimRange, Signature
 
@@ -66,6 +66,12 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
         it in one sentence, before any work is done.
     """
     config = config or FusionConfig()
+    if config.precision not in STORED:
+        raise UserError(
+            f"precision {config.precision!r}",
+            f"one of {', '.join(STORED)}",
+            "only a compilation chooses one, and says which",
+        )
     if isinstance(model, (str, os.PathLike)):
         from .onnx import from_file
 

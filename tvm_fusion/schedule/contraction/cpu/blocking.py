@@ -57,7 +57,7 @@ def default_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
         blocks = even if copies else math.ceil(wanted / even) * even
         blocks, panels = min(tiles, max(blocks, math.ceil(tiles * mr / MC))), columns
     elif copies:
-        blocks, panels = few_copies(tiles, mr, columns, nr, batch, wanted)
+        blocks, panels = _copying(tiles, mr, columns, nr, batch, wanted)
     else:
         blocks = max(math.ceil(tiles * mr / MC), min(tiles, math.ceil(wanted / around)))
         panels = max(1, around * blocks // wanted)
@@ -131,7 +131,7 @@ def _by_rows(elements: int, tiles: int, machine: Machine, copies: bool) -> bool:
     return elements <= machine.small_b and tiles >= many
 
 
-def few_copies(
+def _copying(
     tiles: int, height: int, columns: int, width: int, batch: int, wanted: int
 ) -> tuple[int, int]:
     """Choose blocks of rows, and panels of a task: enough tasks that read and copy little.

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 from ...cpu.tile_block import WORD_BYTES, fits, heights_of
 from ...instructions.tiles import TILE_ROWS
-from .blocking import MC, SYMBOLIC, TASKS, Blocking, GemmProblem, Machine, few_copies, norm_blocking
+from .blocking import COPY, MC, SYMBOLIC, Blocking, GemmProblem, Machine, norm_blocking
 
 DOT, LOAD = 10, 12  # least cycles of a product, whatever its rows; cycles of a load of a tile
 PANEL_BYTES = 1 << 15  # of a panel in a pass, in the level-1 cache
 GRAIN = 1 << 20  # multiplications of words that are worth a task: a few microseconds
 RATE = 512  # multiplications of halves in a cycle
+TASKS = 2  # per core: more would read A and B more often
 FEW = 2  # tiles of rows that use a panel from the level-2 cache as well
 SLOWER = 1.3  # cycles of a word, over the fewest
 LEAST_WORDS = 64  # of a pass
@@ -31,16 +32,30 @@ def default_tile_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
     rows = problem.m or MC
     tiles = math.ceil(rows / mr)
     work = rows * columns * nr * (problem.k or PANEL_BYTES) * batch
-    wanted = min(TASKS * machine.cores, max(1, work // GRAIN))
+    # Tasks for balance, none of which is needed on a single core.
+    most = TASKS * machine.cores if machine.cores > 1 else 1
+    wanted = min(most, max(1, work // GRAIN))
     if problem.norm_k is not None:
         extents = rows, columns * nr, problem.norm_k, batch
         blocks, chunks = norm_blocking(*extents, machine, (mr, nr), RATE)
         panels = math.ceil(columns / chunks)
     else:
-        blocks, panels = few_copies(tiles, mr, columns, nr, batch, wanted)
+        blocks, chunks = _divided(problem, tiles * mr, columns * nr, -(-wanted // batch))
+        panels = math.ceil(columns / min(columns, chunks))
     least = math.ceil(tiles / max(1, _most_rows(problem, machine) // mr))
     block_m = math.ceil(tiles / max(blocks, least)) * mr
     return Blocking(mr, nr, block_m, block_m, panels, _kc(problem, nr, block_m // mr))
+
+
+def _divided(problem: GemmProblem, rows: int, columns: int, wanted: int) -> tuple[int, int]:
+    """Divide C among tasks so that little is read and copied again.
+
+    Each block of rows reads all of B, and copies it unless it is packed; each chunk of columns
+    reads all of A.
+    """
+    b = COPY if problem.copies else 1
+    ways = [(n, math.ceil(wanted / n)) for n in range(1, min(wanted, max(1, rows // MC)) + 1)]
+    return min(ways, key=lambda way: way[0] * columns * b + way[1] * rows)
 
 
 def tile_blockings(problem: GemmProblem, machine: Machine) -> Iterator[Blocking]:
@@ -96,8 +111,8 @@ def _panels(problem: GemmProblem, nr: int) -> int:
 
 
 def _most_rows(problem: GemmProblem, machine: Machine) -> int:
-    """Count the rows of A that fit into a quarter of the level-2 cache."""
-    return machine.l2_bytes // (4 * WORD_BYTES * (problem.k or machine.l2_bytes // (MC * 8)))
+    """Count the rows of A that fit into a quarter of the level-2 cache, some at least."""
+    return max(MC, machine.l2_bytes // (4 * WORD_BYTES * (problem.k or PANEL_BYTES)))
 
 
 def _kc(problem: GemmProblem, nr: int, tiles: int) -> int:
