@@ -21,6 +21,7 @@ from ..problem.gemm_view import GemmView
 from ..problem.sum_of_products import SumOfProducts
 from .dot_products import WordProduct, uncast
 
+SPEEDUP = 8  # of products on tile registers, over vectors
 MOST_WORDS = TILE_ROW_BYTES // WORD_BYTES
 
 
@@ -80,6 +81,19 @@ def tile_product(
         return None
     words = MOST_WORDS if k is None else _even(-(-k // group))
     return TileProduct(row.n, a, b, axis, view.a, row, words)
+
+
+def matrix_dtype(dot: WordProduct | None) -> str:
+    """Name the type at whose rate a claim's products run; empty where vectors compute them."""
+    return dot.row.kind if isinstance(dot, TileProduct) else ""
+
+
+def vector_work(flops: int, dot: WordProduct | None) -> int:
+    """Count operations of vectors among a claim's, most of which are products.
+
+    An average prices a claim's operations; on tile registers it is far below that of vectors.
+    """
+    return flops * SPEEDUP if isinstance(dot, TileProduct) else flops
 
 
 def _is_zero(initial: ir.Expr) -> bool:
