@@ -96,7 +96,7 @@ def test_symbolic_rows(tiles, case):
 
 
 @pytest.mark.parametrize(
-    ("rows", "k", "n"), [(33, 70, 64), (2, 64, 40), (50, 1100, 130), (17, 96, 16), (197, 64, 32)]
+    ("rows", "k", "n"), [(33, 70, 64), (9, 96, 40), (50, 1100, 130), (17, 160, 16), (197, 64, 32)]
 )
 @pytest.mark.parametrize("is_constant", [True, False])
 def test_static_rows(tiles, rows, k, n, is_constant):
@@ -119,6 +119,17 @@ def test_batches_and_transposed_operands(tiles):
     (found,) = results(tiles, [x, w], product, [a, b])
     for i in range(3):
         assert_product(found[i], a[i].T, b[i].T)
+
+
+def test_small_products_stay_in_vectors():
+    """Shaping tiles takes longer than they do."""
+    for rows, is_tiled in ((4, False), (64, True)):
+        params = [tensor("x", rows, 64), tensor("w", 64, 32)]
+        members = group(params, lambda emit, x, w: op.matmul(x, w, out_dtype="float32"), CPU)
+        claim = CpuContraction().claim(members, CPU.device)
+        dot = claim.details_as(CpuContractionDetails).config.gemm.dot
+        assert isinstance(dot, TileProduct) == is_tiled
+        assert claim.matrix_dtype == ("bfloat16" if is_tiled else "")
 
 
 def test_symbolic_k(tiles):
