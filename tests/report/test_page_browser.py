@@ -163,3 +163,14 @@ def test_thousands_of_operators(opened, content):
     assert browser.current_url.endswith(f"#before/m{MANY - 1}")
     assert len(find(browser, ".node.selected")) == 1
     assert len(find(browser, ".node")) < 600  # what is on the screen
+
+
+def test_time_of_modules(opened, content):
+    for operator, name in zip(content["operators"], ("a.b", "a.c", "d.e"), strict=True):
+        operator["names"] = [name]
+    browser = opened(content, "#after/modules")
+    rows = find(browser, "#panel summary b")
+    assert sorted(row.text for row in rows) == ["a", "d.e"]
+    next(row for row in rows if row.text == "a").click()
+    find(browser, "#panel details[open] button.link")[0].click()
+    assert [node.get_attribute("data-id") for node in find(browser, ".node.dimmed")] == ["g1"]

@@ -115,7 +115,6 @@ def _sums(profile: Profile) -> str:
         f"a call takes {_time(profile.end_to_end_us)}: {_time(profile.kernels_us)} in "
         f"{counted(len(profile.rows), 'group')} of kernels ({profile.kernels_share:.1%})"
     )
-    text += f", {_time(profile.host_us)} outside of kernels" if profile.host_us >= 0 else ""
     if profile.launched_us is not None:
         text += f"; {_time(profile.launched_us)} with each kernel launched by itself, as timed here"
     return text
@@ -154,6 +153,8 @@ def _table(profile: Profile, rows: list[KernelTime], is_full: bool) -> Table:
             "",
             f"{left} more: --all",
         )
+    host = f"{profile.host_us:.1f}" if profile.host_us >= 0 else ""
+    table.add_row(host, "", "", "", "", "outside of kernels: arguments, virtual machine, gaps")
     sources = sorted({row.source for row in rows if row.source})
     prices = f"expected: {', '.join(sources)}; " if sources else ""
     table.caption = f"{prices}bandwidth, peak: share of this machine's"

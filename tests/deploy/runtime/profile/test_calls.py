@@ -37,18 +37,19 @@ class Ticks(CpuClock):
 def test_a_function_around_kernels_is_no_call():
     instrument = Instrument(Ticks(), Ranges({}))
     kernel = tvm_ffi.convert(lambda: None)
+    tensor = tvm_ffi.from_dlpack(np.zeros(3, "float32"))
 
     def run():
         def call(function, name, inside=lambda: None):
-            assert instrument(function, name, True, None) == 0
+            assert instrument(function, name, True, None, tensor) == 0
             inside()
-            assert instrument(function, name, False, None) == 0
+            assert instrument(function, name, False, None, tensor) == 0
 
         call(object(), "loop", lambda: (call(kernel, "first"), call(kernel, "second")))
         call(kernel, "third")
 
     sizes = instrument.sizes(run)
-    assert sizes == [("first", 0), ("second", 0), ("third", 0)]
+    assert sizes == [("first", 12), ("second", 12), ("third", 12)]
     timed = instrument.timed(run, frozenset(name for name, _ in sizes))
     assert [(c.name, c.start_us, c.us) for c in timed.calls] == [
         ("first", 2.0, 1.0),
@@ -67,6 +68,19 @@ def test_sizes_count_a_tensor_once():
             instrument(kernel, "kernel", is_before, None, x, y, x)
 
     assert instrument.sizes(run) == [("kernel", 4 * (3 + 5))]
+
+
+def test_functions_of_extents_are_the_hosts():
+    instrument = Instrument(Ticks(), Ranges({}))
+    function = tvm_ffi.convert(lambda: None)
+    heap = tvm_ffi.from_dlpack(np.zeros(4, "int64"))
+
+    def run():
+        for name, args in (("compute_symbolic_expr", (2, 3)), ("shape_func1", (heap,))):
+            for is_before in (True, False):
+                instrument(function, name, is_before, None, *args)
+
+    assert instrument.sizes(run) == []
 
 
 def test_marks_of_the_machine_itself_tell_what_marks_cost():

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto as T
 from tiny_models import CLASSES, FEATURES, dense_data, onnx_model
@@ -156,6 +157,32 @@ def test_needs_no_compiler(products):
         "assert len(profile.rows) == 2 and 'tvm' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program, str(products)], check=True, timeout=300)
+
+
+def test_any_function_and_the_trips_of_its_loop(tmp_path):
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    g (float[16, 16] x, int64 n) => (float[16, 16] y) {
+        c = Constant<value = bool {1}>()
+        y = Loop(n, c, x) <body = b (int64 i, bool ci, float[16, 16] s)
+            => (bool co, float[16, 16] t) { co = Identity(ci) m = MatMul(s, s) t = Relu(m) }>
+    }"""
+    artifact = tvm_fusion.compile(onnx.parser.parse_model(text))
+    executable = tvm_fusion.load(artifact.export(tmp_path / "loop"))
+    inputs = {"x": np.eye(16, dtype="float32"), "n": np.array(4)}
+    rows = executable.profile(inputs, runs=2, function="main").rows
+    products = [row for row in rows if "matmul" in row.operators]
+    assert [row.flops for row in products] == [2 * 16**3 + 16**2] * 4
+    assert all(row.bytes > 0 for row in rows)
+    rows = executable.profile({**inputs, "n": np.array(0)}, runs=2).rows
+    assert not [row for row in rows if "matmul" in row.operators]
+
+
+def test_a_function_without_kernels(tmp_path):
+    model = onnx_model([("Identity", ["x"], ["y"])], [("x", T.FLOAT, [2])], [("y", T.FLOAT, [2])])
+    executable = tvm_fusion.load(tvm_fusion.compile(model).export(tmp_path / "same"))
+    profile = executable.profile({"x": np.ones(2, "float32")}, runs=1)
+    assert (profile.rows, profile.kernels_us) == ((), 0)
+    assert profile.host_us == profile.end_to_end_us
 
 
 def test_members_have_the_users_names(products):

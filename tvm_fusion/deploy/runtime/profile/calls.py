@@ -147,7 +147,7 @@ def _pairs(marks: list[tuple[str, bool, Any]]) -> list[tuple[str, Any, Any]]:
 
 
 def _bytes(args: tuple[Any, ...]) -> int:
-    """Add up the sizes of different tensors among a call's arguments."""
+    """Add up the sizes of different tensors among a call's arguments; -1 where there are none."""
     sizes = {}
     for tensor in args:
         if isinstance(tensor, tvm_ffi.Tensor):
@@ -155,7 +155,7 @@ def _bytes(args: tuple[Any, ...]) -> int:
             for extent in tensor.shape:
                 size *= extent
             sizes[tensor.data_ptr()] = size
-    return sum(sizes.values())
+    return sum(sizes.values()) if sizes else -1  # which computes numbers for the host
 
 
 @contextmanager

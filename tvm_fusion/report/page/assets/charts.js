@@ -69,12 +69,14 @@ function roofline() {
   chart.append(s("text", { class: "axis", x: L + 4, y: T + 9 }, "operations per second"));
   const start = Math.max(10 ** x0, 10 ** low / bandwidth);
   chart.append(s("path", { class: "roof", d: `M${x(start)} ${y(start * bandwidth)}L${x(ridge)} ${y(top)}` }));
-  let free = -Infinity; // where the next label has room
+  let last = -Infinity; // the label above
   for (const [peak, dtypes] of roofs(peaks)) {
-    const at = Math.max(y(peak) - 4, free);
-    free = at + 11;
-    chart.append(s("path", { class: "roof", d: `M${x(peak / bandwidth)} ${y(peak)}H${W - R}` }));
-    if (at < y(peak) + 20) chart.append(s("text", { class: "tick", x: W - R, y: at, "text-anchor": "end" }, dtypes.join(", ")));
+    const at = y(peak) - 4, roof = s("path", { class: "roof", d: `M${x(peak / bandwidth)} ${y(peak)}H${W - R}` });
+    chart.append(roof);
+    roof.append(s("title", {}, `${dtypes.join(", ")}: ${scaled(peak, ["", "k", "M", "G", "T", "P"])}FLOP/s`));
+    if (at - last < 11) continue;
+    chart.append(s("text", { class: "tick", x: W - R, y: at, "text-anchor": "end" }, dtypes.join(", ")));
+    last = at;
   }
   for (const [i, group] of points.entries())
     chart.append(

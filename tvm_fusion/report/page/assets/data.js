@@ -33,16 +33,17 @@ const nameOf = (item) => {
   if (item.kind !== "group") return namesOf(item)[0] ?? "";
   const names = item.names ?? [...new Set(item.operators.flatMap((i) => namesOf(operators[i])))];
   const shared = prefixOf(names);
-  if (names.length > 1 && shared.length > 3) return shared;
+  if (shared) return shared;
   return names.length > 1 ? `${names[0]} .. ${names.at(-1)}` : names[0] ?? "";
 };
-// What names have in common, up to a separator.
+// The module that names have in common.
 function prefixOf(names) {
-  let shared = names[0] ?? "";
-  for (const name of names) while (!name.startsWith(shared)) shared = shared.slice(0, -1);
-  const end = Math.max(shared.lastIndexOf("/"), shared.lastIndexOf("."));
-  return names.length > 1 ? shared.slice(0, Math.max(end, 0)) : shared;
+  let shared = names.length > 1 ? names[0] : "";
+  while (shared && !names.every((name) => isInside(name, shared)))
+    shared = shared.slice(0, Math.max(shared.lastIndexOf("/"), shared.lastIndexOf("."), 0));
+  return shared;
 }
+const isInside = (name, path) => name === path || (name.startsWith(path) && "/.".includes(name[path.length]));
 const titlesOf = (group) => group.titles ?? group.operators.map((i) => operators[i].title);
 const titleOf = (item) => {
   if (item.kind !== "group") return item.title;
@@ -52,7 +53,6 @@ const titleOf = (item) => {
 
 // Modules of the model, by the paths that names are: with the time of the groups that lie in them.
 const namesIn = (item) => item.kind === "group" ? item.names ?? item.operators.flatMap((i) => namesOf(operators[i])) : namesOf(item);
-const isInside = (name, path) => name === path || (name.startsWith(path) && "/.".includes(name[path.length]));
 function modules() {
   const root = { path: "", name: "", time: 0, groups: [], children: new Map() };
   for (const group of groups) {

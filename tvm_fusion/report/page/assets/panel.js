@@ -62,7 +62,7 @@ function overview() {
 
 const kernelRows = (rows, first) => list(rows, (group) =>
   h("li", {}, h("button", { type: "button", class: "row", onclick: () => select(group) },
-    h("span", { class: "name" }, h("b", {}, titleOf(group)), h("small", {}, nameOf(group))),
+    h("span", { class: "name" }, h("b", {}, shortTitle(group)), h("small", {}, nameOf(group))),
     h("span", { class: "number" }, microseconds(timeOf(group)), h("small", {}, percent(timeOf(group) / totalTime))),
     h("span", { class: `bar t${typeIndex(group.type)}`, style: `width:${(100 * timeOf(group)) / longestTime}%` }))), first);
 
@@ -71,7 +71,7 @@ function kernelList() {
   return [
     h("p", { class: "note" }, `${counted(groups.length, "group")} of operators, ${equal.length} of them different; the slowest first.`),
     list(equal, (same) => same.length === 1 ? h("li", {}, ...kernelRows(same).children[0].children) : h("li", {}, h("details", {}, h("summary", { class: "row" },
-      h("span", { class: "name" }, h("b", {}, `${same.length} × ${titleOf(same[0])}`), h("small", {}, `by ${same[0].template}`)),
+      h("span", { class: "name" }, h("b", {}, `${same.length} × ${shortTitle(same[0])}`), h("small", {}, `by ${same[0].template}`)),
       h("span", { class: "number" }, microseconds(sumOf(same)), h("small", {}, percent(sumOf(same) / totalTime))),
       h("span", { class: `bar t${typeIndex(same[0].type)}`, style: `width:${(100 * sumOf(same)) / totalTime}%` })), kernelRows(same)))),
   ];
