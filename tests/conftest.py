@@ -31,6 +31,7 @@ import tvm_ffi
 from hypothesis import HealthCheck, settings
 
 from benchmarks.runtime_alone import RuntimeAlone
+from tests.tile_registers import permitted
 from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 from tvm_fusion.deploy.runtime import load as load_module
 from tvm_fusion.deploy.runtime import manifest
@@ -45,6 +46,7 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("tests")
+permitted()  # kernels use tile registers where the CPU has them
 
 # Every run draws anew, and a run of the same seed draws the same again. Workers inherit it.
 SEED = os.environ.setdefault("TESTS_SEED", secrets.token_hex(4))
@@ -272,6 +274,14 @@ def _kept_generators():
         seeds = kept
         random.setstate(states[0])
         np.random.set_state(states[1])
+
+
+@pytest.fixture(scope="session")
+def tiles(tmp_path_factory):
+    """AMX's tiles: see there."""
+    from emulator.tiles import Tiles
+
+    return Tiles(tmp_path_factory.mktemp("tiles"))
 
 
 @pytest.fixture(scope="session")

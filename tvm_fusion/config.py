@@ -15,8 +15,10 @@ from .core.flags import FLAGS, SEARCHES, Search
 from .errors import UserError, refuse_lfs_pointer
 from .signature import DimRange
 
-Precision = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["fp32", "fp16", "bf16", "auto"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+#: Precisions in which a model is stored: ``auto`` chooses one of them.
+STORED = PRECISIONS[:-1]
 _LISTED = 12  # names in a sentence
 
 
@@ -26,10 +28,21 @@ class FusionConfig:
 
     Attributes
     ----------
-    precision : {"fp32", "fp16", "bf16"}
-        Storage type of activations and weights. Sums, norms and softmax stay in float32.
+    precision : {"fp32", "fp16", "bf16", "auto"}
+        Storage type of activations and weights. Sums, norms and softmax stay in float32. ``auto``
+        compiles in all three, runs them on this machine, and takes the fastest whose error is
+        within ``error_bound``.
+    error_bound : float, optional
+        Of ``auto``: largest max|a-b|/max|b| of an output against float32's; when omitted, what
+        `tvm-fusion check` allows the precision: 1e-2 for fp16 and 5e-2 for bf16.
+    samples : mapping of str to array_like
+        Of ``auto``: inputs that are run, by name; others are drawn.
     half_io : bool
         Let inputs and outputs take ``precision`` too; by default they keep the model's dtypes.
+    wide_residuals : bool, optional
+        At a half precision, keep residual streams that norms read in float32: errors are up to a
+        third smaller, and the streams' bytes twice as many. By default so on CPUs, where they stay
+        in caches and products take the time.
     dims : mapping of str to (int or DimRange)
         Binds a symbolic dimension of the model to an extent, or keeps it symbolic within a range.
     constants : mapping of str to array_like
@@ -77,11 +90,14 @@ class FusionConfig:
     >>> FusionConfig(precision="fp8")
     Traceback (most recent call last):
         ...
-    tvm_fusion.errors.UserError: precision 'fp8'; expected one of fp32, fp16, bf16.
+    tvm_fusion.errors.UserError: precision 'fp8'; expected one of fp32, fp16, bf16, auto.
     """
 
     precision: Precision = "fp32"
+    error_bound: float | None = None
+    samples: Mapping[str, Any] = field(default_factory=dict)
     half_io: bool = False
+    wide_residuals: bool | None = None
     dims: Mapping[str, int | DimRange] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     cuda_graph: bool = True
@@ -98,6 +114,13 @@ class FusionConfig:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise UserError(f"precision {self.precision!r}", f"one of {', '.join(PRECISIONS)}")
+        if self.precision != "auto" and (self.error_bound is not None or self.samples):
+            option = "samples" if self.samples else "error_bound"
+            raise UserError(f"{option} with precision {self.precision!r}", "precision 'auto'")
+        if self.error_bound is not None and not self.error_bound >= 0:
+            raise UserError(f"error_bound {self.error_bound}", "0 or more")
+        samples = {name: np.asarray(value) for name, value in self.samples.items()}
+        object.__setattr__(self, "samples", samples)
         for name, value in self.dims.items():
             if not isinstance(value, int | DimRange):
                 wanted = "an int or a DimRange(low, high, step)"
@@ -134,6 +157,12 @@ class FusionConfig:
                 "static_inputs without a CUDA graph",
                 "cuda_graph, which alone reads them in place",
             )
+
+    def for_kind(self, kind: str) -> FusionConfig:
+        """Return the same with defaults that depend on TVM's target kind."""
+        if self.wide_residuals is not None:
+            return self
+        return replace(self, wide_residuals=kind == "llvm")
 
     @property
     def writes(self) -> dict[str, str]:

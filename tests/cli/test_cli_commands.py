@@ -35,7 +35,7 @@ def test_compile(cli, dense_file, tmp_path):
     found = object_of(cli("compile", dense_file, "-o", folder, "--dim", "batch=1..4", "--json"))
     assert set(found) == {
         "artifact", "cached", "target", "seconds", "peak_rss_mb", "kernels", "calls",
-        "intermediate_bytes", "architectures", "profile",
+        "precision", "precisions", "intermediate_bytes", "architectures", "profile",
         "not_fused", "not_recomposed", "explain", "fallbacks", "files",
     }  # fmt: skip
     assert found["explain"] == f"tvm-fusion explain {dense_file} --dim batch=1..4"

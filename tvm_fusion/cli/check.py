@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ..config import parse_constants
 from ..errors import UserError
+from ..measure.errors import TOLERANCE
 from .inputs import (
     add_input_arguments,
     chosen_dims,
@@ -19,9 +20,6 @@ from .inputs import (
     read_inputs,
 )
 from .model import add_constant_argument
-
-# max|a-b| / max|b| that an artifact may differ by, from the rounding of its storage type.
-TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from ..deploy.runtime import manifest
 from ..deploy.runtime.signature_json import dims_from_json
+from ..device.cpu_features import vector_extensions
 from ..words import counted
-from .notes import Notes, explain_command, lines
+from .notes import Notes, explain_command, lines, precision_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +52,17 @@ def show(result: dict[str, Any], console: Console) -> None:
 def _lines(result: dict[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     yield f"{result['source']}, {result['precision']}, made by {versions}"
+    if measured := result.get("precisions"):
+        yield f"measured {precision_line(result['precision'], measured)}"
     yield f"target   {result['target']['text']}"
+    archs = result["target"]["archs"]
+    for arch in archs:
+        features = manifest.of_architecture(result, arch)["target"].get("features", ())
+        if needed := vector_extensions(features):
+            yield f"needs    {', '.join(needed)}{f' on {arch}' * (len(archs) > 1)}"
     for name, dim in dims_from_json(result["dims"]).items():
         yield f"dim      {name}: {dim.sentence}"
-    first, *others = result["target"]["archs"]
+    first, *others = archs
     for name, function in result["functions"].items():
         yield f"function {name}{f' on {first}' * bool(others)}: {_figures(function)}"
         for arch in others:

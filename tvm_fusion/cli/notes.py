@@ -95,3 +95,14 @@ def lines(notes: Notes, explain: str | None) -> list[str]:
     if len(equal) > _SHOWN:
         text.append(f"{counted(len(equal) - _SHOWN, 'other note')}: see --json")
     return text
+
+
+def precision_line(precision: str, measured: Iterable[Mapping[str, Any]]) -> str:
+    """Say why a precision was chosen: errors beside bounds, and times of what is within them."""
+    parts = []
+    for one in measured:
+        error = "of another result" if one["error"] is None else f"{one['error']:.1e}"
+        time = f"{one['milliseconds']:.2f} ms, " if "milliseconds" in one else ""
+        limit = f"error {error} (bound {one['bound']:g})"
+        parts.append(f"{one['precision']} {time}{limit if one['precision'] != 'fp32' else ''}")
+    return f"{precision} is the fastest within its bound: {'; '.join(p.strip(' ,') for p in parts)}"

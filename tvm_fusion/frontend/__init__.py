@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import FusionConfig
+from ..config import STORED, FusionConfig
 from ..errors import UserError
 from ..signature import DimRange, Signature
 from .program_file import is_program_file, load_program
@@ -68,6 +68,12 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
         it in one sentence, before any work is done.
     """
     config = config or FusionConfig()
+    if config.precision not in STORED:
+        raise UserError(
+            f"precision {config.precision!r}",
+            f"one of {', '.join(STORED)}",
+            "only a compilation chooses one, and says which",
+        )
     if isinstance(model, (str, os.PathLike)):
         if is_program_file(model):
             return _from_program(load_program(model), config, Path(model).name)

@@ -13,6 +13,7 @@ from ..deploy.toolchain import host, nvcc, nvrtc, rocm, rocm_math
 from ..device import cuda_devices, host_cpu, rocm_devices
 from ..device.cpu_features import vector_extensions
 from ..device.table import known_archs
+from ..device.tile_permission import need_tiles, refused_tiles
 from ..errors import UserError
 
 _EXTRAS = (
@@ -92,6 +93,8 @@ def _cpu() -> Finding:
     bits = f", {cpu.vector_bits}-bit vectors" if cpu.vector_bits else ""
     sets = vector_extensions(cpu.features)
     found = f"{cpu.name}, {cpu.cores} threads{bits} ({' '.join(sets) or 'no vector extension'})"
+    if need_tiles(cpu.features) and (refused := refused_tiles()):
+        found += f"; this process may not use AMX ({refused})"
     return Finding("run on cpu", True, found)
 
 

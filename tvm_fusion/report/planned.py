@@ -121,6 +121,7 @@ def plan_model(model: Any, target: Any = "cpu", config: Config | None = None) ->
     report("starting the compiler")
     config = configure(config)
     spec = parse(target).permitting(config.flags)
+    config = config.for_kind(spec.kind)
     warn_of_plain_cpu(target)
     if len(spec.archs) > 1:
         raise UserError(

@@ -139,6 +139,7 @@ def tune(
     if search not in SEARCHES:
         raise UserError(f"search {search!r}", f"one of {', '.join(SEARCHES)}")
     spec = parse(target).permitting(config.flags)
+    config = config.for_kind(spec.kind)
     warn_of_plain_cpu(target)
     tracker = _tracker(spec, runner)
     if comparing is not None:

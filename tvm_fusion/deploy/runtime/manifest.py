@@ -12,9 +12,16 @@ Schema 2
 ``target``
     ``text`` (as ``--target`` takes it), ``kind``, ``archs``, ascending; for CPUs ``machine`` and
     ``features``, the instruction sets that the code may use, by LLVM's names, and ``cpuinfo``, the
-    same by Linux's, which the runner in C++ compares with ``/proc/cpuinfo``.
+    same by Linux's, which the runner in C++ compares with ``/proc/cpuinfo``: all of the target's,
+    which LLVM chooses from, but AMX's only where kernels have its instructions, since they cost a
+    process its permission (:mod:`tvm_fusion.device.tile_permission`).
 ``precision``
     ``fp32``, ``fp16`` or ``bf16``.
+``precisions``
+    If the precision was chosen by measuring, what was measured: a list of
+    ``{"precision", "error", "bound", "milliseconds"}``: the largest max|a-b|/max|b| of an output
+    against float32's, null where that is infinite; the largest one allowed; and the time of a run,
+    of those within the bound.
 ``alignment``
     ``element``: on a CPU, kernels take tensors that begin at any element. Older artifacts do not
     have it: their kernels crash on memory that is not aligned to 64 bytes.
@@ -55,9 +62,9 @@ Schema 2
     ``{"function", "shape"}``: the library's function that packs, and the stored shape.
 ``architectures``
     By name of each further architecture: its ``suffix``, ``weights``, ``groups``, ``priced_for``,
-    and ``functions`` without what is the same for all, ``inputs`` and ``outputs``. Weights that are
-    stored once have equal offsets. :func:`of_architecture` puts an architecture's entries in their
-    places.
+    and ``functions`` without what is the same for all, ``inputs`` and ``outputs``; a CPU's
+    ``features`` and ``cpuinfo``, as ``target`` has the first one's. Weights that are stored once
+    have equal offsets. :func:`of_architecture` puts an architecture's entries in their places.
 ``stored_kernels``
     Of several architectures, which kernels the library holds: a list of ``{"archs", "names"}``,
     kernels that came out equal under all architectures that have them. Empty for one.
@@ -189,7 +196,8 @@ def of_architecture(found: Mapping[str, Any], arch: str) -> dict[str, Any]:
     functions = {
         name: {**entry, **own["functions"][name]} for name, entry in found["functions"].items()
     }
-    return {**found, **own, "functions": functions}
+    target = {**found["target"], **{k: own[k] for k in ("features", "cpuinfo") if k in own}}
+    return {**found, **own, "functions": functions, "target": target}
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> None:

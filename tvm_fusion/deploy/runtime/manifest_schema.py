@@ -54,11 +54,16 @@ def number(value: Any, path: str) -> None:
 
 
 def real(value: Any, path: str) -> None:
-    """Check that a value is a finite number that is not negative."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        _fail(path, "is not a number")
-    if not 0 <= value < math.inf:
-        _fail(path, "is negative or not finite")
+    """Check that a value is a finite number of at least 0."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        _fail(path, "is not a finite number of at least 0")
+
+
+def real_or_none(value: Any, path: str) -> None:
+    """Check that a value is such a number or null."""
+    if value is not None:
+        real(value, path)
 
 
 def dtype(value: Any, path: str) -> None:
@@ -201,6 +206,8 @@ _GROUPS = {
     ),
     "priced_for": record({"name": text}),
 }
+_STORED_AS = one_of("fp32", "fp16", "bf16")
+_FEATURES = {"features": list_of(text), "cpuinfo": list_of(text)}
 _FILE = record({"bytes": number, "sha256": digest})
 _SCHEMA = record(
     {
@@ -208,9 +215,9 @@ _SCHEMA = record(
         "source": text,
         "target": record(
             {"text": text, "kind": text, "archs": list_of(text, 1)},
-            {"machine": text, "features": list_of(text), "cpuinfo": list_of(text)},
+            {"machine": text, **_FEATURES},
         ),
-        "precision": one_of("fp32", "fp16", "bf16"),
+        "precision": _STORED_AS,
         "dims": by_name(record({"min": number, "max": number}, {"step": number})),
         "suffix": text,
         "functions": by_name(
@@ -228,7 +235,7 @@ _SCHEMA = record(
                     "weights": by_name(_WEIGHT),
                     "functions": by_name(record(_CODE, _OPTIONAL)),
                 },
-                _GROUPS,
+                {**_GROUPS, **_FEATURES},
             )
         ),
         "stored_kernels": list_of(record({"archs": list_of(text), "names": list_of(text)})),
@@ -243,6 +250,12 @@ _SCHEMA = record(
         "files": record({LIBRARY: _FILE, WEIGHTS: _FILE}),
     },
     {
+        "precisions": list_of(
+            record(
+                {"precision": _STORED_AS, "error": real_or_none, "bound": real},
+                {"milliseconds": real},
+            )
+        ),
         "alignment": text,
         "libraries": list_of(one_of("tvm_runtime_extra")),
         "packed_functions": list_of(text),
@@ -269,6 +282,8 @@ def check(content: Any, alignment: int) -> None:
     first, *others = content["target"]["archs"]
     if content["target"]["kind"] == "llvm":
         record({"machine": text, "features": list_of(text)})(content["target"], "/target")
+        for arch, entry in content["architectures"].items():
+            record({"features": list_of(text)})(entry, f"/architectures/{arch}")
     if len(others) != len(set(others) - {first}) or set(others) != set(content["architectures"]):
         _fail("/architectures", "does not list the target's architectures")
     if extra := sorted(set(content["files"]) - {LIBRARY, WEIGHTS}):
