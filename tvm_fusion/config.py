@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, get_args
 import numpy as np
 
 from .core.flags import FLAGS, SEARCHES, Search
-from .errors import UserError
+from .errors import UserError, refuse_lfs_pointer
 from .signature import DimRange
 
 Precision = Literal["fp32", "fp16", "bf16", "auto"]
@@ -350,6 +350,7 @@ _CONSTANT = "NAME=NUMBER, NAME=NUMBER,NUMBER,... or NAME=FILE.npy, as in axes=0,
 
 def _numbers(text: str, value: str) -> np.ndarray:
     if value.endswith(".npy"):
+        refuse_lfs_pointer(value)
         try:
             return np.load(value, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:

@@ -335,22 +335,27 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize
 
 
 @pytest.mark.parametrize(
-    "name", ["m.onnx", "m.data", "m.pt2", "x.npy", "model.so", "weights.bin", "t.db"]
-)
+    "name",
+    ["m.onnx", "m.data", "m.pt2", "x.npy", "c.npy", "t.db", "t.jsonl", "s.npz", "a/model.so",
+     "a/weights.bin"],
+)  # fmt: skip
 def test_pointers_of_git_lfs(cli, dense_folder, tmp_path, name):
     shutil.copytree(dense_folder, tmp_path / "a")
-    onnx.save(dense(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data",
-              size_threshold=0)  # fmt: skip
-    path = tmp_path / name if "." in name and name[0] in "mxt" and name != "model.so" else (
-        tmp_path / "a" / name)  # fmt: skip
+    beside = {"save_as_external_data": True, "location": "m.data", "size_threshold": 0}
+    onnx.save(dense(), tmp_path / "m.onnx", **beside)
+    path, model, artifact = tmp_path / name, tmp_path / "m.onnx", tmp_path / "a"
     path.write_text(POINTER)
+    compiling = ["compile", model, "-o", tmp_path / "b", "--dim", "batch=1"]
     command = {
-        "x.npy": ["run", tmp_path / "a", "--input", f"data={path}"],
-        "model.so": ["run", tmp_path / "a"],
-        "weights.bin": ["inspect", tmp_path / "a"],
-        "t.db": ["tune", "--list", "--db", path],
         "m.pt2": ["compile", path, "-o", tmp_path / "b"],
-    }.get(name, ["compile", tmp_path / "m.onnx", "-o", tmp_path / "b", "--dim", "batch=1"])
+        "x.npy": ["run", artifact, "--input", f"data={path}"],
+        "c.npy": [*compiling, "--constant", f"data={path}"],
+        "t.db": ["tune", "--list", "--db", path],
+        "t.jsonl": ["tune", "--import", path, "--db", tmp_path / "t.db"],
+        "s.npz": ["quantize", model, "--data", path, "-o", tmp_path / "q.onnx"],
+        "a/model.so": ["run", artifact],
+        "a/weights.bin": ["inspect", artifact],
+    }.get(name, compiling)
     expected = f"{path} is a pointer of Git LFS; expected the file that it stands for; run `git lfs"
     assert expected in cli(*command).sentence
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from ..errors import UserError
+from ..errors import UserError, refuse_lfs_pointer
 
 _WANTED = "an .npz file, or a folder of .npz or .npy files"
 
@@ -90,6 +90,7 @@ def _files(data: Path) -> list[Path]:
 
 def _arrays(path: Path, inputs: Sequence[Input]) -> Mapping[str, np.ndarray]:
     names = ", ".join(repr(one.name) for one in inputs)
+    refuse_lfs_pointer(path)
     try:
         content = np.load(path, allow_pickle=False)
         if not isinstance(content, np.ndarray):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.template import Config
-from ..errors import UserError
+from ..errors import UserError, refuse_lfs_pointer
 from ..fusion.comparisons import Comparison, Comparisons, Question
 from ..fusion.record_key import Key
 from ..fusion.records import Records
@@ -84,6 +84,7 @@ def import_lines(db: str | os.PathLike[str], path: str | os.PathLike[str]) -> in
     UserError
         For the first line that is no record, and for files that cannot be used.
     """
+    refuse_lfs_pointer(path)
     try:
         if Path(path).is_fifo() or Path(path).is_char_device():  # which may never end
             raise UserError(f"{os.fspath(path)!r} is not a regular file", "lines that tune wrote")
