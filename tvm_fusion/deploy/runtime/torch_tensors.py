@@ -44,8 +44,11 @@ def from_torch(torch: Any, value: Any) -> Any:
 @contextlib.contextmanager
 def in_order(torch: Any, device: Any) -> Iterator[None]:
     """Order a call's kernels, which run on the default stream, with PyTorch's current stream."""
-    stream = None if device.type == "cpu" else torch.cuda.current_stream(device.index)
-    default = stream and torch.cuda.default_stream(device.index)
+    if device.type == "cpu":
+        yield
+        return
+    stream = torch.cuda.current_stream(device.index)
+    default = torch.cuda.default_stream(device.index)
     if stream == default:
         yield
         return
