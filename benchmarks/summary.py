@@ -1,7 +1,7 @@
-"""The README's results, from the records in ``benchmarks/*/results``, losses included.
+"""Results of all benchmarks, from the records in ``benchmarks/*/results``, losses included.
 
-``python -m benchmarks.summary`` writes them between two markers of ``README.md``. Times are ratios
-of one run, ours over the baseline's.
+``python -m benchmarks.summary`` writes them between two markers of ``benchmarks/README.md``, and
+the most important ones of ``README.md``. Times are ratios of one run, ours over the baseline's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,22 @@ from benchmarks.robustness import __main__ as robustness
 from benchmarks.robustness.table import GOOD
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+SHOWN = ("workload", "compared with", "times faster", "device")
+#: Rows of the README: what they are called there, by workloads, baseline, and part of the device.
+HIGHLIGHTS = {
+    ("fp32 models, batch 1", "ONNX Runtime and OpenVINO", "AMD"): "whole models, float32",
+    ("convolutions", "oneDNN", "AMD"): "layers of convolutional networks, float32",
+    ("operators", "ONNX Runtime", "AMD"): "single operators",
+    ("fp16 models, batch 1", "TorchInductor", "H200"): "whole models, float16",
+    (
+        "GEMMs, fp16 and bf16",
+        "PyTorch",
+        "H200",
+    ): "matrix products with epilogues, half types",
+    ("attention", "PyTorch", "H200"): "attention",
+    ("convolutions", "PyTorch", "H200"): "convolutions",
+    ("memory-bound kernels", "PyTorch", "H200"): "norms, softmax, copies and GEMV",
+}
 HEAD = (
     "workload",
     "baseline",
@@ -63,14 +78,22 @@ class Row(NamedTuple):
     page: str
     ratios: Mapping[str, float]
 
+    def mean(self) -> float:
+        """Return the geometric mean of the ratios."""
+        return statistics.geometric_mean(self.ratios.values())
+
+    def slower(self) -> dict[str, float]:
+        """Return what takes longer than the baseline."""
+        return {name: ratio for name, ratio in self.ratios.items() if ratio >= SLOWER}
+
     def cells(self) -> Sequence[str]:
         """Write the row; what is slower than the baseline is bold, the slowest first."""
         ordered = sorted(self.ratios.items(), key=lambda item: -item[1])
         slower = [f"{name} **{ratio:.2f}**" for name, ratio in ordered if ratio >= SLOWER]
         named = ", ".join(slower[:3]) or f"{ordered[0][0]} {ordered[0][1]:.2f}"
-        mean = f"{statistics.geometric_mean(self.ratios.values()):.2f}"
+        mean = f"{self.mean():.2f}"
         command = "benchmarks." + self.page.partition("/")[0].replace("cpu", "harness")
-        rest = (named, self.where, f"[{command}](benchmarks/{self.page}.md)")
+        rest = (named, self.where, f"[{command}]({self.page}.md)")
         return self.workloads, self.baseline, mean, f"{len(slower)} of {len(ordered)}", *rest
 
 
@@ -127,24 +150,24 @@ def counted() -> Iterator[str]:
     for target in ("cuda:sm_90a", "cpu"):
         kernels = (f"{n} {m['ours'][target]['kernels']} / {m['stock'][target]['kernels']}"
                    for n, m in models.items())  # fmt: skip
-        link = f"[Kernels](benchmarks/fusion/README.md) of one inference on `{target}`"
+        link = f"[Kernels](fusion/README.md) of one inference on `{target}`"
         yield f"* {link}, ours / stock TVM's: {', '.join(kernels)}."
     tiny = robustness.load(ROOT / "benchmarks/robustness/results/robustness.json").values()
     good = [sum(one.get(cell, {}).get("outcome") in GOOD for one in tiny)
             for cell in ("cpu:fp32", "stock", "cuda:sm_90a:fp16", "rocm:gfx942:fp16")]  # fmt: skip
-    link = f"[Tiny models](benchmarks/robustness/README.md) of {len(tiny)} architectures"
+    link = f"[Tiny models](robustness/README.md) of {len(tiny)} architectures"
     yield f"* {link}: right on a CPU {good[0]} (stock TVM: {good[1]}), compiled in fp16 for sm_90a"
     yield f"  {good[2]}, for gfx942 {good[3]}."
     graphs = _read("graphnet/results/graphnet.json")["graphs"].values()
     exported = [graph for graph in graphs if graph["export"]["outcome"] == "right"]
     cells = [Counter(graph[cell]["outcome"] for graph in exported) for cell in ("cpu", "sm_90a")]
-    link = "[Graphs of real PyTorch models](benchmarks/graphnet/README.md)"
+    link = "[Graphs of real PyTorch models](graphnet/README.md)"
     yield f"* {link}, sampled from GraphNet: right on a CPU {cells[0]['right']} of {len(exported)},"
     yield f"  {cells[0]['wrong']} wrong, compiled in fp16 for sm_90a {cells[1]['compiles']}."
     files = _read("real_models/results/real_models.json")["files"]
     times = [row["threads_2"] for row in files if "threads_2" in row]
     ratios = [one["ours_ms"] / one["onnxruntime_ms"] for one in times]
-    link = "[Trained files](benchmarks/real_models/README.md) of PyPI packages"
+    link = "[Trained files](real_models/README.md) of PyPI packages"
     mean = f"{statistics.geometric_mean(ratios):.2f}"
     on_gpu = [row["sm_90a"]["outcome"] for row in files if "sm_90a" in row]
     yield f"* {link}: right with the ranges of their users: {sum(map(is_right, files))} of"
@@ -153,10 +176,10 @@ def counted() -> Iterator[str]:
     by_dtype = counts(_read("operators_torch/results/operators_torch.json")["operators"])
     torch = sum(by_dtype.values(), Counter[str]())
     of = f"{torch['right']} of {torch.total() - torch['no program']}, {torch['refused']} refused"
-    yield f"* Operator samples right: [PyTorch's](benchmarks/operators_torch/README.md) {of} by"
+    yield f"* Operator samples right: [PyTorch's](operators_torch/README.md) {of} by"
     onnx, link = (
         _read("operators_onnx/results/excluded.json"),
-        "benchmarks/operators_onnx/README.md",
+        "operators_onnx/README.md",
     )
     yield f"  name, {torch['wrong']} wrong; [ONNX's]({link}) {onnx['right']} of {onnx['cases']}."
 
@@ -170,11 +193,39 @@ def _where(record: Mapping[str, Any]) -> str:
     return f"{found.get('cpu') or found['device']}, {found['date'][:10]}"
 
 
-def written(readme: str) -> str:
-    """Return the README with the results of today's records."""
-    lines = [*table(HEAD, (row.cells() for row in rows())), "", *counted()]
-    return marked(readme, "results", lines)
+def results() -> list[str]:
+    """Write all results."""
+    return [*table(HEAD, (row.cells() for row in rows())), "", *counted()]
+
+
+def highlights() -> list[str]:
+    """Write the README's rows, and what is slower in all results."""
+    found, cells = [*rows()], []
+    for (workloads, baseline, device), name in HIGHLIGHTS.items():
+        row = next(row for row in found if row.workloads == workloads
+                   and baseline in row.baseline and device in row.where)  # fmt: skip
+        times = f"[{1 / row.mean():.2f}](benchmarks/{row.page}.md)"
+        cells.append((name, row.baseline, times, row.where.partition(", ")[0]))
+    losses = [(ratio, name, row) for row in found for name, ratio in row.slower().items()]
+    ratio, name, row = max(losses, key=lambda loss: loss[0])
+    total = sum(len(row.ratios) for row in found)
+    return [
+        *table(SHOWN, cells),
+        "",
+        f"Geometric means of one run. Of {total} workloads in [all results](benchmarks/README.md), "
+        f"{len(losses)} are slower than their baseline; the slowest is {name} ({row.workloads}, "
+        f"against {row.baseline}), which takes {ratio:.2f} times as long.",
+    ]
+
+
+PAGES = {ROOT / "README.md": highlights, ROOT / "benchmarks/README.md": results}
+
+
+def written(page: Path) -> str:
+    """Return a page with the results of today's records."""
+    return marked(page.read_text(), "results", PAGES[page]())
 
 
 if __name__ == "__main__":
-    README.write_text(written(README.read_text()))
+    for page in PAGES:
+        page.write_text(written(page))

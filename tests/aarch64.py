@@ -1,22 +1,21 @@
-"""Runs artifacts for AArch64 here: the C++ runner, TVM's own wheels, QEMU's user mode."""
+"""Runs artifacts for AArch64 here: the C++ runner as `bundle` makes it, QEMU's user mode."""
 
 import importlib.metadata
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401  numpy's bfloat16
 import numpy as np
 
-from tvm_fusion.deploy.build.bundle import SOURCES
+from tvm_fusion.deploy.build.bundle import RUNNER, build_runner
+from tvm_fusion.deploy.build.cross_bundle import PACKAGES, cross_settings
 from tvm_fusion.deploy.toolchain.host import find_compiler
 
 TRIPLE = "aarch64-linux-gnu"
 ROOT = Path("/usr", TRIPLE)  # of the cross compiler's C library
 QEMU = "qemu-aarch64"
-PACKAGES = "apache-tvm", "apache-tvm-ffi"
 FEATURES = "fp asimd asimdhp asimdrdm asimddp atomics asimdfhm bf16 i8mm sve sve2"
 
 
@@ -35,23 +34,12 @@ class Emulator:
     """
 
     def __init__(self, folder: Path) -> None:
-        compiler = find_compiler(TRIPLE)
-        if compiler is None or shutil.which(QEMU) is None or not ROOT.is_dir():
+        if find_compiler(TRIPLE) is None or shutil.which(QEMU) is None or not ROOT.is_dir():
             raise LookupError(f"needs the packages qemu-user and g++-{TRIPLE}")
-        _download(folder)
-        ffi, libraries = folder / "tvm_ffi", [folder / "tvm" / "lib", folder / "tvm_ffi" / "lib"]
-        self._runner = folder / "runner"
-        subprocess.run(
-            [
-                *(compiler, "-std=c++17", "-O1", f"-I{ffi}/include", *SOURCES.glob("*.cc")),
-                *("-o", self._runner, "-Wl,--no-as-needed", "-Wl,--disable-new-dtags"),
-                *(f"-Wl,-rpath,{path}" for path in libraries),
-                *(libraries[0] / "libtvm_runtime.so", libraries[1] / "libtvm_ffi.so"),
-                *("-ldl", "-lpthread"),
-            ],
-            check=True,
-            capture_output=True,
-        )
+        wheels = folder / "wheels"
+        _download(wheels)
+        build_runner(folder / "bundle", cross_settings("aarch64", wheels, folder / "unpacked"))
+        self._runner = folder / "bundle" / RUNNER
         # QEMU opens a file of this folder where there is one: the C library, and the CPU's features
         # that the runner reads, which are otherwise those of the machine below.
         self._root = folder / "root"
@@ -75,7 +63,7 @@ class Emulator:
 
 
 def _download(folder: Path) -> None:
-    """Unpack the wheels of the installed versions."""
+    """Bring the wheels of the installed versions."""
     for package in PACKAGES:
         version = importlib.metadata.version(package)
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder]
@@ -83,8 +71,3 @@ def _download(folder: Path) -> None:
         done = subprocess.run([*command, f"{package}=={version}"], capture_output=True, text=True)
         if done.returncode:
             raise LookupError(f"needs the wheel of {package} {version} for {TRIPLE}")
-        (wheel,) = folder.glob(f"{package.replace('-', '_')}-*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            names = [n for n in archive.namelist() if "/lib/" in n or "/include/" in n]
-            archive.extractall(folder, [n for n in names if "compiler" not in n])
-        wheel.unlink()

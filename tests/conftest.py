@@ -5,6 +5,7 @@ import itertools
 import linecache
 import os
 import random
+import re
 import secrets
 import shutil
 import sys
@@ -13,6 +14,7 @@ import zlib
 from collections import Counter, defaultdict
 from contextlib import contextmanager
 from functools import wraps
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 # Before TVM is imported: threads that wait for work spin, and tests run side by side.
@@ -29,6 +31,7 @@ import tvm_ffi
 from hypothesis import HealthCheck, settings
 
 from benchmarks.runtime_alone import RuntimeAlone
+from tests.tile_registers import permitted
 from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 from tvm_fusion.deploy.runtime import load as load_module
 from tvm_fusion.deploy.runtime import manifest
@@ -43,6 +46,7 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("tests")
+permitted()  # kernels use tile registers where the CPU has them
 
 # Every run draws anew, and a run of the same seed draws the same again. Workers inherit it.
 SEED = os.environ.setdefault("TESTS_SEED", secrets.token_hex(4))
@@ -195,6 +199,22 @@ def pytest_report_header():
 
 
 @pytest.fixture
+def registered_backend(tmp_path_factory, monkeypatch):
+    """Register ``torch.compile``'s backend as pyproject.toml does; keep its artifacts apart."""
+    registry = pytest.importorskip("torch._dynamo.backends.registry")
+    dynamo, group = importlib.import_module("torch._dynamo"), "torch_dynamo_backends"
+    monkeypatch.setenv("TVM_FUSION_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    project = Path(__file__).parents[1] / "pyproject.toml"
+    (entries,) = re.findall(rf"entry-points.{group}\]\n((?:.+\n)+)", project.read_text())
+    registry._lazy_import()
+    for name, place in re.findall(r'(\w+) = "(.+)"', entries):
+        monkeypatch.setitem(registry._BACKENDS, name, EntryPoint(name, place, group))
+    dynamo.reset()
+    yield
+    dynamo.reset()
+
+
+@pytest.fixture
 def plain_llvm(monkeypatch):
     """Let LLVM optimise nothing of what a test compiles, which takes a third of most tests' time.
 
@@ -257,6 +277,14 @@ def _kept_generators():
 
 
 @pytest.fixture(scope="session")
+def tiles(tmp_path_factory):
+    """AMX's tiles: see there."""
+    from emulator.tiles import Tiles
+
+    return Tiles(tmp_path_factory.mktemp("tiles"))
+
+
+@pytest.fixture(scope="session")
 def dense_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "dense.onnx"
     onnx.save(tiny_models.dense(), path)
@@ -301,7 +329,8 @@ class Elsewhere:
         @wraps(load)
         def wrapper(path, **options):
             executable = load(path, **options)
-            if not options and self._is_fit(executable.manifest):
+            is_folder = isinstance(path, str | os.PathLike)
+            if is_folder and not options and self._is_fit(executable.manifest):
                 self.folders[executable] = Path(path).resolve()
             return executable
 

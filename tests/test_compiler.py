@@ -78,7 +78,7 @@ def test_config_and_options_together(dense_artifact):
         (
             dense(),
             {"dimensions": {}},
-            "unknown option 'dimensions'; expected one of precision, half",
+            "there is no option 'dimensions'; expected one of dims.",
         ),
         (dense(), {"precision": "int8"}, "precision 'int8'; expected one of fp32, fp16, bf16"),
         (dense(), {"target": "gpu"}, "unknown target 'gpu'"),

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from tvm.relax.ir.instrument import WellFormedInstrument
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-import tvm_fusion
 from tvm_fusion import pipeline, transform
 from tvm_fusion.device import parse
 
@@ -211,21 +209,6 @@ def test_thread_level_kernels_and_scheduled_ones_in_one_module(target):
     x = np.random.default_rng(2).standard_normal(16, "float32")
     y = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(y, 2 * np.exp(x.astype("float64")), rtol=1e-6)
-
-
-def test_the_readme_s_own_lines(target):
-    """What the README shows inside plain TVM code runs as it stands, line by line."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    (block,) = [b for b in readme.split("```python\n")[1:] if "get_pipeline" in b.split("```")[0]]
-    first, second, *rest = block.split("```")[0].splitlines(keepends=True)
-    names = {"relax": relax, "tvm": tvm, "tvm_fusion": tvm_fusion, "target": target, "mod": Model}
-    exec(first, names)  # the three ways are alternatives: each begins with the model
-    names["mod"] = Model
-    exec(second, names)
-    run_both(names["ex"])
-    names["mod"] = Model
-    exec("".join(rest), names)
-    assert any("tvm_fusion.template" in (f.attrs or {}) for f in names["mod"].functions.values())
 
 
 def test_says_what_a_target_without_a_cpu_costs():

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import tvm_fusion
+from tvm_fusion import transform
 
 NAMES = [name for name in tvm_fusion.__all__ if not inspect.ismodule(getattr(tvm_fusion, name))]
 HARMLESS = {"progress"}  # which raise nothing
@@ -45,3 +46,26 @@ def test_examples_run(name, tmp_path, monkeypatch):
     (test,) = doctest.DocTestFinder(recurse=False).find(names[name], name, globs=known)
     assert test.examples
     assert doctest.DocTestRunner().run(test).failed == 0
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """What the examples of all passes begin with: those of their module."""
+    names = {"__name__": "examples"}
+    test = doctest.DocTestParser().get_doctest(transform.__doc__, names, "transform", None, None)
+    assert doctest.DocTestRunner().run(test, clear_globs=False).failed == 0
+    return test.globs
+
+
+@pytest.mark.parametrize("name", transform.__all__)
+def test_each_pass_has_an_example_that_runs(name, shared):
+    text = inspect.getdoc(getattr(transform, name))
+    test = doctest.DocTestParser().get_doctest(text, dict(shared), name, None, None)
+    assert test.examples
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert runner.run(test).failed == 0
+
+
+def test_half_precision_names_what_it_takes():
+    with pytest.raises(tvm_fusion.UserError, match="precision 'fp8'; expected one of fp16, bf16"):
+        transform.ToHalfPrecision("fp8")

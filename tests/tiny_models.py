@@ -62,3 +62,21 @@ def dense_data(batch: int, seed: int = 1) -> np.ndarray:
 def dense_expected(data: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     product = data.astype("float64") @ weight.astype("float64")
     return np.maximum(product + bias.astype("float64"), 0)
+
+
+def classifier() -> onnx.ModelProto:
+    """Return the model of the documentation's pages: ``image`` to ``scores``, any batch."""
+    draw = np.random.default_rng().standard_normal
+    weights = {"filters": draw((8, 3, 3, 3)), "classes": draw((8, 10))}
+    return onnx_model(
+        [
+            ("Conv", ["image", "filters"], ["features"], {"strides": [4, 4]}),
+            ("Relu", ["features"], ["positive"]),
+            ("GlobalAveragePool", ["positive"], ["pooled"]),
+            ("Flatten", ["pooled"], ["means"]),
+            ("MatMul", ["means", "classes"], ["scores"]),
+        ],
+        [("image", TensorProto.FLOAT, ["batch", 3, 224, 224])],
+        [("scores", TensorProto.FLOAT, ["batch", 10])],
+        {name: value.astype("float32") for name, value in weights.items()},
+    )

@@ -7,6 +7,7 @@ artifact needs TVM's runtime library only, and importing this package loads no p
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _interrupt
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
     from .signature import DimRange
     from .tuning import Tuning, tune
 
-versions.check_versions()
+try:
+    versions.check_versions()
+except ImportError as error:
+    if not _interrupt.is_command_line():
+        raise
+    print(f"tvm-fusion: {error}", file=sys.stderr)
+    sys.exit(2)
 
 __version__ = "0.1.0"
 

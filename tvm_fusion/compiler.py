@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
-from .config import FusionConfig
+from .config import Config, FusionConfig, Options, Precision, command_options, configure
 from .core.decisions import Decision, record, recording
 from .core.kernel_info import Infos, collecting
 from .core.progress import report
@@ -21,6 +21,7 @@ from .deploy.cache.key import cache_key
 from .deploy.runtime import manifest
 from .deploy.runtime.signature_json import dims_to_json, signature_to_json
 from .device import TargetSpec, parse
+from .device.cpu import refusal_note
 from .device.cpu_features import linux_names
 from .device.plain_cpu import plain_cpu_note, warn_of_plain_cpu
 from .device.probe import machine
@@ -30,6 +31,7 @@ from .threads import choose_threads
 
 if TYPE_CHECKING:
     import tvm
+    from typing_extensions import Unpack
 
     from .deploy.build.prepare import Prepared
     from .frontend import Imported
@@ -40,22 +42,22 @@ register_errors()
 def compile(  # the public name, as in tvm.compile
     model: Any,
     target: Any = "cpu",
-    config: FusionConfig | None = None,
+    config: Config | None = None,
     *,
     cache: bool | str | os.PathLike[str] | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Artifact:
     """Compile a model.
 
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX file.
+        The model, or the path of an ONNX or ``.pt2`` file.
     target : str, dict or tvm.target.Target
         ``"cpu"`` (this machine), ``"cpu:x86-64-v3"``, ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``:
         of several architectures each gets the kernels that are best for it;
         see :func:`tvm_fusion.device.parse`.
-    config : FusionConfig, optional
+    config : FusionConfig or dict, optional
         What to choose.
     cache : bool, str or os.PathLike, optional
         A folder of what was compiled before, or True for the one that the environment variable
@@ -86,9 +88,27 @@ def compile(  # the public name, as in tvm.compile
     array([[0., 0., 2.],
            [3., 0., 5.]], dtype=float32)
     """
-    config = _configure(config or FusionConfig(), options)
+    config = configure(config, options)
+    if config.dump is not None:
+        check_writable(config.dump)
     spec = parse(target).permitting(config.flags)
+    config = config.for_kind(spec.kind)
     warn_of_plain_cpu(target)
+    if config.precision != "auto":
+        return _cached(model, target, spec, config, cache)
+    from .measure.precision import fastest_precision
+
+    def compile_in(precision: Precision) -> Artifact:
+        dump = config.dump and config.dump / precision
+        one = replace(config, precision=precision, error_bound=None, samples={}, dump=dump)
+        return _cached(model, target, spec, one, cache)
+
+    return fastest_precision(compile_in, spec, config.error_bound, config.samples)
+
+
+def _cached(
+    model: Any, target: Any, spec: TargetSpec, config: FusionConfig, cache: Any
+) -> Artifact:
     store = ArtifactCache.open(cache)
     if store is None:
         return _compile(model, target, spec, config)
@@ -109,6 +129,8 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
     with toolchain(spec), recording() as decisions:
         if note := plain_cpu_note(target):
             record(Decision(spec.text, "", "fallback", "plain_cpu", note))
+        if note := refusal_note(spec):
+            record(Decision(spec.text, "", "fallback", "without_amx", note))
         import tvm
 
         from .core.weight_names import WeightNames, tracking
@@ -160,6 +182,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         one.archs[0]: _groups(one, kernels[one.archs[0]], built.names.get(one.archs[0], {}))
         for one in spec.each
     }
+    features = built.features.values()
     first, *others = prepared
     content = {
         "schema": manifest.SCHEMA,
@@ -167,7 +190,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             name: version(name) for name in ("tvm_fusion", "apache-tvm", "apache-tvm-ffi")
         },
         "source": imported.source,
-        "target": _describe(spec),
+        "target": _describe(spec, built.features),
         "precision": config.precision,
         "alignment": "element",
         "dims": dims_to_json(imported.dims),
@@ -177,7 +200,12 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             for name, signature in imported.signatures.items()
         },
         "architectures": {
-            arch: {"suffix": built.suffixes[arch], "functions": code[arch], **groups[arch]}
+            arch: {
+                "suffix": built.suffixes[arch],
+                "functions": code[arch],
+                **groups[arch],
+                **_features(built.features.get(arch)),
+            }
             for arch in others
         },
         **groups[first],
@@ -189,11 +217,13 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         "libraries": packed.libraries,
         "packed_functions": packed.application,
     }
+    if isinstance(model, str | os.PathLike):
+        content["options"] = command_options(config)
     return Artifact(
         content,
         weights,
         used,
-        lambda path: export_library(built.compiled, spec, path),
+        lambda path: export_library(built.compiled, spec, path, set().union(*features)),
         time.perf_counter() - start,
     )
 
@@ -298,22 +328,14 @@ def _in_place(signature: Signature, names: Mapping[str, str]) -> dict[str, str]:
     return {spec.name: names[spec.name] for spec in signature.inputs if spec.name in names}
 
 
-def _configure(config: FusionConfig, options: dict[str, Any]) -> FusionConfig:
-    known = [field.name for field in fields(FusionConfig)]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise UserError(f"unknown option {unknown[0]!r}", f"one of {', '.join(known)}")
-    config = replace(config, **options)
-    if config.dump is not None:
-        check_writable(config.dump)
-    return config
-
-
-def _describe(spec: TargetSpec) -> dict[str, Any]:
-    """Write a target as the manifest has it."""
+def _describe(spec: TargetSpec, needed: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Write a target as the manifest has it, with the instruction sets that code needs."""
     described: dict[str, Any] = {"text": spec.text, "kind": spec.kind, "archs": list(spec.archs)}
     if spec.kind == "llvm":
         described["machine"] = spec.triple.split("-")[0] if spec.triple else machine()
-        described["features"] = list(spec.device.features)
-        described["cpuinfo"] = linux_names(spec.device.features)
-    return described
+    return {**described, **_features(needed.get(spec.archs[0]))}
+
+
+def _features(needed: list[str] | None) -> dict[str, list[str]]:
+    """Write the instruction sets of a CPU as the manifest has them."""
+    return {} if needed is None else {"features": needed, "cpuinfo": linux_names(needed)}

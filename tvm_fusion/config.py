@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from .core.flags import FLAGS, SEARCHES, Search
 from .errors import UserError
 from .signature import DimRange
 
-Precision = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["fp32", "fp16", "bf16", "auto"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+#: Precisions in which a model is stored: ``auto`` chooses one of them.
+STORED = PRECISIONS[:-1]
 _LISTED = 12  # names in a sentence
 
 
@@ -26,10 +28,21 @@ class FusionConfig:
 
     Attributes
     ----------
-    precision : {"fp32", "fp16", "bf16"}
-        Storage type of activations and weights. Sums, norms and softmax stay in float32.
+    precision : {"fp32", "fp16", "bf16", "auto"}
+        Storage type of activations and weights. Sums, norms and softmax stay in float32. ``auto``
+        compiles in all three, runs them on this machine, and takes the fastest whose error is
+        within ``error_bound``.
+    error_bound : float, optional
+        Of ``auto``: largest max|a-b|/max|b| of an output against float32's; when omitted, what
+        `tvm-fusion check` allows the precision: 1e-2 for fp16 and 5e-2 for bf16.
+    samples : mapping of str to array_like
+        Of ``auto``: inputs that are run, by name; others are drawn.
     half_io : bool
         Let inputs and outputs take ``precision`` too; by default they keep the model's dtypes.
+    wide_residuals : bool, optional
+        At a half precision, keep residual streams that norms read in float32: errors are up to a
+        third smaller, and the streams' bytes twice as many. By default so on CPUs, where they stay
+        in caches and products take the time.
     dims : mapping of str to (int or DimRange)
         Binds a symbolic dimension of the model to an extent, or keeps it symbolic within a range.
     constants : mapping of str to array_like
@@ -66,7 +79,8 @@ class FusionConfig:
     Raises
     ------
     UserError
-        For a value that an option does not take; names of the model are checked when it is read.
+        For a value that an option does not take, and for options that contradict each other; names
+        of the model are checked when it is read.
 
     Examples
     --------
@@ -76,11 +90,14 @@ class FusionConfig:
     >>> FusionConfig(precision="fp8")
     Traceback (most recent call last):
         ...
-    tvm_fusion.errors.UserError: precision 'fp8'; expected one of fp32, fp16, bf16.
+    tvm_fusion.errors.UserError: precision 'fp8'; expected one of fp32, fp16, bf16, auto.
     """
 
     precision: Precision = "fp32"
+    error_bound: float | None = None
+    samples: Mapping[str, Any] = field(default_factory=dict)
     half_io: bool = False
+    wide_residuals: bool | None = None
     dims: Mapping[str, int | DimRange] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     cuda_graph: bool = True
@@ -97,6 +114,13 @@ class FusionConfig:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise UserError(f"precision {self.precision!r}", f"one of {', '.join(PRECISIONS)}")
+        if self.precision != "auto" and (self.error_bound is not None or self.samples):
+            option = "samples" if self.samples else "error_bound"
+            raise UserError(f"{option} with precision {self.precision!r}", "precision 'auto'")
+        if self.error_bound is not None and not self.error_bound >= 0:
+            raise UserError(f"error_bound {self.error_bound}", "0 or more")
+        samples = {name: np.asarray(value) for name, value in self.samples.items()}
+        object.__setattr__(self, "samples", samples)
         for name, value in self.dims.items():
             if not isinstance(value, int | DimRange):
                 wanted = "an int or a DimRange(low, high, step)"
@@ -114,10 +138,31 @@ class FusionConfig:
         for flag in self.allow:
             if flag not in FLAGS:
                 raise unknown_name("flag", flag, FLAGS)
+        for found, expected in self._contradictions():
+            raise UserError(found, expected, "leave one of them out")
         if self.dump is not None:
             object.__setattr__(self, "dump", Path(self.dump))
         if self.db is not None:
             object.__setattr__(self, "db", Path(self.db))
+
+    def _contradictions(self) -> Iterator[tuple[str, str]]:
+        """Yield options of which one leaves the other nothing to do, and what would be right."""
+        if self.half_io and self.precision == "fp32":
+            yield "half_io with precision fp32", "precision fp16 or bf16"
+        if self.without and self.rewrite == "none":
+            names = ", ".join(self.without)
+            yield f"rewrite none without the rule {names}", "rewrite search or greedy"
+        if self.static_inputs and not self.cuda_graph:
+            yield (
+                "static_inputs without a CUDA graph",
+                "cuda_graph, which alone reads them in place",
+            )
+
+    def for_kind(self, kind: str) -> FusionConfig:
+        """Return the same with defaults that depend on TVM's target kind."""
+        if self.wide_residuals is not None:
+            return self
+        return replace(self, wide_residuals=kind == "llvm")
 
     @property
     def writes(self) -> dict[str, str]:
@@ -129,6 +174,76 @@ class FusionConfig:
     def flags(self) -> tuple[str, ...]:
         """Flags of laws that may be used."""
         return tuple(FLAGS) if self.fast_math else tuple(self.allow)
+
+
+_FEW = 64  # numbers of a constant in a command
+
+
+def command_options(config: FusionConfig) -> list[str]:
+    """Write a config as the options of `tvm-fusion explain`, those that are not at their defaults.
+
+    A constant of floats, of several axes or of many elements is a file named like its input.
+    """
+    words = []
+    for name in ("precision", "rewrite"):
+        if (value := getattr(config, name)) != getattr(FusionConfig, name):
+            words += [f"--{name}", value]
+    for name, dim in config.dims.items():
+        words += ["--dim", f"{name}={dim.text if isinstance(dim, DimRange) else dim}"]
+    for name, array in config.constants.items():
+        is_short = array.ndim < 2 and array.dtype.kind in "iu" and 0 < array.size <= _FEW
+        text = ",".join(map(str, array.flat)) if is_short else f"{name}.npy"
+        words += ["--constant", f"{name}={text}"]
+    for rule in config.without:
+        words += ["--without-rule", rule]
+    if config.db:
+        words += ["--db", str(config.db)]
+    if config.fast_math:
+        words.append("--fast-math")
+    elif config.allow:
+        words += ["--allow", ",".join(config.allow)]
+    return [*words, "--half-io"] if config.half_io else words
+
+
+class Options(TypedDict, total=False):
+    """Fields of :class:`FusionConfig`, as keywords or in a dict."""
+
+    precision: Precision
+    half_io: bool
+    dims: Mapping[str, int | DimRange]
+    constants: Mapping[str, Any]
+    cuda_graph: bool
+    static_inputs: Collection[str]
+    in_place: Mapping[str, str] | Collection[str]
+    rewrite: Search
+    allow: Collection[str]
+    fast_math: bool
+    without: Collection[str]
+    dump: str | Path | None
+    db: str | Path | None
+    profile: str | None
+
+
+Config = FusionConfig | Options
+
+
+def configure(config: Config | None, options: Mapping[str, Any] | None = None) -> FusionConfig:
+    """Make a config of what a user gave: a config or a dict, and single fields.
+
+    Raises
+    ------
+    UserError
+        For a name that is no option, with those that are near, and a value that it does not take.
+    """
+    if config is not None and not isinstance(config, FusionConfig | Mapping):
+        raise UserError(f"config of type {type(config).__name__}", "a FusionConfig or a dict")
+    whole = config if isinstance(config, FusionConfig) else FusionConfig()
+    given = {**({} if isinstance(config, FusionConfig) else config or {}), **(options or {})}
+    known = [one.name for one in fields(FusionConfig)]
+    for name in given:
+        if name not in known:
+            raise unknown_name("option", str(name), known)
+    return replace(whole, **given)
 
 
 def _names(option: str, given: object) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")  # a terminal would obey them
 _LONG = re.compile(r"\S{1001,}")
@@ -40,6 +42,29 @@ def _readable(text: str) -> str:
     text = " ".join(filter(None, map(str.strip, text.splitlines())))
     text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
     return _LONG.sub(lambda found: f"{found[0][:400]}...{found[0][-400:]}", text)
+
+
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def refuse_lfs_pointer(path: str | os.PathLike[str]) -> None:
+    """Refuse the few lines that Git LFS leaves in the place of a large file.
+
+    Raises
+    ------
+    UserError
+        Naming the file; what is no file at all is left to whoever reads it.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") if path.is_file() else open(os.devnull, "rb") as file:
+            is_pointer = file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return
+    if is_pointer:
+        raise UserError(
+            f"{path} is a pointer of Git LFS", "the file that it stands for", "run `git lfs pull`"
+        )
 
 
 def reason_of(error: Exception) -> str:

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from onnx.backend.base import Backend as _Backend
 from onnx.backend.base import BackendRep, namedtupledict
 
 from .compiler import compile
+from .config import Options
 from .deploy.cache.folder import FOLDER
 from .deploy.runtime.load import load
 from .deploy.runtime.tensors import to_numpy
@@ -40,6 +39,8 @@ from .frontend.onnx_model.sequences import element_type, elements_of, with_eleme
 from .signature import DimRange
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .deploy.runtime.executable import Executable
 
 _TARGETS = {"CPU": "cpu", "CUDA": "cuda"}
@@ -72,7 +73,7 @@ class PreparedModel(BackendRep):
         *,
         ranges: bool = True,
         cache: bool | str | os.PathLike[str] | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ):
         self._model, self._target, self._options = model, target, options
         self._cache = FOLDER in os.environ if cache is None else cache
@@ -192,13 +193,12 @@ class PreparedModel(BackendRep):
         constants: Mapping[str, Any],
         rest: tuple,
     ) -> Executable:
-        options = {**self._options, "constants": constants}
-        options["dims"] = {**dims, **self._options.get("dims", {})}
-        artifact = compile(model, self._target, cache=self._cache, **options)
+        all_dims = {**dims, **self._options.get("dims", {})}
+        options: Options = {**self._options, "constants": constants, "dims": all_dims}
+        artifact = compile(model, self._target, options, cache=self._cache)
         if len(self._programs) >= _KEPT:
             del self._programs[next(iter(self._programs))]
-        with tempfile.TemporaryDirectory() as folder:
-            program = load(artifact.export(Path(folder) / "model"))
+        program = load(artifact)
         self._programs[tuple(sorted(dims.items())), rest] = program
         return program
 

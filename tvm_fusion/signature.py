@@ -6,7 +6,9 @@ that an artifact can be loaded and checked without the compiler.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,23 @@ class EqualExtents:
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs and outputs of one function, in call order, and what a call has to fulfil besides."""
+    """Inputs and outputs of one function, in call order, and what a call has to fulfil besides.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of TensorSpec
+        Flat.
+    equal : tuple of EqualExtents
+        What the ranges of dimensions leave open.
+    call : mapping, optional
+        How a PyTorch module is called, with nested arguments and results: see
+        :mod:`tvm_fusion.deploy.runtime.call_tree`.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     equal: tuple[EqualExtents, ...] = ()
+    call: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

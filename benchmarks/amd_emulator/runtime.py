@@ -112,7 +112,10 @@ def install(folder: Path, compiler: str, reverse: bool = False) -> list[str]:
     cpu = tvm_ffi.get_global_func("device_api.cpu")
     tvm_ffi.register_global_func("device_api.rocm", lambda: cpu(), override=True)
     tvm_ffi.register_global_func("ffi.Module.load_from_bytes.hip", load_hip, override=True)
-    load._open_device = lambda _folder, target: (tvm_ffi.device("rocm", 0), target["archs"][0])
+    load._open_device = lambda _folder, found: (
+        tvm_ffi.device("rocm", 0),
+        found["target"]["archs"][0],
+    )
     return launched
 
 

@@ -57,13 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     record: dict[str, Any] = {"about": index, "rows": []}
     start = time.perf_counter()
-    answers = {name: _line(worker, SECONDS) for name, worker in workers.items()}
+    answers = {name: answer(worker, SECONDS) for name, worker in workers.items()}
     print(f"ready after {time.perf_counter() - start:.0f} s", flush=True)
     for name, worker in workers.items():
         row = answers[name]
         if not row["wrong"]:
             worker.send("go")
-            row |= _line(worker, SECONDS)
+            row |= answer(worker, SECONDS)
         worker.close()
         record["about"] |= row.pop("about", {})
         record["rows"].append({**index["models"][name], **row, "name": name})
@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(row["wrong"] for row in record["rows"]))
 
 
-def _line(worker: Worker, seconds: float) -> dict[str, Any]:
-    """Read a worker's answer; what libraries print is no JSON and is skipped."""
+def answer(worker: Worker, seconds: float) -> dict[str, Any]:
+    """Read what a worker answers; what libraries print is no JSON and is skipped."""
     while True:
         line = worker.line(seconds)
         if not line:

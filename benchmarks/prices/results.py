@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,29 @@ def half_of(key: str) -> str:
 
 def load() -> dict[str, Any]:
     """Return, by target, how its groups were measured, and a row for each of them."""
-    return load_tables(RESULT)
+    record = load_tables(RESULT)
+    for one in record.values():
+        for row in one["rows"]:
+            row["claims"] = {
+                way: [_named(claim, one["features"]) for claim in claims]
+                for way, claims in row["claims"].items()
+            }
+    return record
+
+
+def _named(claim: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
+    """Name the template and the features of a claim, as :mod:`.price` tells them."""
+    template, *values = claim
+    found = zip(names, values, strict=False)
+    return {"template": template, **{name: value for name, value in found if value}}
+
+
+def _values(claim: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """List a claim's template and features without their names; zeros at the end are left out."""
+    values = [claim.get(name, 0) for name in names]
+    while values and not values[-1]:
+        values.pop()
+    return [claim["template"], *values]
 
 
 def price(row: dict[str, Any], target: str) -> dict[str, float]:
@@ -54,7 +76,16 @@ def samples(target: str, half: str) -> list[dict[str, Any]]:
 
 def store(record: Mapping[str, Any]) -> None:
     """Write the record."""
-    store_tables(RESULT, record)
+    from tvm_fusion.fusion.features import NAMES
+
+    tables = {}
+    for target, one in record.items():
+        rows = []
+        for row in one["rows"]:
+            claims = {w: [_values(claim, NAMES) for claim in c] for w, c in row["claims"].items()}
+            rows.append({**row, "claims": claims})
+        tables[target] = {**one, "features": list(NAMES), "rows": rows}
+    store_tables(RESULT, tables)
 
 
 def take(folder: Path, measured: Path, target: str = "") -> None:
@@ -76,7 +107,7 @@ def take(folder: Path, measured: Path, target: str = "") -> None:
     one |= {"device": found["device"], "date": str(datetime.date.today())}
     rows = {row["key"]: row for row in one["rows"]}
     planned = {model for model, own in index["models"].items() if own}
-    for row in rows.values():  # an earlier plan's groups are kept, but are no longer the model's
+    for row in rows.values():  # an earlier plan's groups are no longer the model's
         row["calls"] = {m: n for m, n in row["calls"].items() if m not in planned}
     for model in planned:
         for key, count in index["models"][model].items():
@@ -91,7 +122,7 @@ def take(folder: Path, measured: Path, target: str = "") -> None:
         row["source"] = group["prices"]["fused"]["source"]
         row["claims"] = {way: one["claims"] for way, one in group["prices"].items()}
         rows[key] = row | {k: answer[k] for k in ("us", "wrong", "error") if k in answer}
-    one["rows"] = [rows[key] for key in sorted(rows)]
+    one["rows"] = [rows[key] for key in sorted(rows) if rows[key]["calls"]]
     store(record)
 
 

@@ -18,7 +18,7 @@ def compiled(
 ) -> Callable[[], list[Any]]:
     """Compile for this machine; returns a function that calls it with the inputs."""
     mod = from_exported_program(program, keep_params_as_input=False, unwrap_unit_return_tuple=False)
-    target = tvm.target.Target({"kind": "llvm", **dict(parse("cpu").attrs), "num-cores": 1})
+    target = tvm.target.Target({"kind": "llvm", **dict(*parse("cpu").attrs), "num-cores": 1})
     with target:
         executable = tvm.compile(mod, target, relax_pipeline=relax.get_default_pipeline(target))
     machine = relax.VirtualMachine(executable, tvm.cpu())

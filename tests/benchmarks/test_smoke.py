@@ -170,7 +170,7 @@ from tvm_fusion.deploy.runtime import load
 runtime.Emulator = lambda folder, reverse: None
 runtime.install(Path("."), "cc")
 target = {"kind": "rocm", "archs": ["gfx942"], "text": "rocm:gfx942"}
-device, arch = load._open_device(Path("."), target)
+device, arch = load._open_device(Path("."), {"target": target})
 print(device.type, arch)
 """
 

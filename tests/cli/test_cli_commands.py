@@ -3,8 +3,11 @@
 import contextlib
 import itertools
 import json
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,8 +17,10 @@ from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_m
 
 import tvm_fusion
 from tvm_fusion.cli import run
-from tvm_fusion.cli.dispatch import COMMANDS
+from tvm_fusion.cli.dispatch import COMMANDS, _parser
 from tvm_fusion.cli.inputs import not_finite, not_finite_line
+from tvm_fusion.cli.model import config_of
+from tvm_fusion.cli.notes import Notes
 from tvm_fusion.core.progress import listening
 
 
@@ -30,7 +35,7 @@ def test_compile(cli, dense_file, tmp_path):
     found = object_of(cli("compile", dense_file, "-o", folder, "--dim", "batch=1..4", "--json"))
     assert set(found) == {
         "artifact", "cached", "target", "seconds", "peak_rss_mb", "kernels", "calls",
-        "intermediate_bytes", "architectures", "profile",
+        "precision", "precisions", "intermediate_bytes", "architectures", "profile",
         "not_fused", "not_recomposed", "explain", "fallbacks", "files",
     }  # fmt: skip
     assert found["explain"] == f"tvm-fusion explain {dense_file} --dim batch=1..4"
@@ -47,7 +52,7 @@ def test_compile(cli, dense_file, tmp_path):
 def test_compile_takes_all_its_options(cli, dense_file, tmp_path):
     result = cli(
         "compile", dense_file, "--output", tmp_path / "a [b]", "--dim", "batch=2", "--target",
-        "cpu", "--precision", "fp32", "--no-cuda-graph", "--static-input", "data", "--dump",
+        "cpu", "--precision", "fp32", "--static-input", "data", "--dump",
         tmp_path / "dump", "--rewrite", "greedy", "--allow", "reassociate,approximate",
         "--fast-math", "--without-rule", "factor_one", "--without-rule", "join_matmuls",
     )  # fmt: skip
@@ -313,6 +318,59 @@ def test_notes_are_a_few_lines():
     assert text[-1] == "5 other notes: see --json"
     assert len(text) == 7
     assert lines(Notes.of([]), "command") == []
+
+
+def test_version(cli):
+    result = cli("--version")
+    assert result.code == 0
+    assert result.out.startswith(f"tvm-fusion {tvm_fusion.__version__} (apache-tvm 0.27.0.post1, ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_has_all_commands_and_options(cli, shell):
+    result = cli("completion", shell)
+    assert (result.code, result.err) == (0, "")
+    for word in (*COMMANDS, "precision", "without-rule"):
+        assert word in result.out
+    if shell == "bash":  # the one that every machine has
+        text = result.out + "\nCOMP_WORDS=(tvm-fusion compile --prec); COMP_CWORD=2"
+        text += "\n_shtab_tvm_fusion; echo ${COMPREPLY[0]}"
+        said = subprocess.run(["bash"], input=text, capture_output=True, text=True)
+        assert said.stdout.strip() == "--precision", said.stderr
+
+
+def test_help_has_the_exit_codes(cli):
+    shown = " ".join(cli("--help").out.split())
+    assert "0 success; 1 a comparison did not pass; 2 a mistake" in shown
+    page = (Path(__file__).parents[2] / "docs/reference/exit_codes.md").read_text()
+    listed = re.findall(r"^\| (\d+) \|", page, re.MULTILINE)
+    assert all(f"{code} " in shown.partition("Exit codes: ")[2] for code in listed)
+    assert len(listed) == 6
+
+
+def test_inspect_repeats_the_command_that_explains(cli, dense_file, tmp_path):
+    options = ["--dim", "batch=2..8:2", "--precision", "bf16", "--half-io", "--without-rule",
+               "join_matmuls", "--allow", "reassociate", "--target", "cpu:x86-64-v3"]  # fmt: skip
+    made = object_of(cli("compile", dense_file, "-o", tmp_path / "a", *options, "--json"))
+    found = object_of(cli("inspect", tmp_path / "a", "--json"))["explain"]
+    assert found == made["explain"].replace(str(dense_file), "dense.onnx")  # it may have moved
+    assert f"explain  {found}\n" in cli("inspect", tmp_path / "a").out
+    command, name, *arguments = shlex.split(found)
+    again = _parser().parse_args([name, *arguments])
+    assert (command, again.model, again.target) == ("tvm-fusion", "dense.onnx", "cpu:x86-64-v3")
+    compiled = _parser().parse_args(["compile", str(dense_file), "-o", "a", *options])
+    assert config_of(again) == config_of(compiled)
+
+
+def test_an_artifact_of_no_file_has_no_command(cli, tmp_path):
+    tvm_fusion.compile(dense(), dims={"batch": 1}).export(tmp_path / "a")
+    assert object_of(cli("inspect", tmp_path / "a", "--json"))["explain"] is None
+
+
+def test_what_a_flag_would_allow_is_no_note():
+    refused = {"producer": "c", "consumer": "", "verdict": "refused", "classes": []}
+    notes = Notes.of([{**refused, "code": "needs_flag"}, {**refused, "code": "no_winograd"}])
+    assert [d["code"] for d in notes.others] == ["no_winograd"]
 
 
 @pytest.mark.parametrize(

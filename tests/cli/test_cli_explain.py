@@ -157,3 +157,24 @@ def test_what_bisect_finds_is_printed(cli, dense_file, monkeypatch):
     data = object_of(cli("bisect", dense_file, "--dim", "batch=2", "--json"), code=1)
     assert data["fused"]["error"] is None
     assert data["culprits"][0]["groups"][0]["instances"] == 3
+
+
+def test_page_with_the_times_of_a_profile(cli, dense_file, dense_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    page, times = tmp_path / "page.html", tmp_path / "times.json"
+    profiled = cli("profile", dense_folder, "--repeat", 1, "--json", "--html", page)
+    assert '"verdict"' not in page.read_text()  # an artifact has no graph
+    times.write_text(profiled.out)
+    model = (dense_file, "--dim", "batch=1..8", "--no-stock")
+    result = cli("explain", *model, "--html", page, "--times", times)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"wrote {page} (")
+    assert '"measured_us":null' not in page.read_text()
+
+
+def test_a_page_that_cannot_be_written_is_refused_first(cli, dense_file, tmp_path):
+    model = (dense_file, "--dim", "batch=4")
+    assert "its folder" in cli("explain", *model, "--html", tmp_path / "no" / "page.html").sentence
+    assert "--times" in cli("explain", *model, "--times", dense_file).sentence
+    page = ("--html", tmp_path / "page.html")
+    assert "is no JSON" in cli("explain", *model, *page, "--times", dense_file).sentence

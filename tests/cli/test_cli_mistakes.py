@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -327,3 +329,80 @@ def test_a_defect_is_one_sentence(monkeypatch, capsys):
     assert "unpack" not in said
     with pytest.raises(ValueError, match="unpack"):
         dispatch(["doctor", "--debug"])
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["m.onnx", "m.data", "m.pt2", "x.npy", "model.so", "weights.bin", "t.db"]
+)
+def test_pointers_of_git_lfs(cli, dense_folder, tmp_path, name):
+    shutil.copytree(dense_folder, tmp_path / "a")
+    onnx.save(dense(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data",
+              size_threshold=0)  # fmt: skip
+    path = tmp_path / name if "." in name and name[0] in "mxt" and name != "model.so" else (
+        tmp_path / "a" / name)  # fmt: skip
+    path.write_text(POINTER)
+    command = {
+        "x.npy": ["run", tmp_path / "a", "--input", f"data={path}"],
+        "model.so": ["run", tmp_path / "a"],
+        "weights.bin": ["inspect", tmp_path / "a"],
+        "t.db": ["tune", "--list", "--db", path],
+        "m.pt2": ["compile", path, "-o", tmp_path / "b"],
+    }.get(name, ["compile", tmp_path / "m.onnx", "-o", tmp_path / "b", "--dim", "batch=1"])
+    expected = f"{path} is a pointer of Git LFS; expected the file that it stands for; run `git lfs"
+    assert expected in cli(*command).sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--half-io"], "half_io with precision fp32; expected precision fp16 or bf16; leave one"),
+        (["--rewrite", "none", "--without-rule", "cast_twice"], "none without the rule cast_twice"),
+        (["--static-input", "data", "--no-cuda-graph"], "static_inputs without a CUDA graph"),
+    ],
+)
+def test_contradictory_options_of_a_compilation(cli, dense_file, tmp_path, options, words):
+    result = cli("compile", dense_file, "-o", tmp_path / "a", "--dim", "batch=1", *options)
+    assert words in result.sentence
+
+
+def test_contradictory_inputs(cli, dense_folder, tmp_path):
+    np.save(tmp_path / "x.npy", dense_data(2))
+    np.savez(tmp_path / "x.npz", data=dense_data(2))
+    one = "--input", f"data={tmp_path / 'x.npy'}"
+    for options in ([*one, *one], [*one, "--inputs", tmp_path / "x.npz"]):
+        found = cli("run", dense_folder, *options).sentence
+        assert "input 'data' is given twice; expected one array" in found
+    found = cli("run", dense_folder, *one, "--dim", "batch=3").sentence
+    assert "--dim batch=3, and inputs of extent 2; expected equal extents" in found
+    assert cli("run", dense_folder, *one, "--dim", "batch=2").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--list"], "--list and a model; expected --list alone"),
+        (["--import", "t.jsonl"], "--import and a model"),
+        (["--export-candidates", "c", "--runner", "rpc://a:1/b"], "--export-candidates and --run"),
+    ],
+)
+def test_contradictory_options_of_tune(cli, tmp_path, options, words):
+    assert words in cli("tune", "m.onnx", "--db", tmp_path / "t.db", *options).sentence
+
+
+def test_another_tvm_ffi_is_one_sentence(tmp_path):
+    """On the command line; a program gets the ImportError."""
+    fake = "import importlib.metadata as m; real = m.version\n"
+    fake += "m.version = lambda n: '0.1.15' if n == 'apache-tvm-ffi' else real(n)\n"
+    (tmp_path / "sitecustomize.py").write_text(fake)
+    paths = [str(tmp_path), str(Path(__file__).parents[2])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    run = {"capture_output": True, "text": True, "env": environment, "cwd": tmp_path}
+    done = subprocess.run([sys.executable, "-m", "tvm_fusion.cli", "doctor"], **run)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tvm-fusion: tvm_fusion found apache-tvm-ffi 0.1.15; expected ")
+    assert done.stderr.count("\n") == 1
+    program = subprocess.run([sys.executable, "-c", "import tvm_fusion"], **run)
+    assert "ImportError: tvm_fusion found apache-tvm-ffi 0.1.15" in program.stderr

@@ -9,7 +9,9 @@ import onnx
 import pytest
 from tiny_models import dense
 
+from tvm_fusion.fusion.record_key import Key
 from tvm_fusion.fusion.records import Records
+from tvm_fusion.fusion.tuning_records import Trial, TuningRecords
 from tvm_fusion.measure.timing import Effort
 from tvm_fusion.tuning import tuner
 
@@ -138,3 +140,19 @@ def test_read_only_records(cli, model, tmp_path, monkeypatch):
 def test_compile_says_where_the_answers_of_its_profile_came_from(cli, model, tuned, tmp_path):
     result = cli("compile", model, "--dim", "batch=24", "--db", tuned, "-o", tmp_path / "a")
     assert "profile: 0 comparisons measured, 0 from records, 0 estimated" in result.out
+
+
+def test_tasks_of_an_interrupted_run_are_listed(cli, tmp_path):
+    """What was measured before Ctrl-C is shown, although nothing has been chosen."""
+    path = tmp_path / "t.db"
+    with Records.open(path) as records:
+        key = Key("structure", "float32", "8x8", '["llvm"]', '{"template": "gemm"}')
+        for tile, us in ((1, 5.0), (2, None)):
+            trial = Trial({"tile": tile}, us, us and 10.0, "" if us else "crashed")
+            TuningRecords(records).put_trial(key, "matmul [8x8]", trial)
+    found = json.loads(cli("tune", "--db", path, "--list", "--json").out)
+    assert found["records"] == []
+    assert found["unfinished"] == [{"number": 1, "title": "matmul [8x8]", "trials": 2, "gain": 2.0}]
+    shown = cli("tune", "--db", path, "--list").out
+    assert "the same command continues" in shown
+    assert "2.000x" in shown

@@ -196,9 +196,17 @@ def test_an_input_may_be_called_self_or_out(tmp_path):
         executable(self=one, out=one)
 
 
-def test_an_input_without_a_name_is_named(dense_folder):
-    with pytest.raises(tvm_fusion.UserError, match=r"^an input without a name; expected inputs by"):
-        tvm_fusion.load(dense_folder)(np.zeros((2, 3), "float32"))
+def test_inputs_in_order(dense_artifact):
+    executable = tvm_fusion.load(dense_artifact)
+    data = dense_data(2)
+    (expected,), (found,) = (run.values() for run in (executable(data=data), executable(data)))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(tvm_fusion.UserError, match=r"^2 inputs in order; expected the inputs 'da"):
+        executable(data, data)
+    with pytest.raises(tvm_fusion.UserError, match=r"^input 'data' is given twice; expected each"):
+        executable(data, data=data)
+    with pytest.raises(tvm_fusion.UserError, match=r"^an artifact of type dict; expected an arti"):
+        tvm_fusion.load({})
 
 
 def test_objects_introduce_themselves_in_a_line(dense_artifact, dense_folder):

@@ -51,7 +51,7 @@ def test_llvm_means_this_machine_with_its_features_and_threads(this_machine):
     spec = parse("llvm")
     assert spec == parse("cpu")
     assert spec.device.features == probe.host_cpu().features
-    assert dict(spec.attrs)["num-cores"] == spec.device.cores == probe.host_cpu().cores
+    assert dict(*spec.attrs)["num-cores"] == spec.device.cores == probe.host_cpu().cores
     assert spec.archs != ("generic",)
 
 
@@ -65,7 +65,7 @@ def test_features_that_a_hypervisor_hides_are_taken_out(this_machine, monkeypatc
     fake = Device("llvm", "x86_64", "a virtual CPU", shown, cores=3)
     monkeypatch.setattr(probe, "host_cpu", lambda: fake)
     spec = parse("cpu")
-    assert "-avx512f" in dict(spec.attrs)["mattr"]
+    assert "-avx512f" in dict(*spec.attrs)["mattr"]
     assert spec.device.features == shown
     assert (spec.device.cores, spec.device.vector_bits) == (3, 256)
 
@@ -110,6 +110,19 @@ def test_architectures_ascend_and_kernels_of_all_keep_to_the_least_limits():
     # The lowest architecture is not the one with the least shared memory.
     assert attrs["max_shared_memory_per_block"] == 99 * 1024 < GPUS["sm_80"].shared_memory_per_block
     assert attrs["l2_cache_size_bytes"] == GPUS["sm_86"].l2_bytes
+
+
+def test_cpus_ascend_each_with_its_changes():
+    spec = parse("cpu:sapphirerapids,-amx-tile,x86-64-v3,x86-64-v4,+avx512bf16,x86-64-v3")
+    assert spec.archs == ("x86-64-v3", "x86-64-v4+avx512bf16", "sapphirerapids-amx-tile")
+    assert spec.text == "cpu:x86-64-v3,x86-64-v4,+avx512bf16,sapphirerapids,-amx-tile"
+    assert parse(spec.text) == spec
+    lowest, middle, highest = spec.each
+    assert "avx512f" not in lowest.device.features
+    assert "avx512bf16" in middle.device.features
+    assert not highest.device.matrix_instructions
+    assert "+avx512bf16" in list(middle.tvm_target().attrs["mattr"])
+    assert spec.tvm_target().attrs["mcpu"] == lowest.tvm_target().attrs["mcpu"] == "x86-64-v3"
 
 
 def test_the_table_wins_over_a_wrong_device_query():
@@ -164,6 +177,7 @@ def no_gpu(monkeypatch):
         ("cpu:skylke", ["'skylke'", "did you mean skylake"]),
         ("cpu:skylake,-avx51f", ["'-avx51f'", "avx512f"]),
         ("cpu:skylake,avx2", ["'avx2'", "a sign"]),
+        ("cpu:skylake,neoverse-n1", ["several families", "an artifact for each family"]),
         ({"kind": "llvm", "mcpu": "nosuchcpu"}, ["'nosuchcpu'"]),
         ({"kind": "llvm", "mtriple": "riscv64-linux-gnu"}, ["riscv64", "x86_64 or aarch64"]),
         ({"kind": "metal"}, ["'metal'", "cuda:<sm_..>"]),

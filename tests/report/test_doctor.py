@@ -11,7 +11,7 @@ from tvm_fusion.report import doctor
 
 TOPICS = [
     *("python", "tvm", "tvm-ffi", "c compiler", "run on cpu", "run on cuda", "run on rocm"),
-    *("compile for cuda", "cuda runtime", "compile for rocm", "rocm device library"),
+    *("compile for cuda", "cuda runtime", "compile for rocm", "rocm device library", "cmake"),
     *("onnxruntime", "torch", "xgboost"),
 ]
 
@@ -90,3 +90,12 @@ def test_a_missing_optional_package_comes_with_its_extra(monkeypatch):
     finding = _finding("xgboost")
     assert not finding.ok
     assert finding.advice == 'pip install "tvm_fusion[tune]"'
+
+
+def test_what_is_missing_comes_with_the_smallest_install(monkeypatch):
+    monkeypatch.setattr(doctor, "installed", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name, **_: None)
+    advice = {f.topic: f.advice for f in doctor.examine()}
+    assert advice["onnxruntime"] == 'pip install "tvm_fusion[onnx]"'
+    assert advice["torch"] == 'pip install "tvm_fusion[torch]"'
+    assert advice["cmake"] == "apt-get install -y cmake"

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ..config import parse_constants
 from ..errors import UserError
+from ..measure.errors import TOLERANCE
 from .inputs import (
     add_input_arguments,
     chosen_dims,
@@ -20,14 +21,11 @@ from .inputs import (
 )
 from .model import add_constant_argument
 
-# max|a-b| / max|b| that an artifact may differ by, from the rounding of its storage type.
-TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
-    parser.add_argument("model", help="the ONNX file that it was compiled from")
+    parser.add_argument("model", help="the ONNX or .pt2 file that it was compiled from")
     add_input_arguments(parser)
     add_constant_argument(parser)
     parser.add_argument(
@@ -54,7 +52,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ..deploy.runtime.load import load
     from ..deploy.runtime.manifest import main_function
     from ..deploy.runtime.tensors import to_numpy
-    from ..report.reference import compare, onnx_reference
+    from ..report.reference import compare, reference
 
     tolerance = options.tolerance
     if tolerance is not None and not tolerance >= 0:
@@ -68,7 +66,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     outputs = executable.run(inputs, function=function)
     arrays = {n: v if isinstance(v, np.ndarray) else to_numpy(v) for n, v in outputs.items()}
     report("running the reference")
-    reference, expected = onnx_reference(options.model, inputs, parse_constants(options.constant))
+    peer, expected = reference(options.model, inputs, parse_constants(options.constant))
     if tolerance is None:
         tolerance = TOLERANCE[executable.manifest["precision"]]
     report("comparing outputs")
@@ -79,7 +77,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "max_abs_error": max(entry["max_abs_error"] for entry in errors.values()),
         "max_rel_error": worst,
         "tolerance": tolerance,
-        "reference": reference,
+        "reference": peer,
         "outputs": errors,
         "dims": chosen_dims(inputs, signature, executable.dims),
         "not_finite": {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import resource
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,30 @@ from rich.console import Console
 from rich.markup import escape
 
 from .._interrupt import is_command_line
+from ..config import PRECISIONS
 from ..words import counted
+from .inputs import read_arrays
 from .model import add_model_arguments, config_of, profile_sentence
-from .notes import Notes, lines
+from .notes import Notes, explain_command, lines, precision_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options; they are the fields of FusionConfig."""
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where to write it")
-    add_model_arguments(parser)
+    add_model_arguments(parser, precisions=PRECISIONS)
+    parser.add_argument(
+        "--error-bound",
+        type=float,
+        metavar="X",
+        help="of --precision auto, which runs the model in each and takes the fastest: largest "
+        "max|a-b|/max|b| of an output against fp32's (default: as `check` allows, 1e-2 for fp16, "
+        "5e-2 for bf16)",
+    )
+    parser.add_argument(
+        "--inputs",
+        metavar="FILE.npz",
+        help="of --precision auto: inputs to run, by name; others are drawn",
+    )
     parser.add_argument(
         "--no-cuda-graph",
         dest="cuda_graph",
@@ -55,13 +69,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     -------
     dict
         ``artifact``, ``cached`` (whether it was compiled before), ``target``, ``seconds`` (export
-        included), ``peak_rss_mb``, ``kernels``,
-        ``calls``, ``intermediate_bytes``, of the first of several architectures, and
-        ``architectures``: the same of each by its name; ``profile``: how many questions of the
-        planner were ``measured``, ``known``, ``failed`` or ``estimated``, or null; ``not_fused``:
-        pairs of operators that share no kernel; ``not_recomposed``: patterns of an operator that
-        stay decomposed; ``explain``: the command that has the reasons; ``fallbacks``: what else
-        did not go the usual way, decisions as the manifest has them; and ``files``: bytes by name.
+        included), ``peak_rss_mb``, ``precision``, ``precisions``: what `--precision auto` measured,
+        as the manifest has it, ``kernels``, ``calls``, ``intermediate_bytes``, of the first of
+        several architectures, and ``architectures``: the same of each by its name; ``profile``:
+        how many questions of the planner were ``measured``, ``known``, ``failed`` or ``estimated``,
+        or null; ``not_fused``: pairs of operators that share no kernel; ``not_recomposed``:
+        patterns of an operator that stay decomposed; ``explain``: the command that has the
+        reasons; ``fallbacks``: what else did not go the usual way, decisions as the manifest has
+        them; and ``files``: bytes by name.
     """
     import time
 
@@ -81,6 +96,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         config_of(options),
         cuda_graph=options.cuda_graph,
         static_inputs=options.static_input,
+        error_bound=options.error_bound,
+        samples=read_arrays(options.inputs) if options.inputs else {},
         dump=options.dump,
     )
     with quiet_log():
@@ -102,12 +119,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "target": written["target"]["text"],
         "seconds": round(time.perf_counter() - start, 3),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "precision": written["precision"],
+        "precisions": written.get("precisions", []),
         **next(iter(figures.values())),
         "architectures": figures,
         "profile": written.get("profile"),
         "not_fused": notes.not_fused,
         "not_recomposed": notes.not_recomposed,
-        "explain": _explain(options, written["target"]),
+        "explain": explain_command({**written, "source": options.model}, options.target),
         "fallbacks": list(notes.others),
         "files": {name: entry["bytes"] for name, entry in written["files"].items()},
     }
@@ -123,6 +142,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"{result['peak_rss_mb']:.0f} MB of peak memory"
         + (", from the cache" if result["cached"] else "")
     )
+    if result["precisions"]:
+        line = precision_line(result["precision"], result["precisions"])
+        console.print(f"  {line}", markup=False, highlight=False)
     for arch, figures in list(result["architectures"].items())[1:]:
         size = figures["intermediate_bytes"] / 1e6
         console.print(f"  on {arch}: {counted(figures['kernels'], 'kernel')}, {size:.1f} MB")
@@ -131,27 +153,3 @@ def show(result: dict[str, Any], console: Console) -> None:
     notes = Notes(result["not_fused"], result["not_recomposed"], tuple(result["fallbacks"]))
     for line in lines(notes, result["explain"]):
         console.print(f"  {line}", style="yellow", markup=False, highlight=False)
-
-
-def _explain(options: argparse.Namespace, target: dict[str, Any]) -> str:
-    """Write the command that explains what was compiled: the same model with the same options.
-
-    Of several architectures, it explains the first.
-    """
-    words = ["tvm-fusion", "explain", options.model]
-    if len(target["archs"]) > 1:
-        words += ["--target", f"{target['kind']}:{target['archs'][0]}"]
-    elif options.target != "cpu":
-        words += ["--target", options.target]
-    for name, usual in (("precision", "fp32"), ("rewrite", "search")):
-        if (value := getattr(options, name)) != usual:
-            words += [f"--{name}", value]
-    for name in ("dim", "constant", "without_rule"):
-        for value in getattr(options, name):
-            words += [f"--{name.replace('_', '-')}", value]
-    if options.db:
-        words += ["--db", options.db]
-    if options.allow:
-        words += ["--allow", options.allow]
-    words += [f"--{n.replace('_', '-')}" for n in ("half_io", "fast_math") if getattr(options, n)]
-    return shlex.join(words)

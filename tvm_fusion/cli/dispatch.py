@@ -17,9 +17,24 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
+from .. import __version__
 from .._interrupt import EXIT_CODE, LINE, raising
+from .._tvm.versions import installed
 from ..errors import UserError
-from . import bisect, bundle, check, compile, doctor, explain, inspect, profile, run, tune
+from . import (
+    bisect,
+    bundle,
+    check,
+    compile,
+    completion,
+    doctor,
+    explain,
+    inspect,
+    profile,
+    quantize,
+    run,
+    tune,
+)
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
@@ -28,15 +43,22 @@ COMMANDS: dict[str, ModuleType] = {
     "check": check,
     "explain": explain,
     "tune": tune,
+    "quantize": quantize,
     "bisect": bisect,
     "inspect": inspect,
     "bundle": bundle,
     "doctor": doctor,
+    "completion": completion,
 }
 
 
 _OWN_PROGRESS = ("tune",)  # which shows a table of its own
 DEFECT = 70  # exit code, as of sysexits.h: what failed is the program
+EXIT_CODES = (
+    "Exit codes: 0 success; 1 a comparison did not pass; 2 a mistake that you can put right; "
+    f"{DEFECT} a defect of tvm_fusion; {EXIT_CODE} interrupted; {128 + signal.SIGPIPE} stdout "
+    "was closed."
+)
 
 
 def dispatch(arguments: Sequence[str] | None = None) -> int:
@@ -172,7 +194,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tvm-fusion",
         description="Compile models with TVM, fused and checked; run the results.",
+        epilog=EXIT_CODES,
     )
+    packages = ", ".join(f"{name} {installed(name)}" for name in ("apache-tvm", "apache-tvm-ffi"))
+    parser.add_argument(
+        "--version", action="version", version=f"tvm-fusion {__version__} ({packages})"
+    )
+    parser.set_defaults(parser=parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         summary = (command.__doc__ or "").partition("\n")[0].partition(": ")[2]

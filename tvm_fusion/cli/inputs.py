@@ -15,8 +15,8 @@ import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
 
 from ..config import parse_dims
-from ..deploy.runtime.arguments import evaluate
-from ..errors import UserError
+from ..errors import UserError, refuse_lfs_pointer
+from ..measure.inputs import drawn_inputs
 from ..signature import DimRange, Signature, TensorSpec
 from ..words import counted
 
@@ -143,22 +143,20 @@ def read_inputs(
         name, equals, path = text.partition("=")
         if not equals:
             raise UserError(f"--input {text!r}", "NAME=FILE.npy")
+        if name in given:
+            raise UserError(f"input {name!r} is given twice", "one array", "leave one of them out")
         given.update(_read(path, specs, name))
     extents = {name: dim.least for name, dim in dims.items()}
     for name, array in given.items():
         extents.update(zip(specs[name].shape, array.shape, strict=False))  # type: ignore[arg-type]
-    extents.update(_extents(options.dim, dims))
-    generator = np.random.default_rng(options.seed)
-    return {
-        name: given[name]
-        if name in given
-        else _random(generator, [_known(evaluate(e, extents)) for e in spec.shape], spec.dtype)
-        for name, spec in specs.items()
-    }
-
-
-def _known(extent: int | None) -> int:
-    return 1 if extent is None else extent
+    for name, extent in _extents(options.dim, dims).items():
+        if any(name in specs[one].shape for one in given) and extents[name] != extent:
+            found = f"--dim {name}={extent}, and inputs of extent {extents[name]}"
+            raise UserError(found, "equal extents", "leave --dim out, or give other inputs")
+        extents[name] = extent
+    others = [spec for spec in signature.inputs if spec.name not in given]
+    drawn = drawn_inputs(others, extents, np.random.default_rng(options.seed))
+    return {name: given[name] if name in given else drawn[name] for name in specs}
 
 
 def _extents(texts: list[str], dims: Mapping[str, DimRange]) -> dict[str, int]:
@@ -180,15 +178,13 @@ def _extents(texts: list[str], dims: Mapping[str, DimRange]) -> dict[str, int]:
     return extents
 
 
-def _random(generator: np.random.Generator, shape: list[int], dtype: str) -> np.ndarray:
-    kind = np.dtype(dtype)
-    if kind.kind in "iub":
-        return generator.integers(0, 2, shape).astype(kind)
-    return generator.standard_normal(shape).astype(kind)
+def read_arrays(path: str) -> dict[str, np.ndarray]:
+    """Read an .npz file of arrays of any names."""
+    return _read(path, None)
 
 
 def _read(
-    path: str, specs: Mapping[str, TensorSpec], name: str | None = None
+    path: str, specs: Mapping[str, TensorSpec] | None, name: str | None = None
 ) -> dict[str, np.ndarray]:
     """Read an .npz file of named arrays, or where ``name`` is given the .npy file of that one."""
     wanted = "a numpy .npy file" if name is not None else "a numpy .npz file"
@@ -196,12 +192,15 @@ def _read(
         if Path(path).is_fifo() or Path(path).is_char_device():  # which may never end
             raise UserError(f"{path!r} is not a regular file", wanted)
         file = Path(path)
+        refuse_lfs_pointer(file)
         content = _loaded(lambda: np.load(file, allow_pickle=False), file.read_bytes)
         if isinstance(content, np.ndarray) == (name is None):
             other = "--inputs FILE.npz" if name is not None else "--input NAME=FILE.npy"
             found, advice = f"{path!r} is the other kind of numpy file", f"pass it as {other}"
             raise UserError(found, wanted, advice)
         arrays = content if name is None else {name: content}
+        if specs is None:
+            return {found: _member(arrays, found) for found in arrays}
         for found in arrays:
             if found not in specs:
                 known = ", ".join(map(repr, specs))

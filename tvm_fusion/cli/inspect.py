@@ -11,8 +11,9 @@ from rich.console import Console
 
 from ..deploy.runtime import manifest
 from ..deploy.runtime.signature_json import dims_from_json
+from ..device.cpu_features import vector_extensions
 from ..words import counted
-from .notes import Notes, lines
+from .notes import Notes, explain_command, lines, precision_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,12 +29,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     -------
     dict
         All of the manifest, and of function ``main``: ``kernels``, ``calls``,
-        ``intermediate_bytes``; ``verified`` if asked for.
+        ``intermediate_bytes``; ``explain``, the command that explains it, null for what was not a
+        file; ``verified`` if asked for.
     """
     folder = Path(options.artifact)
     found = manifest.read(folder)
     main = found["functions"][manifest.main_function(found)]
     result = {**found, **{k: main[k] for k in ("kernels", "calls", "intermediate_bytes")}}
+    result["explain"] = explain_command(found)
     if options.verify:
         manifest.verify(folder, found)
         result["verified"] = True
@@ -49,10 +52,17 @@ def show(result: dict[str, Any], console: Console) -> None:
 def _lines(result: dict[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     yield f"{result['source']}, {result['precision']}, made by {versions}"
+    if measured := result.get("precisions"):
+        yield f"measured {precision_line(result['precision'], measured)}"
     yield f"target   {result['target']['text']}"
+    archs = result["target"]["archs"]
+    for arch in archs:
+        features = manifest.of_architecture(result, arch)["target"].get("features", ())
+        if needed := vector_extensions(features):
+            yield f"needs    {', '.join(needed)}{f' on {arch}' * (len(archs) > 1)}"
     for name, dim in dims_from_json(result["dims"]).items():
         yield f"dim      {name}: {dim.sentence}"
-    first, *others = result["target"]["archs"]
+    first, *others = archs
     for name, function in result["functions"].items():
         yield f"function {name}{f' on {first}' * bool(others)}: {_figures(function)}"
         for arch in others:
@@ -67,8 +77,11 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
         yield f"stored   {count} for {names}"
     for name, entry in result["files"].items():
         yield f"file     {name}: {entry['bytes']:,} bytes, sha256 {entry['sha256'][:16]}"
-    for line in lines(Notes.of(result["decisions"]), f"tvm-fusion explain {result['source']}"):
+    explain = result["explain"]
+    for line in lines(Notes.of(result["decisions"]), explain):
         yield f"note     {line}"
+    if explain:
+        yield f"explain  {explain}"
     if result.get("verified"):
         yield "verified: every file is as it was written"
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
-from ..config import PRECISIONS, FusionConfig, parse_constants, parse_dims
+from ..config import STORED, FusionConfig, parse_constants, parse_dims
 from ..core.flags import FLAGS, SEARCHES
 from ..device.parse import EXAMPLES
 from ..words import counted
 
 
-def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = False) -> None:
+def add_model_arguments(
+    parser: argparse.ArgumentParser,
+    is_optional: bool = False,
+    precisions: Sequence[str] = STORED,
+) -> None:
     """Add the model, the target, and the options that change what is planned."""
+    text = "an ONNX file, or a .pt2 file of torch.export.save"
     if is_optional:
-        parser.add_argument("model", nargs="?", help="an ONNX file")
+        parser.add_argument("model", nargs="?", help=text)
     else:
-        parser.add_argument("model", help="an ONNX file")
+        parser.add_argument("model", help=text)
     parser.add_argument(
         "--target",
         default="cpu",
@@ -24,12 +30,17 @@ def add_model_arguments(parser: argparse.ArgumentParser, is_optional: bool = Fal
     )
     parser.add_argument(
         "--precision",
-        choices=PRECISIONS,
+        choices=precisions,
         default="fp32",
         help="dtype of weights and intermediate tensors (default: %(default)s); sums are in fp32",
     )
     parser.add_argument(
         "--half-io", action="store_true", help="inputs and outputs have that dtype as well"
+    )
+    parser.add_argument(
+        "--wide-residuals",
+        action=argparse.BooleanOptionalAction,
+        help="at a half precision, keep residual streams in fp32 (default: on CPUs)",
     )
     parser.add_argument(
         "--dim",
@@ -108,6 +119,7 @@ def config_of(options: argparse.Namespace) -> FusionConfig:
     return FusionConfig(
         precision=options.precision,
         half_io=options.half_io,
+        wide_residuals=options.wide_residuals,
         dims=parse_dims(options.dim),
         constants=parse_constants(options.constant),
         db=options.db,

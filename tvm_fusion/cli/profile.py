@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.json",
         help="write a trace of the fastest run, for ui.perfetto.dev or chrome://tracing",
     )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write a page for a browser; `tvm-fusion explain MODEL --html FILE --times PROFILE` "
+        "shows the times in the model's graph",
+    )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -59,9 +65,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ..deploy.runtime.load import load
     from ..deploy.runtime.manifest import main_function
     from ..deploy.runtime.profile.trace import trace
+    from ..report.page.document import check_writable, write
+    from ..report.page.profile import profile_content
 
     if options.repeat < 1 or options.warmup < 0:
         raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")
+    if options.html is not None:
+        check_writable(options.html)
     choose_threads(options)
     executable = load(options.artifact)
     function = options.function or main_function(executable.manifest)
@@ -72,6 +82,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     )
     if options.trace is not None:
         _write(options.trace, json.dumps(trace(profile)))
+    if options.html is not None:
+        write(options.html, profile_content(profile))
     return {**profile.to_json(), "all": options.all}
 
 

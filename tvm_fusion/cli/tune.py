@@ -78,18 +78,25 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         ``db``, ``action``; of ``tune``: ``tasks``, ``tuned``, ``trials``, ``failed``, ``fixed``,
         ``symbolic``, ``profile``, ``default_us``, ``us`` and ``model`` as
-        :class:`tvm_fusion.tuning.Tuning` has them; of ``list``: ``records``, ``comparisons``; of
-        ``candidates``: ``folder``, ``tasks``, ``candidates``, ``comparisons``, ``failed``; of the
-        others: ``count``.
+        :class:`tvm_fusion.tuning.Tuning` has them; of ``list``: ``records``, ``unfinished``,
+        ``comparisons``; of ``candidates``: ``folder``, ``tasks``, ``candidates``, ``comparisons``,
+        ``failed``; of the others: ``count``.
     """
     db = options.db or os.environ.get(VARIABLE)
     if not db:
         raise UserError("no records are named", "--db FILE", f"name a file, or set {VARIABLE}")
+    instead = [n for n in ("list", "prune", "export", "import_") if getattr(options, n)]
+    if instead and options.model is not None:
+        option = f"--{instead[0].rstrip('_')}"
+        raise UserError(f"{option} and a model", f"{option} alone", "leave one of them out")
+    if options.export_candidates and options.runner != "local":
+        found = "--export-candidates and --runner"
+        raise UserError(found, "one place to measure in", "leave one of them out")
     manage = _manage(options, db)
     if manage is not None:
         return {"db": str(db), **manage}
     if options.model is None:
-        raise UserError("no model is named", "an ONNX file, or one of --list, --prune, ...")
+        raise UserError("no model is named", "an ONNX or .pt2 file, or one of --list, --prune, ...")
     if options.export_candidates:
         return {"db": str(db), "action": "candidates", **_candidates(options, db)}
     return {"db": str(db), "action": "tune", **_tune(options, db)}
@@ -117,6 +124,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     db, action = escape(result["db"]), result["action"]
     if action == "list":
         console.print(_table(result["records"]))
+        if result["unfinished"]:
+            console.print(_interrupted(result["unfinished"]))
         if result["comparisons"]:
             console.print(_compared(result["comparisons"]))
     elif action == "candidates":
@@ -143,6 +152,7 @@ def _manage(options: argparse.Namespace, db: str | Path) -> dict[str, Any] | Non
         return {
             "action": "list",
             "records": contents.listed(db),
+            "unfinished": contents.unfinished(db),
             "comparisons": contents.comparisons(db),
         }
     if options.prune:
@@ -226,6 +236,21 @@ def _table(records: list[dict[str, Any]]) -> Table:
             escape(str(one["device"][2] or one["device"][1])),
             one["date"],
         )
+    return table
+
+
+def _interrupted(tasks: list[dict[str, Any]]) -> Table:
+    table = Table(
+        title="interrupted before configurations were chosen: the same command continues",
+        title_justify="left",
+    )
+    table.add_column("", justify="right")
+    table.add_column("task", overflow="fold")
+    for name in ("best gain", "trials"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in tasks:
+        gain = "" if one["gain"] is None else f"{one['gain']:.3f}x"
+        table.add_row(str(one["number"]), escape(one["title"]), gain, str(one["trials"]))
     return table
 
 

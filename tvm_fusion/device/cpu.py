@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -13,6 +12,7 @@ from . import probe
 from .cpu_features import CPU_FEATURES, capabilities
 from .model import Device
 from .target import PREFER_256, TargetSpec
+from .tile_permission import need_tiles, refused_tiles
 
 # Cross compilation knows the two CPU families that the device table knows; Linux on both.
 _TRIPLES = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
@@ -27,16 +27,39 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def host() -> TargetSpec:
-    """Return the target for this machine's CPU, with the features that it really has."""
+    """Return the target for this machine's CPU, with the features that it really has.
+
+    AMX is among them if this process may use it: the permission is asked for here.
+    """
     from tvm.target import codegen
 
     name = str(codegen.llvm_get_system_cpu())
-    here = set(probe.host_cpu().features)
+    here = set(_own_features())
     nominal = _features({"mcpu": name})
     # A hypervisor may hide instruction sets that LLVM derives from the CPU's model; the first such
     # instruction would kill the process.
     changes = [f"-{f}" for f in nominal - here] + [f"+{f}" for f in here - nominal]
     return named(name, sorted(changes) if here else [])
+
+
+def _own_features() -> tuple[str, ...]:
+    """List this CPU's instruction sets; AMX's if Linux lets this process use them."""
+    features = probe.host_cpu().features
+    if need_tiles(features) and refused_tiles():
+        return tuple(feature for feature in features if not need_tiles([feature]))
+    return features
+
+
+def refusal_note(spec: TargetSpec) -> str | None:
+    """Say why a target for this CPU is one without its AMX, if so."""
+    has_tiles = need_tiles(probe.host_cpu().features)
+    if spec.kind != "llvm" or not has_tiles or spec.device.features != _own_features():
+        return None
+    refused = refused_tiles()
+    return refused and (
+        f"This CPU has AMX, which Linux does not let this process use ({refused}), so kernels are "
+        "without it: name the CPU, as in cpu:sapphirerapids, to compile for other processes."
+    )
 
 
 def named(name: str, changes: list[str], machine: str | None = None) -> TargetSpec:
@@ -78,12 +101,46 @@ def named(name: str, changes: list[str], machine: str | None = None) -> TargetSp
         config["mattr"] = tuple(changes)
     label = {v: k for k, v in _BASELINES.items()}[machine] if name == "generic" else name
     here, can = probe.host_cpu(), capabilities(label, _features(config))
-    if machine == probe.machine() and can["features"] == here.features:
-        device = replace(here, arch=label, **can)
+    if machine == probe.machine() and can["features"] == _own_features():
+        figures = {k: getattr(here, k) for k in ("cores", "l2_bytes", "l3_bytes")}
+        device = Device("llvm", label, here.name, **figures, **can)
         config["num-cores"] = here.cores
     else:
         device = Device("llvm", label, label, **can)
-    return TargetSpec("llvm", (label,), (device,), tuple(sorted(config.items())))
+    return TargetSpec("llvm", (label,), (device,), (tuple(sorted(config.items())),))
+
+
+def several(words: Sequence[str]) -> TargetSpec:
+    """Return the target for one CPU or several of a family: names, each before its changes.
+
+    Raises
+    ------
+    UserError
+        For CPUs of several families.
+    """
+    given: list[list[str]] = []
+    for word in words:
+        if given and (word[0] in "+-" or word in CPU_FEATURES):
+            given[-1].append(word)
+        else:
+            given.append([word])
+    specs = [named(name, changes) for name, *changes in given]
+    if len(specs) == 1:
+        return specs[0]
+    if len({spec.triple for spec in specs}) > 1:
+        raise UserError(
+            f"the CPUs of target 'cpu:{','.join(words)}' are of several families",
+            "CPUs of one, whose code one library can hold",
+            "compile an artifact for each family",
+        )
+    by_name = {"".join(word): spec for word, spec in zip(given, specs, strict=True)}
+    ascending = sorted(by_name, key=lambda name: len(by_name[name].device.features))
+    return TargetSpec(
+        "llvm",
+        tuple(ascending),
+        tuple(by_name[name].device for name in ascending),
+        tuple(by_name[name].attrs[0] for name in ascending),
+    )
 
 
 def from_config(config: dict[str, Any]) -> TargetSpec:

@@ -13,8 +13,11 @@ from .target import TargetSpec, archs_of
 
 _GPU_KINDS: tuple[Kind, ...] = ("cuda", "rocm")
 #: What a target may look like, for a reader.
-EXAMPLES = "cpu (this machine, the default), cpu:NAME, cuda:sm_80,sm_90a, rocm:gfx942"
-_FORMS = "cpu, cpu:<name>, cuda:<sm_..>[,<sm_..>] or rocm:<gfx..>[,<gfx..>]"
+EXAMPLES = (
+    "cpu (this machine, the default), cpu:NAME, cpu:x86-64-v3,sapphirerapids, cuda:sm_80,sm_90a, "
+    "rocm:gfx942"
+)
+_FORMS = "cpu, cpu:<name>[,<name>], cuda:<sm_..>[,<sm_..>] or rocm:<gfx..>[,<gfx..>]"
 
 
 def parse(target: Any) -> TargetSpec:
@@ -25,8 +28,8 @@ def parse(target: Any) -> TargetSpec:
     target : str, dict, tvm.target.Target or TargetSpec
         ``"llvm"`` or ``"cpu"``: this machine. ``"cpu:<name>"``: LLVM's name of an x86 or Arm CPU,
         with ``,+feature`` or ``,-feature`` behind it. ``"cuda"``, ``"rocm"``: the device in this
-        machine. ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``: compiled for without being present,
-        each architecture with kernels of its own.
+        machine. ``"cpu:x86-64-v3,sapphirerapids"``, ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``:
+        compiled for without being present, each architecture with kernels of its own.
         A TVM target or its dict means its kind, CPU or architecture; limits come from the device
         table, since TVM's own are missing or wrong for recent devices.
 
@@ -48,7 +51,7 @@ def parse(target: Any) -> TargetSpec:
     if not all(names):
         raise UserError(f"target {target!r} has an empty name", _FORMS)
     if kind in ("cpu", "llvm"):
-        return cpu.named(names[0], names[1:]) if names else cpu.host()
+        return cpu.several(names) if names else cpu.host()
     if kind in _GPU_KINDS:
         return _gpu(kind, names or _present(kind))
     raise UserError(f"unknown target {target!r}", _FORMS, _advice(kind))

@@ -31,17 +31,18 @@ class TargetSpec:
     kind : {"llvm", "cuda", "rocm"}
         TVM's target kind.
     archs : tuple of str
-        Architectures, ascending; several only for GPUs.
+        Architectures, ascending.
     devices : tuple of Device
         What each of them can do, in the same order.
-    attrs : tuple of (str, value)
-        Attributes of the TVM target beyond what the table decides, sorted by name.
+    attrs : tuple of tuple of (str, value)
+        Of each CPU, in the same order, the attributes of its TVM target, sorted by name; none of
+        GPUs, which the table decides.
     """
 
     kind: Kind
     archs: tuple[str, ...]
     devices: tuple[Device, ...]
-    attrs: tuple[tuple[str, Any], ...] = ()
+    attrs: tuple[tuple[tuple[str, Any], ...], ...] = ()
 
     @property
     def device(self) -> Device:
@@ -70,8 +71,13 @@ class TargetSpec:
 
     def of(self, archs: Sequence[str]) -> TargetSpec:
         """Return the same for some of its architectures."""
-        kept = tuple((a, d) for a, d in zip(self.archs, self.devices, strict=True) if a in archs)
-        return replace(self, archs=tuple(a for a, _ in kept), devices=tuple(d for _, d in kept))
+        kept = [i for i, arch in enumerate(self.archs) if arch in archs]
+        return replace(
+            self,
+            archs=tuple(self.archs[i] for i in kept),
+            devices=tuple(self.devices[i] for i in kept),
+            attrs=tuple(self.attrs[i] for i in kept if self.attrs),
+        )
 
     @property
     def each(self) -> tuple[TargetSpec, ...]:
@@ -81,14 +87,16 @@ class TargetSpec:
     @property
     def triple(self) -> str | None:
         """LLVM triple of the host code when it is another architecture's than this machine's."""
-        triple = dict(self.attrs).get("mtriple") if self.kind == "llvm" else None
+        triple = dict(self.attrs[0]).get("mtriple") if self.kind == "llvm" else None
         return triple if triple and triple.split("-")[0] != probe.machine() else None
 
     @property
     def text(self) -> str:
         """Canonical form, which :func:`~tvm_fusion.device.parse` reads back."""
         if self.kind == "llvm":
-            return ",".join(["cpu:" + self.archs[0], *dict(self.attrs).get("mattr", ())])
+            each = zip(self.devices, map(dict, self.attrs), strict=True)
+            words = [word for d, attrs in each for word in (d.arch, *attrs.get("mattr", ()))]
+            return f"cpu:{','.join(words)}"
         return f"{self.kind}:{','.join(self.archs)}"
 
     def __str__(self) -> str:
@@ -102,8 +110,9 @@ class TargetSpec:
         """
         from tvm.target import Target
 
-        config: dict[str, Any] = {"kind": self.kind, **dict(self.attrs)}
+        config: dict[str, Any] = {"kind": self.kind}
         if self.kind == "llvm":
+            config |= self.attrs[0]
             # TVM's own answer is 512 for every x86 CPU, AVX or not.
             config["vector-width"] = self.device.vector_bits
             if "avx512f" in self.device.features:

@@ -68,7 +68,19 @@ class Legalize:
 
     One instance gives equal operators of all modules that it is applied to the very same PrimFunc:
     what is known of a group of PrimFuncs, such as its claims, holds in the next module, too. So do
-    all instances inside of :func:`remembering_legalizations`.
+    all instances inside of :func:`tvm_fusion.ecg.legalize.remembering_legalizations`.
+
+    Raises
+    ------
+    UserError
+        For an operator with a shape or type that it cannot have.
+
+    Examples
+    --------
+    >>> mod = module(lambda x: op.nn.relu(op.matmul(x, weight(16, 4))), (8, 16))
+    >>> with cpu:
+    ...     calls(mod), calls(Legalize()(mod))
+    (['relax.matmul', 'relax.nn.relu'], ['matmul', 'relu'])
     """
 
     def __init__(self) -> None:

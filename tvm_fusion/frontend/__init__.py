@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import FusionConfig
+from ..config import STORED, FusionConfig
 from ..errors import UserError
 from ..signature import DimRange, Signature
+from .program_file import is_program_file, load_program
 
 if TYPE_CHECKING:
     import tvm
@@ -50,7 +52,7 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX file.
+        The model, or the path of an ONNX file or of one of ``torch.export.save``.
     config : FusionConfig, optional
         ``dims``, ``constants`` and ``precision`` are used here.
 
@@ -66,7 +68,15 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
         it in one sentence, before any work is done.
     """
     config = config or FusionConfig()
+    if config.precision not in STORED:
+        raise UserError(
+            f"precision {config.precision!r}",
+            f"one of {', '.join(STORED)}",
+            "only a compilation chooses one, and says which",
+        )
     if isinstance(model, (str, os.PathLike)):
+        if is_program_file(model):
+            return _from_program(load_program(model), config, Path(model).name)
         from .onnx import from_file
 
         return from_file(model, config)
@@ -76,16 +86,9 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
         from .onnx import from_model_proto
 
         return from_model_proto(model, config)
-    if config.constants:
-        raise UserError(
-            f"constants of a model of type {type(model).__name__}",
-            "constants of an ONNX model's inputs",
-            "make the value a constant of the model",
-        )
     if ("torch", "ExportedProgram") in origin:
-        from .torch_program.importer import from_exported_program
-
-        return from_exported_program(model, config)
+        return _from_program(model, config, "ExportedProgram")
+    _refuse_constants(type(model).__name__, config)
     # What TVMScript makes of a class that may hold Python functions.
     if ("tvm", "ModuleFactory") in origin:
         return import_model(model.ir_module, config)
@@ -97,5 +100,21 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
         return from_module(model, config)
     raise UserError(
         f"a model of type {type(model).__name__}",
-        "an ONNX file or ModelProto, a torch.export.ExportedProgram or a Relax IRModule",
+        "an ONNX or .pt2 file, a ModelProto, a torch.export.ExportedProgram or a Relax IRModule",
     )
+
+
+def _from_program(program: Any, config: FusionConfig, source: str) -> Imported:
+    from .torch_program.importer import from_exported_program
+
+    _refuse_constants("ExportedProgram", config)
+    return from_exported_program(program, config, source)
+
+
+def _refuse_constants(kind: str, config: FusionConfig) -> None:
+    if config.constants:
+        raise UserError(
+            f"constants of a model of type {kind}",
+            "constants of an ONNX model's inputs",
+            "make the value a constant of the model",
+        )

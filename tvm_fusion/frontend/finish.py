@@ -33,7 +33,8 @@ def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRang
     to_dataflow = on_rewritable(relax.transform.ConvertToDataflow(min_size=1))
     passes = [*inheriting(to_dataflow), NormalizeImport()]
     if config.precision != "fp32":
-        passes += inheriting(ToHalfPrecision(config.precision, config.half_io))
+        wide = bool(config.wide_residuals)
+        passes += inheriting(ToHalfPrecision(config.precision, config.half_io, wide))
     mod = with_bounds(mod, ranges)  # for the passes, too
     return with_bounds(tvm.transform.Sequential(passes)(mod), ranges)
 

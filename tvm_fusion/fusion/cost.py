@@ -110,10 +110,10 @@ class CostModel:
         self._rates = rates = _RATES[device.kind]
         self.units = (device.cores if device.kind == "llvm" else device.sm_count) or rates.units
         memory = device.memory_bandwidth or rates.bandwidth * self.units
-        self._bandwidth = memory * rates.memory_efficiency
+        self.bandwidth = memory * rates.memory_efficiency
         self.cache_bytes = device.l3_bytes or device.l2_bytes or rates.cache_bytes
         lanes = (device.vector_bits or 32 * _LANES) // 32 if device.kind == "llvm" else 1
-        self._vector_peak = device.peak_flops.get("float32") or rates.flops * lanes * self.units
+        self.vector_peak = device.peak_flops.get("float32") or rates.flops * lanes * self.units
 
     def cost(self, claim: Claim) -> Estimate:
         """Tell what a claim's launches take.
@@ -233,7 +233,7 @@ class CostModel:
         cached = sum(v.bytes for v in tensors if not v.is_parameter and v.bytes <= self.cache_bytes)
         everything = sum(v.bytes for v in tensors)
         fraction = cached / everything if everything else 1.0
-        return (1 - fraction + fraction / self._rates.cache_speedup) / self._bandwidth
+        return (1 - fraction + fraction / self._rates.cache_speedup) / self.bandwidth
 
     def _seconds_per_operation(self, claim: Claim) -> float:
         """Averaged over the members by their share in the arithmetic.
@@ -250,7 +250,7 @@ class CostModel:
             if op not in self._seconds:  # planning asks about the same operators again and again
                 self._seconds[op] = op.flops / self._peak(op)
             seconds += self._seconds[op]
-        average = seconds / flops if flops else 1 / self._vector_peak
+        average = seconds / flops if flops else 1 / self.vector_peak
         return average / self._rates.compute_efficiency
 
     def _peak(self, operator: Operator) -> float:
@@ -258,6 +258,6 @@ class CostModel:
         dtypes = [v.dtype for v in operator.tensors]
         if is_contraction(operator):
             rates = self._device.peak_flops
-            return max((rates[d] for d in dtypes if d in rates), default=self._vector_peak)
+            return max((rates[d] for d in dtypes if d in rates), default=self.vector_peak)
         # Elementwise arithmetic runs on the vector units, whatever matrix units could do.
-        return self._vector_peak / 2 if "float64" in dtypes else self._vector_peak
+        return self.vector_peak / 2 if "float64" in dtypes else self.vector_peak

@@ -34,6 +34,18 @@ class FuseOperators:
     ----------
     banned : frozenset of (str, Hashable), optional
         Claims that emission has broken, not to be made again.
+
+    Raises
+    ------
+    UserError
+        If there is no current target.
+
+    Examples
+    --------
+    >>> mod = module(lambda x: op.nn.relu(op.matmul(x, weight(16, 4))), (8, 16))
+    >>> with cpu:
+    ...     calls(FuseOperators()(Legalize()(mod)))
+    ['fused_matmul_relu']
     """
 
     def __init__(self, banned: frozenset[Ban] = frozenset()) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, refuse_lfs_pointer
 from .record_schema import VARIABLE, prepare
 
 _WAIT_SECONDS = 30.0  # for another process that is writing
@@ -56,6 +56,7 @@ class Records:
             raise UserError(
                 f"there are no records {str(path)!r}", "a file that was written by tune"
             )
+        refuse_lfs_pointer(path)
         writable = os.access(path if path.exists() else path.parent, os.W_OK)
         mode = "rwc" if writable else "ro"
         with _explained(path):

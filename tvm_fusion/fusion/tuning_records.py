@@ -117,6 +117,15 @@ class TuningRecords:
         rows = self.records.query(f"SELECT id, {_TASK} FROM task ORDER BY id", ())
         return [(number, Key(*fields), title) for number, *fields, title in rows]
 
+    def unfinished(self) -> list[tuple[int, str, int, float | None]]:
+        """List tasks without a chosen configuration: number, title, trials, the best one's gain."""
+        return self.records.query(
+            "SELECT id, title, count(*), max(default_us / us) "
+            "FROM task JOIN trial ON trial.task = id "
+            "WHERE id NOT IN (SELECT task FROM tuned) GROUP BY id ORDER BY id",
+            (),
+        )
+
     def _task(self, key: Key, title: str) -> int:
         self.records.execute(
             f"INSERT OR IGNORE INTO task ({_TASK}) VALUES (?, ?, ?, ?, ?, ?)",

@@ -37,6 +37,17 @@ class PlanLayout:
 
     Inputs and outputs of functions keep their layout. Where no template profits from another one,
     nothing but views changes. Runs under the target that kernels are for.
+
+    Examples
+    --------
+    >>> def rows(x):
+    ...     narrow = op.reshape(op.nn.softmax(op.matmul(x, weight(16, 16))), (16, 8))
+    ...     return op.matmul(narrow, weight(8, 4))
+    >>> with cpu:
+    ...     fused = FuseOperators()(Legalize()(module(rows, (8, 16))))
+    ...     calls(fused), calls(PlanLayout()(fused))  # a kernel becomes a view
+    (['fused_matmul', 'fused_softmax', 'reshape', 'fused_matmul1'],
+     ['fused_matmul', 'fused_softmax', 'relax.reshape', 'fused_matmul1'])
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:

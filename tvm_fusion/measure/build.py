@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -12,8 +14,9 @@ from .._tvm.versions import PIPELINE
 from ..core.decisions import recording
 from ..core.tuned import Lookup, untuned
 from ..deploy.build.lower import LowerToVM
-from ..deploy.toolchain import toolchain
+from ..deploy.toolchain import tile_permission, toolchain
 from ..device import TargetSpec
+from ..device.tile_permission import need_tiles
 from ..fusion.fuse import FuseOperators
 from ..schedule.kernels import ScheduleKernels
 
@@ -47,3 +50,13 @@ def build_groups(
                 raise RuntimeError(decision.sentence)
         lowered = Sequential([LowerToVM()])(change(scheduled))
         return tvm.compile(lowered, target, relax_pipeline=None, tir_pipeline=PIPELINE)
+
+
+def export(executable: Any, spec: TargetSpec, path: Path) -> None:
+    """Link what :func:`build_groups` has built into a library, which TVM's own loader opens."""
+    with toolchain(spec) as tools, tempfile.TemporaryDirectory() as folder:
+        addons = []
+        if need_tiles(spec.device.features):
+            addons.append(str(Path(folder, "tile_permission.o")))
+            Path(addons[0]).write_bytes(tile_permission(spec.triple))
+        executable.export_library(str(path), fcompile=tools.link, addons=addons)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,11 +13,12 @@ from ..deploy.toolchain import host, nvcc, nvrtc, rocm, rocm_math
 from ..device import cuda_devices, host_cpu, rocm_devices
 from ..device.cpu_features import vector_extensions
 from ..device.table import known_archs
+from ..device.tile_permission import need_tiles, refused_tiles
 from ..errors import UserError
 
 _EXTRAS = (
-    ("onnxruntime", "the reference that `check` compares with", "test"),
-    ("torch", "torch.export programs as models", "zoo"),
+    ("onnxruntime", "what `check` compares with; the quantizer of `quantize`", "onnx"),
+    ("torch", "torch.export programs as models; torch.compile", "torch"),
     ("xgboost", "MetaSchedule's cost model", "tune"),
 )
 
@@ -54,7 +56,7 @@ def examine() -> list[Finding]:
     """
     checks: tuple[Callable[[], Finding], ...] = (
         _python, _tvm, _ffi, _c_compiler, _cpu, _cuda_devices, _rocm_devices,
-        _compile_cuda, _cudart, _compile_rocm, _rocm_math,
+        _compile_cuda, _cudart, _compile_rocm, _rocm_math, _cmake,
     )  # fmt: skip
     return [check() for check in checks] + [_package(*extra) for extra in _EXTRAS]
 
@@ -91,6 +93,8 @@ def _cpu() -> Finding:
     bits = f", {cpu.vector_bits}-bit vectors" if cpu.vector_bits else ""
     sets = vector_extensions(cpu.features)
     found = f"{cpu.name}, {cpu.cores} threads{bits} ({' '.join(sets) or 'no vector extension'})"
+    if need_tiles(cpu.features) and (refused := refused_tiles()):
+        found += f"; this process may not use AMX ({refused})"
     return Finding("run on cpu", True, found)
 
 
@@ -140,6 +144,12 @@ def _rocm_math() -> Finding:
         found = f"none for {missing}: kernels with tan, log1p and the like are refused"
         return Finding("rocm device library", False, found, rocm_math.INSTALL_OCML)
     return Finding("rocm device library", True, f"for {', '.join(archs)}")
+
+
+def _cmake() -> Finding:
+    found = shutil.which("cmake")
+    advice = None if found else "apt-get install -y cmake"
+    return Finding("cmake", found is not None, found or "not found (`bundle` needs it)", advice)
 
 
 def _package(name: str, purpose: str, extra: str) -> Finding:

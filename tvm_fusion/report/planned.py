@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import Pass, PassContext, Sequential
 
-from ..config import FusionConfig
+from ..config import Config, FusionConfig, configure
 from ..core.inherit_names import inheriting
 from ..core.progress import report
 from ..core.untouched import on_rewritable
@@ -99,13 +99,13 @@ class PlannedModel:
         return PassContext(config={"relax.backend.use_cuda_graph": self.config.cuda_graph})
 
 
-def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = None) -> PlannedModel:
+def plan_model(model: Any, target: Any = "cpu", config: Config | None = None) -> PlannedModel:
     """Import a model and plan its groups, as a compilation does.
 
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX file.
+        The model, or the path of an ONNX or ``.pt2`` file.
     target : str, dict or tvm.target.Target
         See :func:`tvm_fusion.device.parse`. It need not be present.
 
@@ -119,8 +119,9 @@ def plan_model(model: Any, target: Any = "cpu", config: FusionConfig | None = No
         For a model, target or option that cannot be compiled.
     """
     report("starting the compiler")
-    config = config or FusionConfig()
+    config = configure(config)
     spec = parse(target).permitting(config.flags)
+    config = config.for_kind(spec.kind)
     warn_of_plain_cpu(target)
     if len(spec.archs) > 1:
         raise UserError(

@@ -10,6 +10,34 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..frontend.program_file import is_program_file, load_program
+from ..measure.errors import errors
+
+
+def reference(
+    path: str | os.PathLike[str],
+    inputs: Mapping[str, np.ndarray],
+    constants: Mapping[str, np.ndarray] | None = None,
+) -> tuple[str, dict[str, np.ndarray]]:
+    """Run a model file by an independent implementation.
+
+    Returns
+    -------
+    name : str
+        PyTorch for an exported program; for an ONNX model see :func:`onnx_reference`.
+    outputs : dict of str to numpy.ndarray
+        By name.
+
+    Raises
+    ------
+    UserError
+        If the model cannot be read or does not take the inputs.
+    """
+    if is_program_file(path):
+        from .torch_reference import run_program
+
+        return "PyTorch", run_program(load_program(path), inputs, os.fspath(path))
+    return onnx_reference(path, inputs, constants)
 
 
 def onnx_reference(
@@ -65,8 +93,7 @@ def compare(
     Returns
     -------
     dict of str to dict
-        ``max_abs_error``: max|a-b|; ``max_rel_error``: that over max|b|, infinite if a value is
-        finite in one only; ``std`` of the expected values.
+        As :func:`tvm_fusion.measure.errors.errors` returns.
 
     Raises
     ------
@@ -84,22 +111,8 @@ def compare(
                 f"output {name!r} has shape {actual.shape} and the reference has {there}",
                 "the model that the artifact was compiled from",
             )
-        result[name] = _errors(actual.astype(np.float64), expected[name].astype(np.float64))
+        result[name] = errors(actual, expected[name])
     return result
-
-
-def _errors(actual: np.ndarray, expected: np.ndarray) -> dict[str, float]:
-    finite = np.isfinite(expected)
-    same = np.array_equal(actual[~finite], expected[~finite], equal_nan=True)
-    error = np.abs(actual[finite] - expected[finite]).max(initial=0.0) if same else np.inf
-    error = np.inf if np.isnan(error) else float(error)
-    scale = float(np.abs(expected[finite]).max(initial=0.0))
-    relative = 0.0 if error == 0 else error / scale if scale else np.inf
-    return {
-        "max_abs_error": float(error),
-        "max_rel_error": float(relative),
-        "std": float(expected[finite].std()) if finite.any() else 0.0,
-    }
 
 
 def _as_the_model_takes_them(

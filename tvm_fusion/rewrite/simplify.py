@@ -59,6 +59,13 @@ class Rewrite:
     ------
     UserError
         For a name that is none of the above.
+
+    Examples
+    --------
+    >>> mod = module(lambda x: op.exp(op.negative(op.negative(x))) + relax.const(0.0), (8,))
+    >>> with cpu:
+    ...     calls(Rewrite()(mod)), len(calls(Rewrite(search="none")(mod)))
+    (['relax.exp'], 4)
     """
 
     def __init__(

@@ -24,11 +24,10 @@ from ..core.tuned import Lookup, Tuned
 from ..core.weight_names import WeightNames, constants, tracking, weight_key
 from ..deploy.cuda_graph.weight_prefetch import MODEL_BYTES
 from ..deploy.memory.weights import MIN_BYTES, lift_constants
-from ..deploy.toolchain import toolchain
 from ..device import TargetSpec
 from ..ecg.closed_form import closed_form
 from ..fusion.comparisons import Question
-from ..measure.build import build_groups
+from ..measure.build import build_groups, export
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import TOLERANCE
 from .tasks import MAIN, Task, ends_of
@@ -238,9 +237,8 @@ def _export(
         lifted.mod.update_func(lifted.mod.get_global_var(MAIN), main)
         return lifted.mod
 
-    with toolchain(spec) as tools, tracking(names):
-        built = build_groups(variant.mod, spec, variant.tuned, lift)
-        built.export_library(str(path), fcompile=tools.link)
+    with tracking(names):
+        export(build_groups(variant.mod, spec, variant.tuned, lift), spec, path)
     return weights
 
 

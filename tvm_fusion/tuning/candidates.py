@@ -105,6 +105,7 @@ def export_candidates(
     asking = None if config.profile is None else Budget.parse(config.profile)
     config = replace(config, db=None, profile=None)
     spec = parse(target).permitting(config.flags)
+    config = config.for_kind(spec.kind)
     warn_of_plain_cpu(target)
     if len(spec.archs) > 1:
         raise UserError(f"target {spec.text!r} names several architectures", "one")

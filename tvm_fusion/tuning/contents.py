@@ -46,6 +46,20 @@ def listed(db: str | os.PathLike[str]) -> list[dict[str, Any]]:
     ]
 
 
+def unfinished(db: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """List the tasks with trials and no configuration to use: their run was interrupted.
+
+    Returns
+    -------
+    list of dict
+        ``number``, ``title``, ``trials``, and ``gain``: how many times as fast as the default the
+        best trial was; None where none has a time.
+    """
+    with Records.open(db, must_exist=True) as records:
+        found = TuningRecords(records).unfinished()
+    return [dict(zip(("number", "title", "trials", "gain"), row, strict=True)) for row in found]
+
+
 def comparisons(db: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """List the answers of the profile database.
 

@@ -25,10 +25,10 @@ from tvm import relax, rpc
 
 from ..core.template import Config
 from ..deploy.runtime.results import leaves
-from ..deploy.toolchain import toolchain
 from ..device import TargetSpec
 from ..errors import UserError
 from ..fusion.tuning_records import Trial
+from ..measure.build import export
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import Effort, check_same
 from .measure import build, inputs_of
@@ -139,12 +139,11 @@ class RpcBench:
         raise AssertionError("unreachable")
 
     def _measure(self, configs: Sequence[Config], effort: Effort) -> list[float]:
-        with tempfile.TemporaryDirectory() as folder, toolchain(self._spec) as tools:
+        with tempfile.TemporaryDirectory() as folder:
             paths = []
             for number, config in enumerate((*configs, None)):
                 path = Path(folder, f"c{number}.so")
-                built = build(self._task, config, self._spec)
-                built.export_library(str(path), fcompile=tools.link)
+                export(build(self._task, config, self._spec), self._spec, path)
                 paths.append(path)
             tracker = rpc.connect_tracker(self._tracker.host, self._tracker.port)
             session = tracker.request(self._tracker.key, session_timeout=effort.timeout)

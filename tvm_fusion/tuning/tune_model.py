@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .._tvm.fork import has_run_kernels
-from ..config import FusionConfig
+from ..config import Config, configure
 from ..device import TargetSpec, parse
 from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
@@ -81,7 +81,7 @@ class Tuning:
 def tune(
     model: Any,
     target: Any = "cpu",
-    config: FusionConfig | None = None,
+    config: Config | None = None,
     *,
     db: str | os.PathLike[str],
     budget: str = "10m",
@@ -100,10 +100,10 @@ def tune(
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX file.
+        The model, or the path of an ONNX or ``.pt2`` file.
     target : str, dict or tvm.target.Target
         See :func:`tvm_fusion.device.parse`. Kernels run on this machine.
-    config : FusionConfig, optional
+    config : FusionConfig or dict, optional
         What the model will be compiled with: other options make other kernels. With ``profile``,
         alternatives of the planner are measured first, within that budget of their own.
     db : str or os.PathLike
@@ -133,12 +133,13 @@ def tune(
         For a model, target, option, budget, runner, search or file that cannot be used.
     """
     spending, effort = Budget.parse(budget), effort or Effort()
-    config = config or FusionConfig()
+    config = configure(config)
     comparing = None if config.profile is None else Budget.parse(config.profile)
     config = replace(config, db=None, profile=None)
     if search not in SEARCHES:
         raise UserError(f"search {search!r}", f"one of {', '.join(SEARCHES)}")
     spec = parse(target).permitting(config.flags)
+    config = config.for_kind(spec.kind)
     warn_of_plain_cpu(target)
     tracker = _tracker(spec, runner)
     if comparing is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_models
 import tvm
 from architectures_model import model
 from device_code import EM_AMDGPU, cuda_archs, elf_flags
@@ -16,13 +17,13 @@ from tvm import relax
 
 import tvm_fusion
 from tvm_fusion.core.weight_names import Packing
-from tvm_fusion.deploy.runtime import manifest
-from tvm_fusion.deploy.build.build import merge
-from tvm_fusion.deploy.build.build import build, export_library, store
+from tvm_fusion.deploy.build.build import build, export_library, merge, store
 from tvm_fusion.deploy.build.lower import LowerToVM
 from tvm_fusion.deploy.build.prepare import Prepared
+from tvm_fusion.deploy.runtime import load as load_module
+from tvm_fusion.deploy.runtime import manifest
 from tvm_fusion.deploy.toolchain import rocm
-from tvm_fusion.device import TargetSpec, parse
+from tvm_fusion.device import TargetSpec, parse, probe
 from tvm_fusion.errors import UserError
 from tvm_fusion.pipeline import stages
 from tvm_fusion.schedule.stage.launches import launches
@@ -167,7 +168,7 @@ def sum_of(constant):
 def test_a_merged_library_computes_what_each_module_does(tmp_path):
     """On this CPU, under two names for it."""
     (device,) = parse("cpu").devices
-    spec = TargetSpec("llvm", ("one", "other"), (device, device), parse("cpu").attrs)
+    spec = TargetSpec("llvm", ("one", "other"), (device, device), parse("cpu").attrs * 2)
     parts = {
         name: prepared([1], mod=lowered(sum_of(constant), parse("cpu")))
         for name, constant in (("one", 3.0), ("other", 5.0))
@@ -183,6 +184,52 @@ def test_a_merged_library_computes_what_each_module_does(tmp_path):
         expected = np.exp(x.astype("float64")).cumsum(1).sum(0) + constant
         result = machine[f"main{built.suffixes[name]}"](tvm.runtime.tensor(x)).numpy()
         np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+def test_a_cpu_gets_the_best_code_that_runs_there(tmp_path, monkeypatch):
+    """Of one library; a CPU in between gets that of the next lower one."""
+    folder = tvm_fusion.compile(
+        tiny_models.dense(), "cpu:x86-64-v4,x86-64-v3,+avxvnni,x86-64-v3", dims={"batch": 3}
+    ).export(tmp_path / "a")
+    found = manifest.read(folder)
+    assert found["target"]["archs"] == ["x86-64-v3", "x86-64-v3+avxvnni", "x86-64-v4"]
+    assert "avxvnni" in found["architectures"]["x86-64-v3+avxvnni"]["features"]
+    assert sorted(e["archs"][0] for e in found["stored_kernels"]) == found["target"]["archs"]
+    data = tiny_models.dense_data(3)
+    expected = tiny_models.dense_expected(data, **tiny_models.dense_weights())
+    for name in ("x86-64-v3", "x86-64-v4", "x86-64-v3,+avx512f"):
+        device = parse(f"cpu:{name}").device
+        if not set(device.features) <= set(probe.host_cpu().features):
+            continue
+        monkeypatch.setattr(load_module, "host_cpu", lambda device=device: device)
+        loaded = load_module.load.__wrapped__(folder)
+        assert loaded.manifest["suffix"] == "@" + name.split(",")[0]
+        assert loaded.manifest["target"]["features"] == needed(found, name.split(",")[0])
+        result = loaded(data=data)["scores"]
+        assert np.abs(result - expected).max() < 1e-5 * np.abs(expected).max()
+    oldest = parse("cpu:x86-64").device
+    monkeypatch.setattr(load_module, "host_cpu", lambda: oldest)
+    with pytest.raises(UserError, match="without avx, avx2"):
+        load_module.load(folder)
+
+
+def needed(found, arch):
+    return manifest.of_architecture(found, arch)["target"]["features"]
+
+
+def test_weights_that_two_cpus_pack_alike_are_stored_once(tmp_path):
+    """As are those that no kernel packs."""
+    target = "cpu:x86-64-v3,x86-64-v4,skylake-avx512"
+    found = manifest.read(
+        tvm_fusion.compile(tiny_models.dense(), target, dims={"batch": 3}).export(tmp_path / "a")
+    )
+    (name,) = found["weights"]
+    offsets = [manifest.of_architecture(found, a)["weights"][name]["offset"] for a in names(found)]
+    assert offsets[1] == offsets[2] != offsets[0]
+
+
+def names(found):
+    return found["target"]["archs"]
 
 
 def prepared(packed, packing=None, mod=None):

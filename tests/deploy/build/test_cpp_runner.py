@@ -185,7 +185,8 @@ def test_a_bundle_runs_in_a_bare_root(runner, dense_folder, tmp_path, monkeypatc
     monkeypatch.setattr(sys.modules[bundle.__module__], "build_runner", build_runner)
     root = tmp_path / "root"
     bundle(dense_folder, root)
-    assert {path.name for path in root.iterdir()} == {"tvm_fusion_run", "lib", "model"}
+    names = {path.name for path in root.iterdir()}
+    assert names == {"tvm_fusion_run", "include", "lib", "model"}
     for library in _system_libraries(root):
         place = root / Path(library).relative_to("/")
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """The manifest says of every launch what it computes, by the user's names."""
 
-import pytest
-from onnx import helper, numpy_helper
-from onnx import TensorProto as T
 import numpy as np
+import pytest
+from onnx import TensorProto as T
+from onnx import helper, numpy_helper
 
 import tvm_fusion
 from tvm_fusion.deploy.build.launch_names import launches_of

@@ -91,6 +91,9 @@ def test_a_wrong_input_is_one_sentence(weighed, fixed, rest, words):
     assert "\n" not in str(caught.value)
 
 
-def test_an_input_without_a_name_is_named(weighed):
-    with pytest.raises(UserError, match="inputs by name: 'a', 'out'"):
-        weighed.bind({"b": draw(1, 0)})(draw(1, 0))
+def test_the_other_inputs_may_be_given_in_order(weighed):
+    a, b, c = (draw(1, seed) for seed in range(3))
+    bound = weighed.bind({"b": b})
+    assert_sums(bound(a, c)["y"], a, b, c)
+    with pytest.raises(UserError, match="3 inputs in order; expected the inputs 'a', 'out'"):
+        bound(a, b, c)

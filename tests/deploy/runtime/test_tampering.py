@@ -177,7 +177,7 @@ def test_a_cuda_device_of_another_architecture(dense_copy, monkeypatch, archs, d
     rewrite(dense_copy, for_cuda(*archs))
     if runs:
         target = json.loads((dense_copy / "manifest.json").read_text())["target"]
-        _, chosen = load._open_device(dense_copy, target)
+        _, chosen = load._open_device(dense_copy, {"target": target})
         assert chosen == runs
         assert opened == ["tvm_runtime", "cudart", "tvm_runtime_cuda"]
     else:

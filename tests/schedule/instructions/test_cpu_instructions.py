@@ -12,8 +12,9 @@ from tvm_fusion._tvm.bf16 import with_dot_bf16
 from tvm_fusion._tvm.buffer import declare
 from tvm_fusion.core.loops import index
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.instructions.cpu import CPU, dot_of, multiply, multiply_tiles
+from tvm_fusion.schedule.instructions.cpu import CPU, dot_of, multiply
 from tvm_fusion.schedule.instructions.table import has
+from tvm_fusion.schedule.instructions.tiles import multiply_tiles
 
 HERE = parse("cpu")
 DOTS = [row for row in CPU if row.family == "dot"]

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
 import numpy as np
-from tvm import tirx
-from ..._tvm.versions import PIPELINE
-from ...core.weight_names import Packing
-from ...device import TargetSpec
-from ...errors import UserError
-from .codegen import Compiled, compiling
-from ..count import Lowered, count, is_gpu
-from .prepare import Prepared, same_bits
-from ..toolchain import thread_team, toolchain
-from ..runtime.weights_file import StoredWeight
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
-from ...device import TargetSpec
-from typing import Any
+
+from ..._tvm.versions import PIPELINE
 from ...core.decisions import Decision, record
+from ...core.weight_names import Packing
+from ...device import TargetSpec
+from ...device.tile_permission import need_tiles
 from ...errors import UserError
+from ..count import Lowered, count, is_gpu
+from ..runtime.weights_file import StoredWeight
+from ..toolchain import thread_team, tile_permission, toolchain
 from ..toolchain.rocm_code import KernelCode, amd_modules, faults, kernels
+from .codegen import Compiled, compiling
+from .cpu_features import needed_features
+from .prepare import Prepared, same_bits
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,8 @@ class Built:
         By architecture, the library's names of all functions and kernels; empty for one.
     kernels : dict of tuple of str to list of str
         By architectures, the kernels for exactly these; empty for one.
+    features : dict of str to list of str
+        By CPU, the instruction sets that its code needs.
     """
 
     compiled: Compiled
@@ -54,6 +54,7 @@ class Built:
     suffixes: dict[str, str]
     names: dict[str, dict[str, str]]
     kernels: dict[tuple[str, ...], list[str]]
+    features: dict[str, list[str]]
 
 
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
@@ -88,7 +89,9 @@ def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
                 counts[arch] = _counts(one, _lowered(compiled, one, merged.names.get(arch, {})))
     if spec.kind == "rocm":
         check_amd_code(compiled.executable.mod)
-    return Built(compiled, counts, suffixes, merged.names, merged.kernels)
+    devices = zip(spec.archs, spec.devices, strict=True) if spec.kind == "llvm" else ()
+    features = {arch: needed_features(mods[arch], device) for arch, device in devices}
+    return Built(compiled, counts, suffixes, merged.names, merged.kernels, features)
 
 
 def store(
@@ -126,15 +129,25 @@ def store(
     return stored, used
 
 
-def export_library(compiled: Compiled, spec: TargetSpec, path: Path) -> None:
-    """Link an executable into a shared library with the target's own tools."""
+def export_library(
+    compiled: Compiled, spec: TargetSpec, path: Path, features: Iterable[str] = ()
+) -> None:
+    """Link an executable into a shared library with the target's own tools.
+
+    Parameters
+    ----------
+    features : iterable of str
+        Instruction sets that a CPU's code needs: for AMX's the library asks when it is opened.
+    """
     with toolchain(spec) as tools, tempfile.TemporaryDirectory() as folder:
-        objects = [Path(folder, f"kernels{number}.o") for number in range(len(compiled.objects))]
-        for place, code in zip(objects, compiled.objects, strict=True):
-            place.write_bytes(code)
+        code = [*compiled.objects]
         if spec.kind == "llvm":
-            objects.append(Path(folder, "thread_team.o"))
-            objects[-1].write_bytes(thread_team(spec.triple))
+            code.append(thread_team(spec.triple))
+        if need_tiles(features):
+            code.append(tile_permission(spec.triple))
+        objects = [Path(folder, f"part{number}.o") for number in range(len(code))]
+        for place, content in zip(objects, code, strict=True):
+            place.write_bytes(content)
         try:
             compiled.executable.export_library(
                 str(path), fcompile=tools.link, addons=[str(place) for place in objects]
@@ -223,7 +236,7 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
     -------
     Merged
     """
-    found = _kernels(mods, may_share=spec.kind != "rocm")
+    found = _kernels(mods, spec)
     taken: set[str] = set()
     renamed: dict[str, dict[ir.GlobalVar, ir.GlobalVar]] = {arch: {} for arch in mods}
     functions: dict[ir.GlobalVar, ir.BaseFunc] = {}
@@ -257,20 +270,24 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
     return Merged(merged, names, by_archs)
 
 
-def _kernels(mods: Mapping[str, tvm.IRModule], may_share: bool) -> list[_Kernel]:
+def _kernels(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> list[_Kernel]:
     """List the kernels of all modules, equal ones of several once.
 
-    AMD's code objects are for one architecture each, so nothing would be shared.
+    AMD's code objects are for one architecture each, so nothing would be shared, and LLVM makes
+    other code of equal loops for other CPUs.
     """
     found: list[_Kernel] = []
-    alike: dict[int, list[_Kernel]] = {}
+    alike: dict[tuple[Any, int], list[_Kernel]] = {}
     for arch, mod in mods.items():
+        code = {"llvm": spec.of((arch,)).attrs, "rocm": arch}.get(spec.kind)
         for gvar, func in mod.functions.items():
             if not isinstance(func, tirx.PrimFunc):
                 continue
             bare = func.without_attr("global_symbol")
-            same = alike.setdefault(tvm_ffi.structural_hash(bare), [])
-            for kernel in same if may_share or _HOST in func.attrs else ():
+            is_host = _HOST in func.attrs
+            key = None if is_host else code, tvm_ffi.structural_hash(bare)
+            same = alike.setdefault(key, [])
+            for kernel in same:
                 if arch not in kernel.variables and tvm_ffi.structural_equal(kernel.func, bare):
                     break
             else:

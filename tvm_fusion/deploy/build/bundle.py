@@ -1,4 +1,4 @@
-"""A folder that runs an artifact without Python: the runner in C++, TVM's runtime, the artifact.
+"""A folder that runs an artifact without Python: the runner and interface in C++, TVM's runtime.
 
 The sources of the runner are in ``cpp``; CMake builds them against the headers and libraries of the
 installed apache-tvm and apache-tvm-ffi packages. What is copied needs of the other machine a C
@@ -16,17 +16,17 @@ from pathlib import Path
 from ..._tvm.cuda import find_cuda_file
 from ...core.progress import report
 from ...device.elf import machine_of
-from ...device.probe import machine
 from ...errors import UserError
 from ..runtime import manifest
 from .artifact import check_writable, temporary_beside
+from .cross_bundle import cross_settings
 
 RUNNER, MODEL = "tvm_fusion_run", "model"
 SOURCES = Path(__file__).parents[1] / "cpp"
 
 
-def bundle(artifact: Path, folder: Path) -> Path:
-    """Build the runner and put it beside a copy of an artifact.
+def bundle(artifact: Path, folder: Path, wheels: Path | None = None) -> Path:
+    """Build the runner and the C++ interface, and put them beside a copy of an artifact.
 
     Parameters
     ----------
@@ -34,22 +34,24 @@ def bundle(artifact: Path, folder: Path) -> Path:
         What `tvm-fusion compile` wrote.
     folder : Path
         A folder that does not exist yet, or is empty. It appears as a whole or not at all.
+    wheels : Path, optional
+        Folder of TVM's wheels for the artifact's CPU family, where that is not this machine's.
 
     Returns
     -------
     Path
-        The folder: ``tvm_fusion_run``, ``lib``, ``model``.
+        The folder: ``tvm_fusion_run``, ``lib``, ``include``, ``model``; a prefix for CMake's
+        ``find_package(tvm_fusion)``.
 
     Raises
     ------
     UserError
-        For no artifact or a changed one, one for CPUs of another family than this machine's, a
-        folder that has something in it, a machine without CMake and a C++ compiler, or without
-        CUDA's runtime library for an artifact that needs it.
+        For no artifact or a changed one, one for CPUs of another family than this machine's without
+        a cross compiler and wheels, a folder that has something in it, a machine without CMake and
+        a C++ compiler, or without CUDA's runtime library for an artifact that needs it.
     """
     found = manifest.read(artifact)
     manifest.verify(artifact, found)
-    _check_machine(artifact)
     target = folder.resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{str(folder)!r} exists", "a new folder", "name another one")
@@ -60,19 +62,21 @@ def bundle(artifact: Path, folder: Path) -> Path:
             "an artifact that needs TVM's runtime libraries alone",
             "load it in a program that registers the function",
         )
-    settings = _settings(found)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = temporary_beside(target)
-    try:
-        build_runner(staging, settings)
-        shutil.copytree(artifact, staging / MODEL)
-        if target.exists():
-            target.rmdir()
-        staging.rename(target)
-    except OSError as error:
-        raise UserError(f"cannot write {str(folder)!r} ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    family = machine_of(artifact / manifest.LIBRARY)
+    with tempfile.TemporaryDirectory() as unpacked:
+        settings = _settings(found) | cross_settings(family, wheels, Path(unpacked))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = temporary_beside(target)
+        try:
+            build_runner(staging, settings)
+            shutil.copytree(artifact, staging / MODEL)
+            if target.exists():
+                target.rmdir()
+            staging.rename(target)
+        except OSError as error:
+            raise UserError(f"cannot write {str(folder)!r} ({error.strerror or error})") from error
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
     return folder
 
 
@@ -99,21 +103,6 @@ def build_runner(folder: Path, settings: dict[str, str] | None = None) -> None:
         _call(cmake, "--build", scratch, "--parallel")
         report("copying libraries")
         _call(cmake, "--install", scratch, "--prefix", str(folder))
-
-
-def _check_machine(artifact: Path) -> None:
-    """Refuse an artifact whose host code is not this machine's: TVM's libraries here are.
-
-    A cross compiler would make the runner, and not the runtime that it needs beside it.
-    """
-    made_for, here = machine_of(artifact / manifest.LIBRARY), machine()
-    if made_for is not None and made_for != here:
-        raise UserError(
-            f"artifact {str(artifact)!r} is for {made_for}, and the runtime libraries of TVM that "
-            f"are installed here for {here}",
-            f"an artifact for {here}",
-            f"copy it to a machine that is {made_for}, and bundle it there",
-        )
 
 
 def _settings(found: dict) -> dict[str, str]:

@@ -15,25 +15,25 @@ from __future__ import annotations
 import contextvars
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import tvm
-from tvm import ir, relax, tirx
+from tvm import IRModule, ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.relax import vm_build
 from tvm.target import Target
 from tvm.tirx.build import codegen_build, split_host_device_mods
+
 from ..._tvm.pass_context import copied
 from ..._tvm.structural import structural_walk
 from ...core.progress import steps
-from ..count.device import SplitFunctions
-from collections.abc import Collection, Mapping, Sequence
-from tvm import IRModule, ir, relax, tirx
 from ...lower.argument_checks import with_checked
+from ..count.device import SplitFunctions
 from ..memory.weights import WEIGHTS
 
 # Parts for each core: kernels take unequal time. A part of CUDA's is a run of nvcc, whose start
@@ -94,8 +94,8 @@ def compiling(
     if target.kind.name == "llvm":
         kernels = mark_checked_arguments(mod, kernels, loaders)
 
-    def compile_part(part: _Functions) -> _Part:
-        return _compile(tvm.IRModule(part, attrs=rest.attrs), target, tir_pipeline)
+    def compile_part(part: _Functions, for_target: Target) -> _Part:
+        return _compile(tvm.IRModule(part, attrs=rest.attrs), for_target, tir_pipeline)
 
     def link(parts: Iterable[_Part]) -> Compiled:
         library = codegen_build(tvm.IRModule({}, attrs=rest.attrs), target.host or target)
@@ -114,16 +114,30 @@ def compiling(
         linked = vm_build._ffi_api.VMLink(builder, target, library, others, constants)
         return Compiled(relax.VMExecutable(linked), tuple(objects), hosts)
 
-    parts = _parts(kernels, target)
+    parts = [
+        (part, own) for own, each in _by_target(kernels, target) for part in _parts(each, own)
+    ]
     if len(parts) == 1:
-        yield lambda: link(map(compile_part, steps(_STAGE, parts)))
+        yield lambda: link(compile_part(*part) for part in steps(_STAGE, parts))
         return
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        futures = [pool.submit(_as_here(target, compile_part), part) for part in parts]
+        futures = [pool.submit(_as_here(own, compile_part), part, own) for part, own in parts]
         try:
             yield lambda: link(future.result() for future in steps(_STAGE, futures))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _by_target(kernels: _Functions, target: Target) -> list[tuple[Target, _Functions]]:
+    """Sort a CPU's kernels by the targets that they name: an LLVM module has one."""
+    if target.kind.name != "llvm":
+        return [(target, kernels)]
+    found: dict[str, tuple[Target, _Functions]] = {}
+    for gvar, func in kernels.items():
+        own = (func.attrs or {}).get("target", target)
+        _, same = found.setdefault(str(own), (own, {}))
+        same[gvar] = func.without_attr("target") if own is not target else func
+    return list(found.values()) or [(target, kernels)]
 
 
 def _parts(kernels: _Functions, target: Target) -> list[_Functions]:
@@ -143,16 +157,16 @@ def _calls_another(func: tirx.PrimFunc) -> bool:
     return bool(found)
 
 
-def _as_here(target: Target, function: Callable[[_Functions], Any]) -> Callable[..., Any]:
-    """Let a thread run under the target, pass context and recording of this one."""
+def _as_here(target: Target, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a thread run under a target, and the pass context and recording of this one."""
     now = PassContext.current()
     variables = contextvars.copy_context()
 
-    def run(part: _Functions) -> Any:
+    def run(*args: Any) -> Any:
         with target, copied(now):
-            return function(part)
+            return function(*args)
 
-    return lambda part: variables.copy().run(run, part)
+    return lambda *args: variables.copy().run(run, *args)
 
 
 def _compile(mod: tvm.IRModule, target: Target, tir_pipeline: str) -> _Part:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import tvm
-from tvm import relax
-from tvm.ir.transform import PassContext, Sequential
-from tvm.target import Target
-from ...core.untouched import LOWERED, is_rewritable, on_rewritable
-from ..cuda_graph.capture import CAPTURED, CaptureLaunches
-from ..cuda_graph.dependent_launch import LaunchEarly
-from ..memory.destinations import PassDestinations
-from .launch_names import CallTIRRewriteWithNames
-from ..memory.share_storage import ShareStorage
-from ..cuda_graph.static_inputs import with_static_inputs
-from ..cuda_graph.weights_tuple import PassWeightsAsTuple
 from typing import Any
+
 import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
-from ...core.untouched import is_rewritable
+from tvm.ir.transform import PassContext, Sequential
+from tvm.target import Target
+
+from ...core.untouched import LOWERED, is_rewritable, on_rewritable
 from ...core.whole_extents import STEPS, steps_of
+from ..cuda_graph.capture import CAPTURED, CaptureLaunches
+from ..cuda_graph.dependent_launch import LaunchEarly
+from ..cuda_graph.static_inputs import with_static_inputs
+from ..cuda_graph.weights_tuple import PassWeightsAsTuple
+from ..memory.destinations import PassDestinations
+from ..memory.share_storage import ShareStorage
 from ..memory.weights import WEIGHTS
+from .launch_names import CallTIRRewriteWithNames
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerToVM")
@@ -32,6 +31,14 @@ class LowerToVM:
     knows; see :mod:`tvm_fusion.deploy.cuda_graph.weights_tuple`. Kernels are launched early where devices can;
     see :mod:`tvm_fusion.deploy.cuda_graph.dependent_launch`. Lowered functions are marked, so that a
     second application leaves them alone: TVM's own passes would check every argument twice.
+
+    Examples
+    --------
+    >>> mod = module(lambda x: op.nn.relu(op.matmul(x, weight(16, 4))), (8, 16))
+    >>> with cpu:
+    ...     lowered = LowerToVM()(ScheduleKernels()(FuseOperators()(Legalize()(mod))))
+    >>> "R.vm.alloc_storage" in lowered.script()
+    True
     """
 
     def transform_module(self, mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:

@@ -14,10 +14,10 @@ from tvm.target import Target
 from ...core.weight_names import Packing, WeightNames
 from ...device import TargetSpec
 from ...signature import DimRange
-from ..memory.destinations import add_destinations, destinations
-from .lower import LowerToVM
-from ..memory.weights import MIN_BYTES, lift_constants
 from ..cuda_graph.weights_tuple import MAY_PASS_TUPLE, passes_tuple
+from ..memory.destinations import add_destinations, destinations
+from ..memory.weights import MIN_BYTES, lift_constants
+from .lower import LowerToVM
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _LEFT_BEHIND = 86_400  # seconds, from which on an unfinished folder is nobody's
 
 @dataclass(frozen=True)
 class CachedArtifact(Artifact):
-    """An artifact of the cache; :meth:`export` copies its files.
+    """An artifact of the cache; :meth:`export` copies its files, and writes its manifest.
 
     Attributes
     ----------
@@ -47,8 +47,11 @@ class CachedArtifact(Artifact):
     folder: Path
 
     def _write(self, folder: Path) -> None:
-        for name in manifest.NAMES:
+        stored = manifest.read(self.folder)
+        for name in stored["files"]:
             shutil.copyfile(self.folder / name, folder / name)
+        own = {name: stored[name] for name in ("weights", "architectures", "files")}
+        manifest.write(folder, {**self.manifest, **own})
 
 
 class ArtifactCache:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import sys
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,7 @@ from ...config import FusionConfig
 from ...device import TargetSpec
 from ...errors import UserError
 from ...frontend.onnx_model.file import load
+from ...frontend.program_file import is_program_file, load_program
 
 _PACKAGES = ("tvm_fusion", "apache-tvm", "apache-tvm-ffi")
 _RECORDS = "TVM_FUSION_RECORDS"
@@ -29,8 +31,8 @@ def cache_key(model: Any, spec: TargetSpec, config: FusionConfig) -> str:
 
     Parameters
     ----------
-    model : str, os.PathLike or onnx.ModelProto
-        An ONNX model; weights in files beside it count.
+    model : str, os.PathLike, onnx.ModelProto or torch.export.ExportedProgram
+        An ONNX model, of which weights in files beside it count, or a PyTorch program.
     spec : TargetSpec
         With the features of its devices.
     config : FusionConfig
@@ -46,19 +48,20 @@ def cache_key(model: Any, spec: TargetSpec, config: FusionConfig) -> str:
     UserError
         For what has no bytes to be known by, and options that measure or write.
     """
+    digest = hashlib.sha256()
     if isinstance(model, (str, os.PathLike)):
-        model = load(model)
-    if not isinstance(model, onnx.ModelProto):
+        model = load_program(model) if is_program_file(model) else load(model)
+    is_program = type(model).__name__ == "ExportedProgram"
+    if not isinstance(model, onnx.ModelProto) and not is_program:
         raise UserError(
             f"a model of type {type(model).__name__} has no cache",
-            "an ONNX file or ModelProto",
+            "an ONNX or .pt2 file, a ModelProto or an ExportedProgram",
             "leave cache out, and keep what Artifact.export writes",
         )
     for name in ("profile", "dump"):
         if getattr(config, name) is not None:
             raise UserError(f"cache with the option {name}", "one of them", "leave cache out")
-    digest = hashlib.sha256()
-    _add_model(digest, model)
+    (_add_program if is_program else _add_model)(digest, model)
     _add(digest, repr(spec).encode())
     for field in fields(FusionConfig):
         _add(digest, field.name.encode(), *_of(getattr(config, field.name)))
@@ -69,7 +72,7 @@ def cache_key(model: Any, spec: TargetSpec, config: FusionConfig) -> str:
     return digest.hexdigest()
 
 
-def _add(digest: Any, *parts: bytes) -> None:
+def _add(digest: Any, *parts: bytes | memoryview) -> None:
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
@@ -89,6 +92,30 @@ def _add_model(digest: Any, model: onnx.ModelProto) -> None:
         _add(digest, tensor.SerializeToString(deterministic=True))
         tensor.ClearField("raw_data")
     _add(digest, rest.SerializeToString(deterministic=True))
+
+
+def _add_program(digest: Any, program: Any) -> None:
+    """Add a PyTorch program: its graphs, what their inputs are, and the bytes of its weights."""
+    torch = sys.modules["torch"]
+    parts = [torch.__version__, program.graph_signature, program.range_constraints]
+    parts.append(program.call_spec)
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            parts.append(module.graph)
+            parts += [_description(torch, node) for node in module.graph.nodes]
+    _add(digest, *(str(part).encode() for part in parts))
+    for name, value in sorted({**program.state_dict, **program.constants}.items()):
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu().contiguous()
+            kind = f"{name} {value.dtype} {tuple(value.shape)}"
+            _add(digest, kind.encode(), value.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _description(torch: Any, node: Any) -> tuple[Any, ...]:
+    """Say what a node's text does not: the tensor, the module and the function it comes from."""
+    value, modules = node.meta.get("val"), node.meta.get("nn_module_stack") or {}
+    tensor = isinstance(value, torch.Tensor) and (value.dtype, *value.shape, *value.stride())
+    return tensor, [path for path, _ in modules.values()], node.meta.get("torch_fn")
 
 
 def _of(value: Any) -> list[bytes]:

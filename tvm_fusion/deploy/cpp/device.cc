@@ -1,8 +1,13 @@
 #include "device.h"
 
 #include <dlfcn.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <regex>
 #include <set>
@@ -31,7 +36,22 @@ std::set<std::string> CpuFlags() {
   return flags;
 }
 
-void CheckCpu(const Target& target) {
+// Asks Linux for AMX's tile registers, as tvm_fusion/device/tile_permission.py does. Returns why this process
+// may not use them; nothing if it may.
+std::string RefusedTiles() {
+#ifdef __x86_64__
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return "";
+  return std::strerror(errno);
+#else
+  return "no such registers";
+#endif
+}
+
+bool NeedsTiles(const std::string& flag) { return flag.rfind("amx_", 0) == 0; }
+
+// The highest architecture whose instruction sets this CPU and this process have: as Python's _choose_cpu().
+std::string ChooseCpu(const Target& target) {
   utsname here{};
   uname(&here);
   if (!target.machine.empty() && target.machine != here.machine) {
@@ -39,15 +59,27 @@ void CheckCpu(const Target& target) {
                     here.machine + ": compile it for that.");
   }
   std::set<std::string> flags = CpuFlags();
-  std::string lacking;
-  for (const std::string& flag : target.cpuinfo) {
-    // Without /proc, as in a bare root, nothing is known.
-    if (!flags.empty() && !flags.count(flag)) lacking += (lacking.empty() ? "" : ", ") + flag;
+  std::string lacking, refused;
+  for (auto arch = target.archs.rbegin(); arch != target.archs.rend(); ++arch) {
+    lacking.clear();
+    auto entry = target.cpuinfo.find(*arch);
+    std::vector<std::string> needed = entry == target.cpuinfo.end() ? std::vector<std::string>() : entry->second;
+    bool tiles = std::any_of(needed.begin(), needed.end(), NeedsTiles);
+    for (const std::string& flag : needed) {
+      // Without /proc, as in a bare root, nothing is known.
+      if (!flags.empty() && !flags.count(flag)) lacking += (lacking.empty() ? "" : ", ") + flag;
+    }
+    if (!lacking.empty()) continue;
+    if (tiles && refused.empty()) refused = RefusedTiles();
+    if (!tiles || refused.empty()) return *arch;
   }
-  if (!lacking.empty()) {
-    throw UserError("the artifact is made for " + target.text + "; this CPU is without " + lacking +
-                    ": compile it for this machine.");
+  if (!refused.empty()) {
+    throw UserError("the artifact is made for " + target.text + " with AMX, whose tile registers this process " +
+                    "may not use (" + refused + "): run it on Linux 5.16 or later, where no sandbox forbids " +
+                    "arch_prctl, or compile it for a CPU without AMX, such as cpu:x86-64-v4.");
   }
+  throw UserError("the artifact is made for " + target.text + "; this CPU is without " + lacking +
+                  ": compile it for this machine.");
 }
 
 struct Architecture {
@@ -85,8 +117,7 @@ std::string ChooseArch(const Target& target, const std::string& version) {
 
 std::pair<DLDevice, std::string> OpenDevice(const Target& target) {
   if (target.kind == "llvm") {
-    CheckCpu(target);
-    return {DLDevice{kDLCPU, 0}, target.archs[0]};
+    return {DLDevice{kDLCPU, 0}, ChooseCpu(target)};
   }
   if (target.kind != "cuda") {
     throw UserError("the artifact is made for " + target.text + "; this runner knows CPUs and CUDA devices.");

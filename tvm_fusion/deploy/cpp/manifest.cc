@@ -166,7 +166,10 @@ Manifest Manifest::Read(const std::string& folder, const std::string& arch) {
   result.target.archs = target["archs"].Texts();
   if (result.target.archs.empty()) target["archs"].Damaged("is empty");
   if (target.Has("machine")) result.target.machine = target["machine"].Text();
-  if (target.Has("cpuinfo")) result.target.cpuinfo = target["cpuinfo"].Texts();
+  for (const std::string& name : result.target.archs) {
+    Node entry = name == result.target.archs[0] ? target : root["architectures"][name];
+    if (entry.Has("cpuinfo")) result.target.cpuinfo[name] = entry["cpuinfo"].Texts();
+  }
   for (const auto& [name, dim] : root["dims"].Entries()) {
     DimRange range{dim["min"].Number(), dim["max"].Number()};
     if (dim.Has("step")) range.step = dim["step"].Number();

@@ -45,8 +45,8 @@ struct FileEntry {
 
 struct Target {
   std::string text, kind, machine;
-  std::vector<std::string> archs;    // ascending
-  std::vector<std::string> cpuinfo;  // instruction sets of a CPU by Linux's names
+  std::vector<std::string> archs;  // ascending
+  std::map<std::string, std::vector<std::string>> cpuinfo;  // of CPUs: instruction sets by Linux's names
 };
 
 // What an artifact holds for one architecture.

@@ -2,8 +2,10 @@
 
 ``load``, ``executable``, ``function``, ``direct``
     an artifact, its functions, a call; threads that all artifacts of a process share
-``arguments``, ``tensors``, ``results``
+``arguments``, ``tensors``, ``torch_tensors``, ``results``
     arrays in and out, by DLPack or copies
+``call_tree``
+    nested arguments and results of a PyTorch module
 ``manifest``, ``manifest_schema``, ``signature_json``
     what an artifact says of itself
 ``weights_file``

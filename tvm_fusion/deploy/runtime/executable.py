@@ -113,11 +113,14 @@ class Executable:
 
     def __call__(
         self, /, *positional: Any, out: Mapping[str, Any] | None = None, **inputs: Any
-    ) -> dict[str, Any]:
+    ) -> Any:
         """Run ``main``; see :meth:`run` for names that cannot be written as keywords.
 
         Parameters
         ----------
+        *positional : array
+            Inputs in the model's order. A PyTorch program takes arguments as its module does,
+            nested in tuples, lists and dicts.
         out : mapping of str to array, optional
             Results are written into these arrays, by output name.
         **inputs : array
@@ -125,14 +128,22 @@ class Executable:
 
         Returns
         -------
-        dict of str to array
-            By output name: numpy arrays, or ``tvm_ffi.Tensor`` (DLPack) for a model on a GPU; where
-            ``out`` names the output, the array that it gave.
+        dict of str to array, or what a PyTorch module returns
+            By output name: numpy arrays; PyTorch's tensors where an input is one, over the same
+            memory; for a model on a GPU ``tvm_ffi.Tensor`` (DLPack) otherwise. Where ``out`` names
+            the output, the array that it gave. Called with arguments in order, or of the module's
+            nested ones, a PyTorch program returns what its module does; buffers and inputs that
+            the module changes are changed in the caller's arrays.
 
         Raises
         ------
         UserError
-            For a wrong or missing name, a wrong shape or dtype.
+            For a wrong or missing name, a wrong shape, dtype or structure.
+
+        Examples
+        --------
+        >>> exe(image=x)["logits"]  # an ONNX model
+        >>> logits = exe(torch.rand(1, 3, 224, 224))  # a torch.export program
         """
         return self.function("main")(*positional, out=out, **inputs)
 

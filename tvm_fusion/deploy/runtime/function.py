@@ -10,7 +10,9 @@ import tvm_ffi
 
 from ...errors import UserError
 from ...signature import DimRange, Signature
+from ...words import counted
 from . import arguments
+from .call_tree import flat_inputs, nested
 from .direct import DeviceInputs, DirectInputs, DirectResults, readers
 from .manifest import INTO
 from .results import leaves, own, write_out
@@ -23,6 +25,7 @@ from .tensors import (
     to_tensor,
     write_into,
 )
+from .torch_tensors import from_torch, to_torch, torch_of
 
 
 class Function:
@@ -62,6 +65,7 @@ class Function:
         fixed = fixed or {}
         self._specs = [s for s in signature.inputs if s.name not in fixed]
         self._labels = [f"input {spec.name!r}" for spec in self._specs]
+        self._flat_names = frozenset(spec.name for spec in self._specs)
         self._names = [spec.name for spec in signature.outputs]
         specs = [s for s in signature.inputs if s.name in fixed]
         labels = [f"input {spec.name!r}" for spec in specs]
@@ -94,12 +98,37 @@ class Function:
 
     def __call__(
         self, /, *positional: Any, out: Mapping[str, Any] | None = None, **inputs: Any
-    ) -> dict[str, Any]:
-        """Call it with inputs by name; as :meth:`Executable.__call__`."""
-        if positional:
-            names = ", ".join(repr(spec.name) for spec in self._specs)
-            raise UserError("an input without a name", f"inputs by name: {names}")
-        return self.run(inputs, out=out)
+    ) -> Any:
+        """Call it with inputs in order or by name; as :meth:`Executable.__call__`."""
+        if not positional and self._flat_names.issuperset(inputs):
+            return self.run(inputs, out=out)
+        call = None if self._fixed else self.signature.call
+        if call is None:
+            return self.run(self._by_name(positional, inputs), out=out)
+        return nested(call["results"], self._stateful(flat_inputs(call, positional, inputs), out))
+
+    def _by_name(self, positional: Sequence[Any], inputs: dict[str, Any]) -> dict[str, Any]:
+        """Name inputs that are given in order."""
+        names = [spec.name for spec in self._specs]
+        if len(positional) > len(names):
+            raise UserError(
+                f"{counted(len(positional), 'input')} in order",
+                f"the inputs {', '.join(map(repr, names)) or 'none'}",
+            )
+        twice = [name for name in names[: len(positional)] if name in inputs]
+        if twice:
+            raise UserError(f"input {twice[0]!r} is given twice", "each input once")
+        return {**dict(zip(names, positional, strict=False)), **inputs}
+
+    def _stateful(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Run a module that may change its buffers and inputs: the caller's arrays are changed."""
+        changed = [name for name in self._names if name in inputs and name not in self.in_place]
+        for name in changed:
+            check_writable(inputs[name], f"input {name!r}, which is written to,")
+        outputs = self.run(inputs, out=out)
+        for name in changed:
+            write_into(inputs[name], outputs[name], f"input {name!r}")
+        return outputs
 
     def bind(self, inputs: Mapping[str, Any]) -> Function:
         """Fix further inputs; see :meth:`Executable.bind`."""
@@ -122,6 +151,13 @@ class Function:
         self, inputs: Mapping[str, Any], *, out: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Call it with inputs by any name; as :meth:`Executable.run`."""
+        torch = torch_of(inputs.values()) if isinstance(inputs, Mapping) else None
+        if torch is None:
+            return self._run(inputs, out)
+        given = {name: from_torch(torch, value) for name, value in inputs.items()}
+        return {name: to_torch(torch, v) for name, v in self._run(given, out).items()}
+
+    def _run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
         if out is None and self._on_device is not None:
             tensors = self._on_device.take(inputs)
             if tensors is not None:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tvm_ffi
@@ -20,6 +20,7 @@ from ..._tvm.versions import TVM
 from ...device import choose_arch, cuda_devices, host_cpu
 from ...device.elf import machine_of
 from ...device.probe import machine
+from ...device.tile_permission import need_tiles, refused_tiles
 from ...errors import UserError
 from ...threads import choose_threads
 from . import manifest, weights_file
@@ -32,13 +33,21 @@ _models: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary
 _opened: dict[str, str] = {}  # the SHA-256 of what was opened first, by path
 
 
-def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
+class Exportable(Protocol):
+    """What :func:`tvm_fusion.compile` returns."""
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write a folder."""
+
+
+def load(artifact: str | os.PathLike[str] | Exportable, *, weights: Any = None) -> Executable:
     """Load an artifact.
 
     Parameters
     ----------
-    path : str or os.PathLike
-        The folder that ``Artifact.export`` or ``tvm-fusion compile -o`` wrote.
+    artifact : str, os.PathLike or Artifact
+        The folder that ``Artifact.export`` or ``tvm-fusion compile -o`` wrote, or what
+        :func:`tvm_fusion.compile` returned: no folder is left then.
     weights : str, os.PathLike or mapping of str to array, optional
         Other weights of the same names, shapes and dtypes: those of another artifact's folder, or
         arrays. What a mapping does not name stays the artifact's own.
@@ -57,12 +66,21 @@ def load(path: str | os.PathLike[str], *, weights: Any = None) -> Executable:
     --------
     See :func:`tvm_fusion.compile`.
     """
+    if not isinstance(artifact, (str, os.PathLike)):
+        if not callable(getattr(artifact, "export", None)):
+            raise UserError(
+                f"an artifact of type {type(artifact).__name__}",
+                "an artifact's folder, or what tvm_fusion.compile returned",
+            )
+        # What is mapped stays when its names go.
+        with tempfile.TemporaryDirectory(prefix="tvm_fusion-") as place:
+            return load(artifact.export(Path(place, "artifact")), weights=weights)
     choose_threads()
-    folder = Path(path)
+    folder = Path(artifact)
     found = manifest.read(folder)
     manifest.verify(folder, found, [manifest.LIBRARY])
     _check_version(folder, found["versions"]["apache-tvm"])
-    device, arch = _open_device(folder, found["target"])
+    device, arch = _open_device(folder, found)
     found = manifest.of_architecture(found, arch)
     _check_packed_functions(folder, found)
     release_pools()
@@ -147,7 +165,7 @@ def _check_packed_functions(folder: Path, found: Mapping[str, Any]) -> None:
             )
 
 
-def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Device, str]:
+def _open_device(folder: Path, found: Mapping[str, Any]) -> tuple[tvm_ffi.Device, str]:
     """Load a target's runtime; return its device and the architecture whose code is the best there.
 
     Raises
@@ -155,14 +173,11 @@ def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Devic
     UserError
         If the target's code cannot run here.
     """
+    target = found["target"]
     made_for = f"artifact {str(folder)!r} is made for {target['text']}"
     _open_library("tvm_runtime")
     if target["kind"] == "llvm":
-        lacking = sorted(set(target["features"]) - set(host_cpu().features))
-        if target["machine"] != machine() or lacking:
-            here = f"this CPU is {machine()}" + (f" without {', '.join(lacking)}" * bool(lacking))
-            raise UserError(made_for, None, f"{here}: compile it for this machine")
-        return tvm_ffi.device("cpu", 0), target["archs"][0]
+        return tvm_ffi.device("cpu", 0), _choose_cpu(made_for, found)
     if target["kind"] == "cuda":
         devices = cuda_devices()
         if not devices:
@@ -184,6 +199,31 @@ def _open_device(folder: Path, target: Mapping[str, Any]) -> tuple[tvm_ffi.Devic
     raise UserError(
         made_for, None, "this TVM runtime has no support for it: run it on one that has"
     )
+
+
+def _choose_cpu(made_for: str, found: Mapping[str, Any]) -> str:
+    """Choose the highest architecture whose instruction sets this CPU and this process have."""
+    if found["target"]["machine"] != machine():
+        raise UserError(made_for, None, f"this CPU is {machine()}: compile it for this machine")
+    here, refused = set(host_cpu().features), None
+    for arch in reversed(found["target"]["archs"]):
+        features = manifest.of_architecture(found, arch)["target"]["features"]
+        lacking = sorted(set(features) - here)
+        if lacking:
+            continue
+        if need_tiles(features):
+            refused = refused or refused_tiles()
+        if not need_tiles(features) or not refused:
+            return arch
+    if refused:
+        raise UserError(
+            f"{made_for} with AMX, whose tile registers this process may not use ({refused})",
+            None,
+            "run it on Linux 5.16 or later, where no sandbox forbids arch_prctl, or compile it "
+            "for a CPU without AMX, such as cpu:x86-64-v4",
+        )
+    without = f"this CPU is {machine()} without {', '.join(lacking)}"
+    raise UserError(made_for, None, f"{without}: compile it for this machine")
 
 
 def _open_library(name: str) -> None:

@@ -12,9 +12,16 @@ Schema 2
 ``target``
     ``text`` (as ``--target`` takes it), ``kind``, ``archs``, ascending; for CPUs ``machine`` and
     ``features``, the instruction sets that the code may use, by LLVM's names, and ``cpuinfo``, the
-    same by Linux's, which the runner in C++ compares with ``/proc/cpuinfo``.
+    same by Linux's, which the runner in C++ compares with ``/proc/cpuinfo``: all of the target's,
+    which LLVM chooses from, but AMX's only where kernels have its instructions, since they cost a
+    process its permission (:mod:`tvm_fusion.device.tile_permission`).
 ``precision``
     ``fp32``, ``fp16`` or ``bf16``.
+``precisions``
+    If the precision was chosen by measuring, what was measured: a list of
+    ``{"precision", "error", "bound", "milliseconds"}``: the largest max|a-b|/max|b| of an output
+    against float32's, null where that is infinite; the largest one allowed; and the time of a run,
+    of those within the bound.
 ``alignment``
     ``element``: on a CPU, kernels take tensors that begin at any element. Older artifacts do not
     have it: their kernels crash on memory that is not aligned to 64 bytes.
@@ -32,6 +39,8 @@ Schema 2
     all of them (without the entry: one by one);
     ``equal``, if there is any, a list of ``{"one", "other", "where"}``: extents that are equal in
     every call, and the operator that joins them;
+    ``call``, of a PyTorch module, the structure of its arguments and results, as
+    :mod:`.call_tree` documents;
     ``in_place``, by name of an input that is written to, the output that then lies there;
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;
@@ -53,9 +62,9 @@ Schema 2
     ``{"function", "shape"}``: the library's function that packs, and the stored shape.
 ``architectures``
     By name of each further architecture: its ``suffix``, ``weights``, ``groups``, ``priced_for``,
-    and ``functions`` without what is the same for all, ``inputs`` and ``outputs``. Weights that are
-    stored once have equal offsets. :func:`of_architecture` puts an architecture's entries in their
-    places.
+    and ``functions`` without what is the same for all, ``inputs`` and ``outputs``; a CPU's
+    ``features`` and ``cpuinfo``, as ``target`` has the first one's. Weights that are stored once
+    have equal offsets. :func:`of_architecture` puts an architecture's entries in their places.
 ``stored_kernels``
     Of several architectures, which kernels the library holds: a list of ``{"archs", "names"}``,
     kernels that came out equal under all architectures that have them. Empty for one.
@@ -68,6 +77,8 @@ Schema 2
 ``packed_functions``
     Names of packed functions that are the application's own: registered before the artifact is
     loaded.
+``options``
+    Of a model in a file, the options that `tvm-fusion explain` explains it with.
 ``files``
     By file name: ``{"bytes", "sha256"}``.
 ``sha256``
@@ -82,7 +93,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError
+from ...errors import UserError, refuse_lfs_pointer
 from . import manifest_schema
 from .tensors import ALIGNMENT
 
@@ -104,13 +115,15 @@ def read(folder: Path) -> dict[str, Any]:
     Raises
     ------
     UserError
-        No artifact there; an unreadable manifest; another schema; entries that cannot be; files
-        missing or of other sizes.
+        No artifact there; a pointer of Git LFS in the place of a file; an unreadable manifest;
+        another schema; entries that cannot be; files missing or of other sizes.
     """
     path = folder / MANIFEST
     try:
         if not path.is_file():
             raise _no_artifact(folder)
+        for name in NAMES:
+            refuse_lfs_pointer(folder / name)
         manifest = _parse(path.read_bytes())
         schema, stated = manifest["schema"], manifest.get("sha256")
         if schema != SCHEMA:
@@ -183,7 +196,8 @@ def of_architecture(found: Mapping[str, Any], arch: str) -> dict[str, Any]:
     functions = {
         name: {**entry, **own["functions"][name]} for name, entry in found["functions"].items()
     }
-    return {**found, **own, "functions": functions}
+    target = {**found["target"], **{k: own[k] for k in ("features", "cpuinfo") if k in own}}
+    return {**found, **own, "functions": functions, "target": target}
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> None:

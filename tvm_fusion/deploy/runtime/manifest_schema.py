@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
 
+from .call_tree import names_of
+
 LIBRARY, WEIGHTS = "model.so", "weights.bin"
 LARGEST = 2**63 - 1  # of an extent, an offset or a size: int64, as the runtime has them
 LONGEST = 1000  # characters of an extent, whose evaluation is recursive
@@ -52,11 +54,16 @@ def number(value: Any, path: str) -> None:
 
 
 def real(value: Any, path: str) -> None:
-    """Check that a value is a finite number that is not negative."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        _fail(path, "is not a number")
-    if not 0 <= value < math.inf:
-        _fail(path, "is negative or not finite")
+    """Check that a value is a finite number of at least 0."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        _fail(path, "is not a finite number of at least 0")
+
+
+def real_or_none(value: Any, path: str) -> None:
+    """Check that a value is such a number or null."""
+    if value is not None:
+        real(value, path)
 
 
 def dtype(value: Any, path: str) -> None:
@@ -151,6 +158,34 @@ _OPTIONAL = {
     "destinations": list_of(text),
     "launches": list_of(record({"kernel": text, "names": list_of(text)})),
 }
+
+
+def tree(value: Any, path: str) -> None:
+    """Check that a value is a structure of arguments or results: see :mod:`.call_tree`."""
+    if isinstance(value, str):
+        return
+    if not isinstance(value, dict) or "value" not in value:
+        record({"type": text, "keys": list_of(_key), "items": list_of(tree)})(value, path)
+        if value["keys"] and len(value["keys"]) != len(value["items"]):
+            _fail(path, "has another number of keys than items")
+
+
+def _key(value: Any, path: str) -> None:
+    if not isinstance(value, (str, int)):
+        _fail(path, "is not a key")
+
+
+def _parameter(value: Any, path: str) -> None:
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str):
+        _fail(path, "is not a name and a structure")
+    tree(value[1], f"{path}/1")
+
+
+_CALL = {
+    "call": record(
+        {"arguments": list_of(_parameter), "keywords": list_of(_parameter), "results": tree}
+    )
+}
 _EQUAL = {"equal": list_of(record({"one": text, "other": text, "where": text}))}
 _STORED = record({"function": text, "shape": list_of(number)})
 _WEIGHT = record(
@@ -171,6 +206,8 @@ _GROUPS = {
     ),
     "priced_for": record({"name": text}),
 }
+_STORED_AS = one_of("fp32", "fp16", "bf16")
+_FEATURES = {"features": list_of(text), "cpuinfo": list_of(text)}
 _FILE = record({"bytes": number, "sha256": digest})
 _SCHEMA = record(
     {
@@ -178,14 +215,15 @@ _SCHEMA = record(
         "source": text,
         "target": record(
             {"text": text, "kind": text, "archs": list_of(text, 1)},
-            {"machine": text, "features": list_of(text), "cpuinfo": list_of(text)},
+            {"machine": text, **_FEATURES},
         ),
-        "precision": one_of("fp32", "fp16", "bf16"),
+        "precision": _STORED_AS,
         "dims": by_name(record({"min": number, "max": number}, {"step": number})),
         "suffix": text,
         "functions": by_name(
             record(
-                {"inputs": list_of(_SPEC), "outputs": list_of(_SPEC), **_CODE}, _OPTIONAL | _EQUAL
+                {"inputs": list_of(_SPEC), "outputs": list_of(_SPEC), **_CODE},
+                _OPTIONAL | _EQUAL | _CALL,
             ),
             1,
         ),
@@ -197,7 +235,7 @@ _SCHEMA = record(
                     "weights": by_name(_WEIGHT),
                     "functions": by_name(record(_CODE, _OPTIONAL)),
                 },
-                _GROUPS,
+                {**_GROUPS, **_FEATURES},
             )
         ),
         "stored_kernels": list_of(record({"archs": list_of(text), "names": list_of(text)})),
@@ -212,9 +250,16 @@ _SCHEMA = record(
         "files": record({LIBRARY: _FILE, WEIGHTS: _FILE}),
     },
     {
+        "precisions": list_of(
+            record(
+                {"precision": _STORED_AS, "error": real_or_none, "bound": real},
+                {"milliseconds": real},
+            )
+        ),
         "alignment": text,
         "libraries": list_of(one_of("tvm_runtime_extra")),
         "packed_functions": list_of(text),
+        "options": list_of(text),
         **_GROUPS,
     },
 )
@@ -237,6 +282,8 @@ def check(content: Any, alignment: int) -> None:
     first, *others = content["target"]["archs"]
     if content["target"]["kind"] == "llvm":
         record({"machine": text, "features": list_of(text)})(content["target"], "/target")
+        for arch, entry in content["architectures"].items():
+            record({"features": list_of(text)})(entry, f"/architectures/{arch}")
     if len(others) != len(set(others) - {first}) or set(others) != set(content["architectures"]):
         _fail("/architectures", "does not list the target's architectures")
     if extra := sorted(set(content["files"]) - {LIBRARY, WEIGHTS}):
@@ -283,6 +330,13 @@ def _check_names(
     for output in function.get("in_place", {}).values():
         if output not in known["destinations"]:
             _fail(f"{path}/in_place", f"names {output!r}, which is not there")
+    if "call" in signature:
+        taken = [one for key in ("arguments", "keywords") for _, one in signature["call"][key]]
+        of_call = {"inputs": taken, "outputs": [signature["call"]["results"]]}
+        for kind, trees in of_call.items():
+            there = {spec["name"] for spec in signature[kind]}
+            if lacking := [n for one in trees for n in names_of(one) if n not in there]:
+                _fail(f"{path}/call", f"names {lacking[0]!r}, which is not there")
     for kind in ("inputs", "outputs"):
         names = [spec["name"] for spec in signature[kind]]
         if kind == "inputs" and len(set(names)) != len(names):

@@ -11,8 +11,12 @@ from ...signature import DimRange, EqualExtents, Signature, TensorSpec
 
 def signature_to_json(signature: Signature) -> dict[str, Any]:
     """Write a signature as the schema has it."""
-    entry = {k: [_spec_to_json(s) for s in getattr(signature, k)] for k in ("inputs", "outputs")}
-    return entry | ({"equal": [asdict(e) for e in signature.equal]} if signature.equal else {})
+    entry: dict[str, Any] = {
+        k: [_spec_to_json(s) for s in getattr(signature, k)] for k in ("inputs", "outputs")
+    }
+    if signature.equal:
+        entry["equal"] = [asdict(e) for e in signature.equal]
+    return entry if signature.call is None else {**entry, "call": dict(signature.call)}
 
 
 def _spec_to_json(spec: TensorSpec) -> dict[str, Any]:
@@ -30,7 +34,7 @@ def signature_from_json(entry: Mapping[str, Any]) -> Signature:
         )
 
     equal = tuple(EqualExtents(**pair) for pair in entry.get("equal", ()))
-    return Signature(specs("inputs"), specs("outputs"), equal)
+    return Signature(specs("inputs"), specs("outputs"), equal, entry.get("call"))
 
 
 def dims_to_json(dims: Mapping[str, DimRange]) -> dict[str, dict[str, int]]:

@@ -166,6 +166,7 @@ def write_into(array: Any, value: Any, what: str) -> None:
         If the array is read-only, or has strides and lies in device memory or holds bfloat16.
     """
     check_writable(array, what)
+    value = as_array(value, "", what)
     if isinstance(array, np.ndarray):
         array[...] = to_numpy(value) if isinstance(value, tvm_ffi.Tensor) else value
         return

@@ -9,9 +9,9 @@ from typing import Any
 
 from ...device.target import TargetSpec
 from . import host
-from .host import thread_team
+from .host import thread_team, tile_permission
 
-__all__ = ["Toolchain", "thread_team", "toolchain"]
+__all__ = ["Toolchain", "thread_team", "tile_permission", "toolchain"]
 
 
 @dataclass(frozen=True)

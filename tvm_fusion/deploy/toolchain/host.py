@@ -13,7 +13,6 @@ from typing import Any
 
 from ...errors import UserError
 
-_THREAD_TEAM = Path(__file__).with_name("thread_team.c")
 # The order in which TVM itself looks.
 _NAMES = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 
@@ -100,17 +99,21 @@ def thread_team(triple: str | None = None) -> bytes:
     UserError
         If the compiler does not compile C.
     """
-    return _object_file(require_compiler(triple))
+    return _object_file(require_compiler(triple), "thread_team.c")
+
+
+def tile_permission(triple: str | None = None) -> bytes:
+    """Compile what asks for AMX's tile registers: an object file for libraries that use them."""
+    return _object_file(require_compiler(triple), "tile_permission.c")
 
 
 @functools.cache
-def _object_file(compiler: str) -> bytes:
+def _object_file(compiler: str, source: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "thread_team.o")
+        path = Path(folder, "source.o")
         options = ["-x", "c", "-std=gnu11", "-O2", "-fPIC", "-c"]
-        done = subprocess.run(
-            [compiler, *options, str(_THREAD_TEAM), "-o", str(path)], capture_output=True, text=True
-        )
+        command = [compiler, *options, str(Path(__file__).with_name(source)), "-o", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:
             return path.read_bytes()
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import relax
 
@@ -61,6 +61,12 @@ FOLLOW = (
     )
     | _nn("relu leakyrelu prelu")
 )
+# One element of the result from one of each operand, or of those broadcast to it.
+ELEMENTWISE = (
+    (FOLLOW - VIEWS)
+    | (FLOAT32 - REDUCTIONS - {n for n in FLOAT32 if n.startswith("relax.nn.")})
+    | _nn("gelu gelu_tanh silu selu softplus")
+)
 MOVE = _relax(
     "concat stack split take gather_elements gather_nd tile repeat flip max min tril triu "
     "image.resize2d"
@@ -69,9 +75,7 @@ MOVE = _relax(
 
 def precision_of(call: relax.Call) -> Precision:
     """Tell how a call computes; operators that are not listed keep their types."""
-    name = op_name(call)
-    if name == "relax.multiply" and call.args[0].same_as(call.args[1]):
-        return Precision.FLOAT32  # a square, which overflows float16 beyond 255
+    name = _read_by(call)
     for names, precision in (
         (ACCUMULATE, Precision.ACCUMULATE),
         (FLOAT32, Precision.FLOAT32),
@@ -83,15 +87,36 @@ def precision_of(call: relax.Call) -> Precision:
     return Precision.KEEP
 
 
-def readers(func: relax.Function) -> dict[int, list[Precision]]:
-    """List how the readers of each variable compute, by its hash; who returns it keeps its type."""
-    found: dict[int, list[Precision]] = defaultdict(list)
+class Reader(NamedTuple):
+    """An operator that reads a value, or None where it is returned; and how that computes."""
+
+    name: str | None
+    precision: Precision
+
+
+# A norm, or what its rows' squares are added up from.
+_NORMS = _nn("layer_norm rms_norm") | _relax("power square")
+_SQUARE = "relax.square"
+
+
+def is_residual(readers: Iterable[Reader]) -> bool:
+    """Tell whether a sum goes on with a value that a norm reads, and no product or convolution.
+
+    These would want it in a half type as well, and it would be stored twice.
+    """
+    names = {reader.name for reader in readers}
+    return "relax.add" in names and bool(names & _NORMS) and not names & ACCUMULATE
+
+
+def readers(func: relax.Function) -> dict[int, list[Reader]]:
+    """List the readers of each variable, by its hash; who returns it keeps its type."""
+    found: dict[int, list[Reader]] = defaultdict(list)
 
     def count(expr: Any) -> None:
         if isinstance(expr, relax.Call) and op_name(expr) not in PREDICATES:
             for leaf in leaves(expr):
                 if isinstance(leaf, relax.Var):
-                    found[hash(leaf)].append(precision_of(expr))
+                    found[hash(leaf)].append(Reader(_read_by(expr), precision_of(expr)))
         elif isinstance(expr, relax.SeqExpr):
             result = expr.body
             kept = [result] if isinstance(result, relax.Var) else _tuple_fields(result)
@@ -99,10 +124,16 @@ def readers(func: relax.Function) -> dict[int, list[Precision]]:
                 for binding in block.bindings:
                     kept = [*kept, *_tuple_fields(binding.value)]
             for leaf in kept:
-                found[hash(leaf)].append(Precision.KEEP)
+                found[hash(leaf)].append(Reader(None, Precision.KEEP))
 
     relax.analysis.post_order_visit(func.body, count)
     return found
+
+
+def _read_by(call: relax.Call) -> str:
+    name = op_name(call)
+    is_square = name == "relax.multiply" and call.args[0].same_as(call.args[1])
+    return _SQUARE if is_square else name
 
 
 def leaves(call: relax.Call) -> Iterator[Any]:

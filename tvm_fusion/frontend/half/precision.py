@@ -19,9 +19,19 @@ from tvm_ffi import structural_equal
 from ...core.numpy_types import numpy_dtype
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
+from ...errors import UserError
 from ..normalize.engine import op_name
 from ..tensor_types import dtype_of
-from .operator_precision import REDUCTIONS, SHAPED_LIKE, Precision, leaves, precision_of, readers
+from .meeting import meeting_values
+from .operator_precision import (
+    REDUCTIONS,
+    SHAPED_LIKE,
+    Precision,
+    is_residual,
+    leaves,
+    precision_of,
+    readers,
+)
 
 _STORAGE = {"fp16": "float16", "bf16": "bfloat16"}
 
@@ -34,20 +44,39 @@ class ToHalfPrecision:
     * Reductions, norms, softmax and functions like exp compute in float32.
     * Cheap elementwise operators and views stay in float32 between two operators that compute in
       it, as long as the value has one reader, so that a fused kernel rounds once, where it stores.
-    * A value with several readers is rounded where it is made, unless all of them want float32.
+    * A value with several readers is rounded where it is made, unless all of them want float32, or
+      meet again in an activation function, or it is a residual stream that is to stay so.
     * What comes from integers alone (positions, timesteps) stays in float32: bfloat16 cannot count
       beyond 256.
     * Constants that would overflow become the largest finite number, so that masks stay masks.
 
     Parameters
     ----------
+    precision : {"fp16", "bf16"}
+        The half type.
     half_io : bool
         Let float32 parameters and results of public functions become half too.
+    wide_residuals : bool
+        Keep what norms read and sums go on with in float32.
+
+    Raises
+    ------
+    UserError
+        For another precision.
+
+    Examples
+    --------
+    >>> mod = module(lambda x: op.nn.softmax(op.matmul(x, weight(16, 4))), (8, 16))
+    >>> half = ToHalfPrecision("fp16")(mod)
+    >>> [str(b.value.ty.dtype) for b in half["main"].body.blocks[0].bindings]
+    ['float16', 'float32', 'float32']
     """
 
-    def __init__(self, precision: str, half_io: bool = False):
+    def __init__(self, precision: str, half_io: bool = False, wide_residuals: bool = False):
+        if precision not in _STORAGE:
+            raise UserError(f"precision {precision!r}", f"one of {', '.join(_STORAGE)}")
         self.half = _STORAGE[precision]
-        self.half_io = half_io
+        self.half_io, self.wide_residuals = half_io, wide_residuals
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite every rewritable function."""
@@ -56,13 +85,14 @@ class ToHalfPrecision:
             if not is_rewritable(func):
                 continue
             public = bool(func.attrs) and "global_symbol" in func.attrs
-            result[gvar] = to_half_precision(mod, func, self.half, self.half_io and public)
+            half_io = self.half_io and public
+            result[gvar] = to_half_precision(mod, func, self.half, half_io, self.wide_residuals)
         return result
 
 
 # Rewrite one function to half precision, for :class:`.precision.ToHalfPrecision`.
 def to_half_precision(
-    mod: tvm.IRModule, func: relax.Function, half: str, half_io: bool
+    mod: tvm.IRModule, func: relax.Function, half: str, half_io: bool, wide_residuals: bool = False
 ) -> relax.Function:
     """Rewrite one function.
 
@@ -72,8 +102,10 @@ def to_half_precision(
         The module it is part of.
     half_io : bool
         Whether float32 parameters and results become half.
+    wide_residuals : bool
+        Whether residual streams stay in float32.
     """
-    new = _Rewriter(mod, func, half, half_io).visit_expr(func)
+    new = _Rewriter(mod, func, half, half_io, wide_residuals).visit_expr(func)
     if half_io:  # the result's type is to be found again
         new = relax.Function(new.params, new.body, None, new.is_pure, new.attrs)
     return relax.analysis.remove_all_unused(new)
@@ -81,16 +113,18 @@ def to_half_precision(
 
 @mutator
 class _Rewriter(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, func: relax.Function, half: str, half_io: bool):
+    def __init__(
+        self, mod: tvm.IRModule, func: relax.Function, half: str, half_io: bool, wide: bool
+    ):
         super().__init__(mod)
-        self.half, self.half_io = half, half_io
+        self.half, self.half_io, self.wide_residuals = half, half_io, wide
         self.values: dict[int, Value] = {}
         self.casts, self.blocks = Casts(self.builder_, half), 0
         self.params = {hash(param) for param in func.params}
         result = func.body.body
         leaves = result.fields if isinstance(result, relax.Tuple) else [result]
         self.results = {hash(leaf) for leaf in leaves}
-        self.readers = readers(func)
+        self.readers, self.meeting = readers(func), meeting_values(func)
 
     # Structure: blocks, variables, tuples. Whoever is not known gets the types of the model.
 
@@ -220,11 +254,12 @@ class _Rewriter(PyExprMutator):
         if not self._floating(var) or dtype_of(value.expr) != FULL:
             return False
         found = self.readers.get(hash(var), [])
-        in_full = all(r in (Precision.FLOAT32, Precision.KEEP) for r in found)
-        returned = Precision.KEEP in found
-        return len(found) > 1 and not (
-            in_full or returned or value.from_integers or value.statistic
-        )
+        kinds = {reader.precision for reader in found}
+        in_full = kinds <= {Precision.FLOAT32, Precision.KEEP}
+        is_kept = in_full or Precision.KEEP in kinds or value.from_integers or value.statistic
+        is_kept |= hash(var) in self.meeting
+        is_kept |= self.wide_residuals and is_residual(found)
+        return len(found) > 1 and not is_kept
 
     # Operands and casts.
 

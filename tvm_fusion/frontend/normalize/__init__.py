@@ -62,7 +62,21 @@ __all__ = [
 
 
 def NormalizeImport() -> tvm.transform.Pass:
-    """Return the passes of this package in the order in which they need each other."""
+    """Return the passes of this package in the order in which they need each other.
+
+    Raises
+    ------
+    UserError
+        For a read of an element of a tensor that has none.
+
+    Examples
+    --------
+    The importer of ONNX writes a residual sum as a sum over a stack:
+
+    >>> mod = module(lambda x, y: op.sum(op.stack((x, y), axis=0), axis=[0]), (8,), (8,))
+    >>> calls(mod), calls(NormalizeImport()(mod))
+    (['relax.stack', 'relax.sum'], ['relax.add'])
+    """
     return tvm.transform.Sequential(
         inheriting(
             LiftFunctions(),

@@ -13,7 +13,7 @@ from onnx.external_data_helper import (
     uses_external_data,
 )
 
-from ...errors import UserError
+from ...errors import UserError, refuse_lfs_pointer
 from .graph import tensors
 
 
@@ -33,8 +33,8 @@ def load(path: str | os.PathLike) -> onnx.ModelProto:
     Raises
     ------
     UserError
-        When the file is missing, is no ONNX file, is cut short, or lacks the files with its
-        weights.
+        When the file is missing, is no ONNX file, is cut short, lacks the files with its weights,
+        or is a pointer of Git LFS.
     """
     path = Path(path)
     if not path.exists():
@@ -45,6 +45,7 @@ def load(path: str | os.PathLike) -> onnx.ModelProto:
         raise UserError(
             f"{path} is a device or a pipe", "an ONNX file", "write the model to a file first"
         )
+    refuse_lfs_pointer(path)
     try:
         model = onnx.load(str(path), load_external_data=False)
     except OSError as error:
@@ -127,6 +128,7 @@ def _load_external(model: onnx.ModelProto, path: Path) -> None:
             "copy the weights next to the model",
         )
     for name, file in files.items():
+        refuse_lfs_pointer(file)
         size = file.stat().st_size
         if size < needed[name]:
             raise UserError(

@@ -21,7 +21,7 @@ from .attention import DECOMPOSITIONS
 from .half_decompositions import in_float32
 
 # Torch would unroll these over time.
-_KEPT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+KEPT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # A decomposition may bring operators that themselves have one.
 _ROUNDS = 6
 _CHECK = "aten::_linalg_check_errors"
@@ -112,7 +112,7 @@ def _table() -> Any:
     """Return torch's decompositions into core operators, without those of recurrent layers."""
     table = torch.export.default_decompositions()
     table.update(DECOMPOSITIONS)
-    for name in _KEPT:
+    for name in KEPT:
         table.pop(getattr(torch.ops.aten, name).input)
     table.pop(torch.ops.aten.roll.default)  # by tensors of indices; slices, joined, are movement
     for target, decomposition in in_float32(table).items():

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import torch
 from torch.export.graph_signature import (
+    ConstantArgument,
     ExportGraphSignature,
     InputKind,
     InputSpec,
@@ -39,6 +40,7 @@ from ..steps import Steps
 from ..torch_ops import Importer, operator_name, unsupported
 from ..torch_ops.advice import advice
 from ..torch_ops.complex_pairs import is_complex
+from .call_tree import call_of
 from .decompose import calls, decompose
 from .dims import (
     as_table,
@@ -54,7 +56,9 @@ SOURCE = "ExportedProgram"
 _SAMPLES = 1024  # bytes of an array that are looked at first
 
 
-def from_exported_program(program: torch.export.ExportedProgram, config: FusionConfig) -> Imported:
+def from_exported_program(
+    program: torch.export.ExportedProgram, config: FusionConfig, source: str = SOURCE
+) -> Imported:
     """Import an exported program; see :func:`tvm_fusion.frontend.import_model`.
 
     A dynamic dimension is called as its ``torch.export.Dim``, or ``<input>_<axis>`` where it has
@@ -64,12 +68,15 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     """
     names_of_dims = user_names(program)
     without_ranges_of_expressions(program)
-    program, state = with_state(decompose(program, SOURCE))
-    returned = drop_none(program, SOURCE)
+    program = decompose(program, source)
+    call = call_of(program, output_names(program))
+    program, state = with_state(program)
+    returned = drop_none(program, source)
+    _drop_constant_arguments(program)
     for name in state:
-        sentence = f"{name} is changed by {SOURCE}; its next value is the output of the same name."
-        record(Decision(SOURCE, name, "accepted", "state_returned", sentence))
-    _tell_of_pairs(program)
+        sentence = f"{name} is changed by {source}; its next value is the output of the same name."
+        record(Decision(source, name, "accepted", "state_returned", sentence))
+    _tell_of_pairs(program, source)
     extents = input_extents(program)
     derived = derived_extents(extents)
     table = as_table(extents, derived, names_of_dims)
@@ -80,7 +87,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
     chosen, unbound = table.resolve(config.dims, proved)
     unknown = unsupported_operators(program)
     instead = advice(name.partition(" ")[0] for name in unknown)
-    Findings(operators=unknown, unbound=unbound, instead=instead).raise_if_any(SOURCE)
+    Findings(operators=unknown, unbound=unbound, instead=instead).raise_if_any(source)
     try:
         with quiet_importer():
             importer = Importer(derived)
@@ -89,7 +96,7 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
         raise
     except Exception as error:  # guard: told as the refusal's reason
         reason, remedy = reason_in_words(error)
-        raise UserError(f"{SOURCE} cannot be imported ({reason})", None, remedy) from error
+        raise UserError(f"{source} cannot be imported ({reason})", None, remedy) from error
     mod = attach(mod, importer.sources.of)
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
     whole = chosen_extents(derived, table, chosen)
@@ -102,9 +109,9 @@ def from_exported_program(program: torch.export.ExportedProgram, config: FusionC
         mod = finish(mod, config, steps.inner(ranges))
     signature = signature_of(mod["main"], None, [*returned, *state])
     if signature is None:
-        raise UserError(f"{SOURCE} returns something other than tensors", "tensors")
-    signature = in_names(steps.in_dims(signature), derived, table)
-    return Imported(mod, {"main": signature}, ranges, names.of(mod), SOURCE)
+        raise UserError(f"{source} returns something other than tensors", "tensors")
+    signature = replace(in_names(steps.in_dims(signature), derived, table), call=call)
+    return Imported(mod, {"main": signature}, ranges, names.of(mod), source)
 
 
 def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]:
@@ -113,23 +120,23 @@ def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]
     return Counter(f"{name} {error.reason}".rstrip() for name, error in found if error is not None)
 
 
-def _tell_of_pairs(program: torch.export.ExportedProgram) -> None:
+def _tell_of_pairs(program: torch.export.ExportedProgram, source: str) -> None:
     """Record how the complex inputs and outputs of a program are passed."""
     for node in program.graph.nodes:
         if node.op == "placeholder" and is_complex(node):
-            _tell_of_pair(node.name, "input")
+            _tell_of_pair(node.name, "input", source)
         if node.op == "output":
             for given in node.all_input_nodes:
                 if is_complex(given):
-                    _tell_of_pair(given.name, "output")
+                    _tell_of_pair(given.name, "output", source)
 
 
-def _tell_of_pair(name: str, kind: str) -> None:
+def _tell_of_pair(name: str, kind: str, source: str) -> None:
     sentence = (
         f"The {kind} {name} is complex: it is passed as a real tensor with a last axis of two, "
         "the real and the imaginary part (torch.view_as_real)."
     )
-    record(Decision(SOURCE, name, "accepted", "complex_as_pairs", sentence))
+    record(Decision(source, name, "accepted", "complex_as_pairs", sentence))
 
 
 def _finite(bound: Any, otherwise: int = UNLIMITED) -> int:
@@ -230,6 +237,21 @@ def drop_none(program: torch.export.ExportedProgram, source: str) -> list[str]:
 
 # Return the tensors that an exported program mutates as further outputs.
 _CHANGES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION}
+
+
+def _drop_constant_arguments(program: torch.export.ExportedProgram) -> None:
+    """Take out of a program's inputs the arguments that are no tensors, such as None or 3.
+
+    They were compiled in when the program was exported.
+    """
+    specs = program.graph_signature.input_specs
+    constant = [spec for spec in specs if isinstance(spec.arg, ConstantArgument)]
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    for spec in constant:
+        node = nodes[spec.arg.name]
+        node.replace_all_uses_with(spec.arg.value)
+        program.graph.erase_node(node)
+    specs[:] = [spec for spec in specs if spec not in constant]
 
 
 def with_state(

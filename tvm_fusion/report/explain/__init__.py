@@ -3,6 +3,15 @@
 from .parts import Edge, Group, Member
 from .result import Explanation
 from .rewriting import Rewriting
-from .run import explain
+from .run import Explained, explain, explained
 
-__all__ = ["Edge", "Explanation", "Group", "Member", "Rewriting", "explain"]
+__all__ = [
+    "Edge",
+    "Explained",
+    "Explanation",
+    "Group",
+    "Member",
+    "Rewriting",
+    "explain",
+    "explained",
+]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import tvm
+
 from ..._tvm.versions import PIPELINE
-from ...config import FusionConfig
+from ...config import Config, FusionConfig
 from ...core.decisions import Decision, record, recording
 from ...core.forms import Form
 from ...core.source_names import names_of
@@ -39,7 +42,7 @@ from .rewriting import Rewriting
 def explain(
     model: Any,
     target: Any = "cpu",
-    config: FusionConfig | None = None,
+    config: Config | None = None,
     *,
     stock: bool = True,
     rewrites: bool = False,
@@ -53,10 +56,10 @@ def explain(
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX file.
+        The model, or the path of an ONNX or ``.pt2`` file.
     target : str, dict or tvm.target.Target
         See :func:`tvm_fusion.device.parse`.
-    config : FusionConfig, optional
+    config : FusionConfig or dict, optional
         What to choose.
     stock : bool
         Whether to count what stock TVM makes of the model as well, which takes another
@@ -65,7 +68,8 @@ def explain(
         Whether to tell what the rewriting stage changed, and which rules did; the search for the
         fewest that suffice takes a while.
     forms : bool
-        Whether to tell between which forms of kernels templates chose: see :attr:`Group.forms`.
+        Whether to tell between which forms of kernels templates chose: see
+        :attr:`tvm_fusion.report.explain.parts.Group.forms`.
 
     Returns
     -------
@@ -89,6 +93,36 @@ def explain(
     >>> [(edge.producer.title, edge.consumer.title, edge.code) for edge in found.refused]
     [('relu', 'matmul', 'mapping_red')]
     """
+    return explained(model, target, config, stock=stock, rewrites=rewrites, forms=forms).explanation
+
+
+@dataclass(frozen=True)
+class Explained:
+    """An explanation with what it was made of.
+
+    Attributes
+    ----------
+    planned : PlannedModel
+        The model with its plans.
+    scheduled : tvm.IRModule
+        Its kernels.
+    """
+
+    explanation: Explanation
+    planned: PlannedModel
+    scheduled: tvm.IRModule
+
+
+def explained(
+    model: Any,
+    target: Any = "cpu",
+    config: Config | None = None,
+    *,
+    stock: bool = True,
+    rewrites: bool = False,
+    forms: bool = False,
+) -> Explained:
+    """Explain a model as :func:`explain` does, and keep its plans and kernels."""
     with recording() as decisions:
         with noting() if rewrites else nullcontext() as noted:
             planned = plan_model(model, target, config)
@@ -97,7 +131,7 @@ def explain(
     cost = CostModel(planned.spec.device)
     forms_of = _Forms(planned.spec.device) if forms else _no_forms
     counted = count_scheduled(planned, scheduled)
-    return Explanation(
+    explanation = Explanation(
         source=planned.imported.source,
         target=planned.spec.text,
         assumed_dim=ASSUMED_DIM if planned.imported.dims else None,
@@ -133,6 +167,7 @@ def explain(
         rewriting=None if noted is None else _rewriting(noted, planned.config),
         recomposed=_recomposed(decisions),
     )
+    return Explained(explanation, planned, scheduled)
 
 
 def _recomposed(decisions: Iterable[Decision]) -> dict[str, tuple[str, ...]]:

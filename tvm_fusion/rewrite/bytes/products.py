@@ -41,6 +41,16 @@ class ByteProducts:
 
     Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
     Integer-Arithmetic-Only Inference", section 2.3.
+
+    Examples
+    --------
+    >>> def quantized(x):
+    ...     scale, zero = relax.const(np.float32(0.1)), relax.const(np.uint8(128))
+    ...     packed = relax.const(np.arange(-32, 32, dtype="int8").reshape(16, 4))
+    ...     b = op.dequantize(packed, scale, relax.const(np.int8(0)))
+    ...     return op.matmul(op.dequantize(x, scale, zero), b)
+    >>> calls(ByteProducts()(module(quantized, (8, 16), dtype="uint8")))
+    ['relax.matmul', 'relax.subtract', 'relax.astype', 'relax.multiply']
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

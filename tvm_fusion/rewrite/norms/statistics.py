@@ -47,6 +47,17 @@ class NormStatistics:
     """``norm(x) W = rstd(x) (x W')`` where a product's kernel gives the statistics of ``x``.
 
     For half types on GPUs with wgmma, whose kernels add them up.
+
+    Examples
+    --------
+    >>> def block(x, residual):
+    ...     h = op.matmul(x, weight(1024, 1024, dtype="float16")) + residual
+    ...     normed = op.nn.rms_norm(h, weight(1024, dtype="float16"), axes=[-1])
+    ...     return op.matmul(normed, weight(1024, 1024, dtype="float16"))
+    >>> mod = module(block, (4096, 1024), (4096, 1024), dtype="float16")
+    >>> with tvm_fusion.device.parse("cuda:sm_90a").tvm_target():
+    ...     calls(NormStatistics()(mod))[:4]
+    ['relax.matmul', 'relax.add', 'tile_statistics', 'norm_rows']
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

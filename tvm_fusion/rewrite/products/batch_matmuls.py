@@ -57,6 +57,15 @@ class BatchMatmuls:
 
     AITemplate's ``fuse_parallel_gemms``. Each element is the same sum of the same terms. A matrix
     that something else reads as well stays, or it would be stored twice.
+
+    Examples
+    --------
+    >>> def halves(x):
+    ...     pieces = op.split(x, 2, axis=1)
+    ...     return op.concat([op.matmul(pieces[i], weight(32, 32)) for i in (0, 1)], axis=1)
+    >>> with cpu:
+    ...     calls(BatchMatmuls()(module(halves, (8, 64)))).count("relax.matmul")
+    1
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

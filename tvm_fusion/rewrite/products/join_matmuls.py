@@ -49,6 +49,12 @@ class JoinMatmuls:
     the pieces keep their values, each element being the same sum of the same terms.
 
     A matrix that something else reads as well stays, or it would be stored twice.
+
+    Examples
+    --------
+    >>> mod = module(lambda x: op.matmul(x, weight(64, 64)) + op.matmul(x, weight(64, 64)), (8, 64))
+    >>> calls(JoinMatmuls()(mod))
+    ['relax.matmul', 'relax.split', 'relax.add']
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

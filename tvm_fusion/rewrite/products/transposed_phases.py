@@ -83,6 +83,13 @@ class TransposedConvByPhases:
     strides; not of depthwise ones.
 
     Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?" (2016).
+
+    Examples
+    --------
+    >>> upsample = lambda x: op.nn.conv2d_transpose(x, weight(8, 4, 2, 2), strides=(2, 2))
+    >>> with cpu:
+    ...     calls(TransposedConvByPhases()(module(upsample, (1, 8, 4, 4))))
+    ['relax.nn.conv2d', 'relax.reshape', 'relax.permute_dims', 'relax.reshape']
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

@@ -40,6 +40,21 @@ class Recompose:
         Names of patterns that are switched off.
     allow : collection of str
         Flags, of :data:`tvm_fusion.core.flags.FLAGS`.
+
+    Raises
+    ------
+    UserError
+        If there is no current target.
+
+    Examples
+    --------
+    >>> def softmax(x):
+    ...     shifted = op.exp(x - op.max(x, axis=[1], keepdims=True))
+    ...     return shifted / op.sum(shifted, axis=[1], keepdims=True)
+    >>> mod = module(softmax, (8, 16))
+    >>> with cpu:
+    ...     calls(Recompose()(mod)), calls(Recompose(without=["softmax"])(mod)) == calls(mod)
+    (['relax.nn.softmax'], True)
     """
 
     def __init__(self, without: Collection[str] = (), allow: Collection[str] = ()) -> None:

@@ -6,7 +6,7 @@ which take several of our laws at once.
 
 Models gain nothing by it. It is in the package, and not in `benchmarks/rewriting`, which compares
 both searches, because ``--rewrite greedy`` and ``FusionConfig(rewrite="greedy")`` are options that
-the README and tutorial 05 show: whoever writes a law sees what the published search does with it,
+the site and tutorial 05 show: whoever writes a law sees what the published search does with it,
 in a compilation that is the same but for that.
 """
 
@@ -137,6 +137,19 @@ class GreedyEquivalents:
     ----------
     laws : sequence of Law, optional
         All that hold without a flag, by default.
+
+    Raises
+    ------
+    UserError
+        If there is no current target.
+
+    Examples
+    --------
+    >>> from tvm_fusion.rewrite.laws import allowed
+    >>> mod = module(lambda x, y, z: x * z + y * z, (8,), (8,), (8,))
+    >>> with cpu:
+    ...     calls(GreedyEquivalents(allowed(["reassociate"]))(mod))
+    ['relax.add', 'relax.multiply']
     """
 
     def __init__(self, laws: Sequence[Law] | None = None) -> None:

@@ -183,6 +183,19 @@ class SearchEquivalents:
     ----------
     laws : sequence of Law, optional
         All that hold without a flag, by default.
+
+    Raises
+    ------
+    UserError
+        If there is no current target.
+
+    Examples
+    --------
+    >>> from tvm_fusion.rewrite.laws import allowed
+    >>> mod = module(lambda x, y, z: x * z + y * z, (8,), (8,), (8,))
+    >>> with cpu:
+    ...     calls(SearchEquivalents(allowed(["reassociate"]))(mod))
+    ['relax.add', 'relax.multiply']
     """
 
     def __init__(self, laws: Sequence[Law] | None = None, limits: Limits | None = None) -> None:

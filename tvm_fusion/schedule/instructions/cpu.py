@@ -66,12 +66,6 @@ def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:
     return tirx.call_llvm_pure_intrin(f"int32x{row.n}", row.name, c, left, right)
 
 
-def multiply_tiles(row: Instruction, a: int, b: int, c: int) -> tirx.Stmt:
-    """Emit a product of tiles, ``c += a * b``, of the tile registers of these numbers."""
-    tiles = [tirx.const(tile, "uint8") for tile in (c, a, b)]
-    return tirx.Evaluate(tirx.call_llvm_intrin("void", row.name, *tiles))
-
-
 def _dot(name: str, n: int, kind: str, a_dtype: str, b_dtype: str) -> Instruction:
     """Make a row of vectors of n words: n columns of C."""
     k = WORD // _BITS[a_dtype]

@@ -2,14 +2,17 @@
 
 import re
 
+import numpy as np
 import pytest
 import tvm_ffi
+from group_kernels import CUDA, arrays, close, group, kernel, run, tensor
 from nvcc import cuda_source, machine_code, needs_nvcc
 from test_rows_gpu import DEVICE, buffers, scheduled, threads_and_blocks
-from tvm import ir, te, tirx
+from tvm import ir, relax, te, tirx
 
 from tests.schedule.rows import row_programs as programs
 from tests.schedule.rows.row_checks import check
+from tvm_fusion.core.templates import template
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.rows.gpu.config import row_config
 from tvm_fusion.schedule.rows.gpu.forms import default_config, estimate_rows_gpu
@@ -49,6 +52,29 @@ def test_whole_vectors(case, size, dtype):
     func = scheduled(example)
     assert WIDTH[dtype] in widths(func)
     check(example, func, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("size", [5, 768, 1000])
+def test_gathered_elements_come_behind_their_indices(size):
+    """Several passes read a row by indices, which a thread has not loaded when a pass begins."""
+    params = [
+        tensor("x", 3, size, dtype="float16"),
+        tensor("order", size, dtype="int32"),
+        tensor("scale", size, dtype="float16"),
+    ]
+
+    def body(emit, x, order, scale):
+        row = emit(relax.op.take(x, order, axis=1, mode="clip"))
+        return emit(relax.op.nn.rms_norm(row, scale, axes=[-1], epsilon=1e-5))
+
+    members = group(params, body, CUDA)
+    _, func = kernel(template("rows", CUDA.tvm_target()), members, CUDA)
+    inputs = arrays(params)
+    inputs["order"] = np.random.default_rng().permutation(size).astype("int32")
+    x, order, scale = inputs.values()
+    row = x.astype("float64")[:, order]
+    expected = row / np.sqrt((row**2).mean(-1, keepdims=True) + 1e-5) * scale.astype("float64")
+    close(run(func, members, inputs, CUDA), [expected], TOLERANCE["float16"])
 
 
 @pytest.mark.parametrize("case", NORMS)

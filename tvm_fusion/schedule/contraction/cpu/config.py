@@ -17,23 +17,26 @@ from ....core.loops import constant, product
 from ....device import Device
 from ....program.stage import Axis
 from ...index.design_space import default_first
+from ...instructions.tiles import TILE_ROWS
 from ..problem.gemm_view import GemmView, gemm_view, interleave_parts
 from ..problem.norm_prologue import NormPrologue
 from ..problem.sum_of_products import SumOfProducts
 from .blocking import (
-    MAX_MR,
     MAX_VECTORS,
     MC,
     SYMBOLIC,
     Blocking,
     GemmProblem,
     Machine,
-    cycles_of,
+    cycles_on,
     default_blocking,
+    most_rows,
+    whole_steps,
 )
-from .dot_products import DotProduct, dot_product
+from .dot_products import WordProduct, dot_product
 from .packed_weights import packable
 from .ragged_rows import RaggedTasks, ragged_tasks
+from .tile_product import tile_product
 
 PART_TILES = (1, 2, 4, 8)  # rows of a part of a block, in tiles
 PASSES = (1, 2, 4)  # over K, times the fewest
@@ -57,7 +60,7 @@ class CpuGemmConfig:
         Of a vector of accumulators.
     b_source : {"packed", "copied", "direct"}
         How B is read: packed at compile time, copied by each task, or in place.
-    dot : DotProduct or None
+    dot : WordProduct or None
         The instruction that multiplies groups of k.
     prologue : NormPrologue or None
         The program of A's rows, which tasks normalize.
@@ -70,7 +73,7 @@ class CpuGemmConfig:
     sizes: Blocking
     lanes: int
     b_source: Literal["packed", "copied", "direct"]
-    dot: DotProduct | None
+    dot: WordProduct | None
     prologue: NormPrologue | None
     ragged: RaggedTasks | None
 
@@ -120,7 +123,7 @@ class _Gemm:
     view: GemmView
     machine: Machine
     problem: GemmProblem
-    dot: DotProduct | None
+    dot: WordProduct | None
     prologue: NormPrologue | None
     ragged: RaggedTasks | None
 
@@ -129,7 +132,7 @@ class _Gemm:
         view, split = self.view, self.contraction.column_split
         if split is not None:
             view = interleave_parts(view, split, sizes.nr // split.count)
-        lanes = self.machine.unit.lanes
+        lanes = self.problem.unit(self.machine).lanes
         source = self._b_source(sizes)
         given = self.contraction, view, sizes, lanes, source, self.dot, self.prologue, self.ragged
         return CpuGemmConfig(*given)
@@ -137,6 +140,8 @@ class _Gemm:
     def _b_source(self, sizes: Blocking) -> Literal["packed", "copied", "direct"]:
         if not self.problem.copies:
             return "packed"
+        if self.problem.tile_words is not None:
+            return "copied"
         m = self.problem.m
         is_single_tile = m is not None and m <= sizes.mr and self.dot is None
         outer = [constant(a.extent) for a in self.view.k_axes[:-1]]
@@ -160,10 +165,15 @@ def _gemm(
     if not (view.m_axes or is_packed):
         return None
     machine = Machine.of(device, DataType(contraction.dtype).bits)
-    dot = dot_product(contraction, view, is_packed, device) if prologue is None else None
+    tiles = tile_product(contraction, view, is_packed, device)
+    tile_words = None if tiles is None else tiles.words
+    dot: WordProduct | None = tiles
+    if dot is None and prologue is None:
+        dot = dot_product(contraction, view, is_packed, device)
     if dot is not None:
         view = dot.groups(view)
-    split, lanes, panels = contraction.column_split, machine.unit.lanes, view
+    lanes = machine.unit.lanes if tile_words is None else TILE_ROWS
+    split, panels = contraction.column_split, view
     widths = tuple(range(1, MAX_VECTORS + 1))
     if split is not None:
         panels = interleave_parts(view, split, lanes)
@@ -179,6 +189,7 @@ def _gemm(
         whole_k=len(view.k_axes) > 1,
         vectors=widths,
         copies=not is_packed,
+        tile_words=tile_words,
         norm_k=None if prologue is None else prologue.k,
     )
     return _Gemm(contraction, view, machine, problem, dot, prologue, ragged)
@@ -190,12 +201,12 @@ def _extent(axes: Collection[Axis]) -> int | None:
 
 def blockings(problem: GemmProblem, machine: Machine) -> Iterator[Blocking]:
     """Enumerate sizes that fit the registers and caches: what a tuner may measure."""
-    unit, k = machine.unit, problem.k
+    unit, k = problem.unit(machine), problem.k
     rows, partial = problem.m or MC, machine.copied if problem.copies else machine.panel
     fastest = min(
-        cycles_of(mr, vectors) / (mr * vectors)
+        cycles_on(unit, mr, vectors) / (mr * vectors)
         for vectors in problem.vectors
-        for mr in range(1, min(MAX_MR, unit.rows(vectors), rows) + 1)
+        for mr in range(1, min(most_rows(unit, vectors), rows) + 1)
     )
     for vectors in problem.vectors:
         nr = vectors * unit.lanes
@@ -205,8 +216,9 @@ def blockings(problem: GemmProblem, machine: Machine) -> Iterator[Blocking]:
             fewest = 1 if problem.whole_k else max(1, math.ceil(k / most))
             times = (1,) if problem.whole_k else PASSES
             depths = list(dict.fromkeys(math.ceil(k / (fewest * n)) for n in times))
-        for mr in range(1, min(MAX_MR, unit.rows(vectors), rows) + 1):
-            if cycles_of(mr, vectors) > SLOWER * fastest * mr * vectors:
+        depths = list(dict.fromkeys(whole_steps(kc, problem.tile_words) for kc in depths))
+        for mr in range(1, min(most_rows(unit, vectors), rows) + 1):
+            if cycles_on(unit, mr, vectors) > SLOWER * fastest * mr * vectors:
                 continue
             tiles = math.ceil(rows / mr)
             for kc, height in itertools.product(depths, PART_TILES):

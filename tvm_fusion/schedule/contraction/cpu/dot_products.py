@@ -29,8 +29,8 @@ SIGNS = -0x7F7F7F80  # the sign bits of a word's bytes: 0x80808080
 
 
 @dataclass(frozen=True)
-class DotProduct(ABC):
-    """An instruction, for a GEMM.
+class WordProduct:
+    """An instruction that multiplies groups of k, for a GEMM.
 
     Attributes
     ----------
@@ -60,10 +60,6 @@ class DotProduct(ABC):
         """The compensation for every element of a row of A."""
         return 0
 
-    @abstractmethod
-    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
-        """Add a word of A times a vector of words of B to accumulators."""
-
     def around(self, body: tirx.Stmt) -> tirx.Stmt:
         """Wrap a kernel's body in the declarations that the instruction needs."""
         return body
@@ -73,34 +69,7 @@ class DotProduct(ABC):
         axis = Axis(tirx.Var("group", "int64"), ceildiv(self.axis.extent, self.group))
         a = self.word(uncast(view.a), axis.var)
         b = self.word(uncast(view.b), axis.var)
-        if self.offset:
-            b = tirx.bitwise_xor(b, tirx.const(SIGNS, "int32"))
         return replace(view, k_axes=(*view.k_axes[:-1], axis), a=a, b=b)
-
-    def accumulate(
-        self,
-        sums: ir.Var,
-        extent: ir.Expr | int,
-        left: Element,
-        right: Element,
-        prefetched: Callable[[ir.Expr], ir.Expr | None] = lambda k: None,
-    ) -> tirx.Stmt:
-        """Add all groups below an extent to a tile, like :func:`register_tile.accumulate`."""
-        rows, columns = (int(d) for d in sums.ty.shape)
-
-        def add(i: ir.Expr, k: ir.Expr, start: int) -> tirx.Stmt:
-            where = [i, tirx.Ramp(index(start), index(1), self.lanes)]
-            value = self.add(load(sums, where), left(i, k), right(k, where[-1]))
-            return tirx.BufferStore(sums, value, where)
-
-        def row(i: ir.Expr, k: ir.Expr) -> tirx.Stmt:
-            return sequence([add(i, k, start) for start in range(0, columns, self.lanes)])
-
-        def step(k: ir.Expr) -> tirx.Stmt:
-            rows_ = unrolled("i", rows, lambda i: row(i, k))
-            return with_prefetch(prefetched(k), rows_)
-
-        return loop("k", extent, step)
 
     def word(self, operand: ir.Expr, group: ir.Var) -> ir.Expr:
         """Join a group of an operand, its first k in the lowest bits; zeros beyond the last."""
@@ -129,6 +98,47 @@ class DotProduct(ABC):
             rest = join(self.group, lambda term: term < extent)
         full = tirx.floordiv(extent, index(self.group))
         return tirx.if_then_else(group < full, whole, rest)
+
+
+@dataclass(frozen=True)
+class DotProduct(WordProduct, ABC):
+    """An instruction of vectors: a word of A is broadcast."""
+
+    @abstractmethod
+    def add(self, sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
+        """Add a word of A times a vector of words of B to accumulators."""
+
+    def groups(self, view: GemmView) -> GemmView:
+        """View K in groups; sign bits of B are flipped where that is compensated."""
+        view = super().groups(view)
+        if not self.offset:
+            return view
+        return replace(view, b=tirx.bitwise_xor(view.b, tirx.const(SIGNS, "int32")))
+
+    def accumulate(
+        self,
+        sums: ir.Var,
+        extent: ir.Expr | int,
+        left: Element,
+        right: Element,
+        prefetched: Callable[[ir.Expr], ir.Expr | None] = lambda k: None,
+    ) -> tirx.Stmt:
+        """Add all groups below an extent to a tile, like :func:`register_tile.accumulate`."""
+        rows, columns = (int(d) for d in sums.ty.shape)
+
+        def add(i: ir.Expr, k: ir.Expr, start: int) -> tirx.Stmt:
+            where = [i, tirx.Ramp(index(start), index(1), self.lanes)]
+            value = self.add(load(sums, where), left(i, k), right(k, where[-1]))
+            return tirx.BufferStore(sums, value, where)
+
+        def row(i: ir.Expr, k: ir.Expr) -> tirx.Stmt:
+            return sequence([add(i, k, start) for start in range(0, columns, self.lanes)])
+
+        def step(k: ir.Expr) -> tirx.Stmt:
+            rows_ = unrolled("i", rows, lambda i: row(i, k))
+            return with_prefetch(prefetched(k), rows_)
+
+        return loop("k", extent, step)
 
 
 class VnniDot(DotProduct):

@@ -45,6 +45,8 @@ from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
 from .operand_b import CopiedB, DirectB, OperandB, Panel, by_columns
 from .packed_weights import PackedB
 from .tile import GemmTile
+from .tile_operands import NormalizedTileRows, tile_rows
+from .tile_product import TileProduct
 
 
 def gemm_cpu(
@@ -74,11 +76,20 @@ def gemm_cpu(
 
 def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.For, OperandB]:
     """Write the loop over the tasks of a GEMM, and tell how it reads B."""
-    view, b = config.view, operand_b(config)
-    a: OperandA = DirectA(view)
-    if config.prologue is not None:
-        a = NormalizedA(view, config.prologue, config.sizes.block_m, target)
-    return GemmLoops(config, a, b).tasks(), b
+    b = operand_b(config)
+    return GemmLoops(config, operand_a(config, target), b).tasks(), b
+
+
+def operand_a(config: CpuGemmConfig, target: Target) -> OperandA:
+    """Read A as its instruction and its prologue need it."""
+    view, sizes, prologue, dot = config.view, config.sizes, config.prologue, config.dot
+    if isinstance(dot, TileProduct):
+        if prologue is None:
+            return tile_rows(view, dot, sizes)
+        return NormalizedTileRows(view, prologue, sizes.block_m, target, dot)
+    if prologue is None:
+        return DirectA(view)
+    return NormalizedA(view, prologue, sizes.block_m, target)
 
 
 def operand_b(config: CpuGemmConfig) -> OperandB:
@@ -151,13 +162,15 @@ class GemmLoops:
                     return loop("panel", count, lambda n: self._panel(rows, panel, n, number))
 
                 parts = loop("part", sizes.block_m // sizes.mc, part)
-                return _both(self._b.fill(panel, count), parts)
+                filled = _both(self._b.fill(panel, count), parts)
+                return _both(self._a.begin_pass(replace(whole, first_k=first_k, k=k)), filled)
 
             def row_place(i: ir.Expr) -> dict[ir.Var, ir.Expr]:
                 return {**where, **self._a.row_place(tirx.min(start + i, self._m - 1))}
 
             begin = self._tile.begin_task(row_place)
-            body = sequence([*begin, loop("pass", self._passes, one_pass)])
+            passes = loop("pass", self._passes, one_pass)
+            body = sequence([*begin, passes, *self._tile.end_task()])
             made = block("task", _both(self._a.fill(whole), body), buffers)
             if ragged is None:
                 return made

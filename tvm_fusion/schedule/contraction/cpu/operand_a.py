@@ -58,6 +58,10 @@ class OperandA(ABC):
         """Prepare the rows of a task, for all of K."""
         return None
 
+    def begin_pass(self, rows: RowBlock) -> tirx.Stmt | None:
+        """Prepare the rows of a task for one pass."""
+        return None
+
     @abstractmethod
     def at(
         self, rows: RowBlock, row: ir.Expr, reduced: Sequence[ir.Expr], clamp: bool = False
@@ -115,9 +119,18 @@ class NormalizedA(OperandA):
         The GEMM, whose A is the prologue's operand.
     prologue : NormPrologue
         The program of the rows.
+    padding : int
+        Elements between rows.
     """
 
-    def __init__(self, view: GemmView, prologue: NormPrologue, block: int, target: Target) -> None:
+    def __init__(
+        self,
+        view: GemmView,
+        prologue: NormPrologue,
+        block: int,
+        target: Target,
+        padding: int = PADDING,
+    ) -> None:
         super().__init__(view)
         row = row_by_number(prologue.rows, target)
         if row is None:
@@ -125,12 +138,12 @@ class NormalizedA(OperandA):
         self._row, self._block, self._operand = row, block, prologue.operand
         self._outer = prologue.rows.row_rank
         *extents, last = (int(d) for d in self._operand.ty.shape[self._outer :])
-        shape = [index(d) for d in (block, *extents, last + PADDING)]
-        self._buffer = declare(shape, str(self._operand.ty.dtype), "rows", "local")
+        shape = [index(d) for d in (block, *extents, last + padding)]
+        self.buffer = declare(shape, str(self._operand.ty.dtype), "rows", "local")
 
     def buffers(self) -> list[ir.Var]:
         """Return the block of rows."""
-        return [self._buffer]
+        return [self.buffer]
 
     def fill(self, rows: RowBlock) -> tirx.Stmt:
         """Normalize the rows of a block."""
@@ -142,7 +155,7 @@ class NormalizedA(OperandA):
     ) -> ir.Expr:
         """Read a normalized element; rows beyond M have a place, too."""
         *outer, last = reduced
-        return load(self._buffer, [rows.slot + row, *outer, rows.first_k + last])
+        return load(self.buffer, [rows.slot + row, *outer, rows.first_k + last])
 
     def _here(self, stmt: tirx.Stmt, row: ir.Expr) -> tirx.Stmt:
         def place(indices: Sequence[ir.Expr]) -> list[ir.Expr]:
@@ -151,11 +164,11 @@ class NormalizedA(OperandA):
         def store(node: tirx.BufferStore) -> tirx.BufferStore:
             if not node.buffer.same_as(self._operand):
                 return node
-            return tirx.BufferStore(self._buffer, node.value, place(node.indices))
+            return tirx.BufferStore(self.buffer, node.value, place(node.indices))
 
         def address(node: ir.TensorLoad) -> ir.TensorLoad:  # of a prefetch
             is_own = node.source.same_as(self._operand)
-            return load(self._buffer, place(node.indices)) if is_own else node
+            return load(self.buffer, place(node.indices)) if is_own else node
 
         callbacks = [(tirx.BufferStore, store), (ir.TensorLoad, address)]
         return tvm_ffi.structural_map(stmt, callbacks, order="post")

@@ -21,24 +21,26 @@ from ....core.loops import (
     block,
     constant,
     index,
-    local,
     loop,
-    over,
     sequence,
-    simplified,
     substitute,
     when,
 )
-from ...cpu.register_tile import accumulate, each, in_vectors
+from ...cpu.register_tile import each, in_vectors
+from ...cpu.tile_block import TileBlock, heights_of
 from ...index.estimate import operations
+from ...instructions.tiles import configure, keep_extents, release, tile_config
 from ...math.vector_math import vector_math
 from ..problem.fuse_epilogue import is_vector_code, store_results
 from ..problem.gemm_view import GemmView
 from ..problem.sum_of_products import Result, SumOfProducts
+from .accumulators import Accumulators, TileAccumulators, TilePlace, VectorAccumulators
 from .config import CpuGemmConfig
-from .dot_products import DotProduct
+from .dot_products import DotProduct, WordProduct
 from .operand_a import OperandA, RowBlock
 from .operand_b import OperandB, Panel
+from .tile_operands import TileRows
+from .tile_product import TileProduct
 
 
 class GemmTile:
@@ -61,7 +63,7 @@ class GemmTile:
         contraction, view, sizes, dot = config.contraction, config.view, config.sizes, config.dot
         self._contraction, self._view, self._sizes = contraction, view, sizes
         self._a, self._b, self._lanes, self._passes = a, b, config.lanes, passes
-        self._accumulate = accumulate if dot is None else dot.accumulate
+        self._dot, self._config, self._tiles = dot, tile_config(), _tiles(config)
         self._compensation = (
             Compensation(dot, view, sizes.block_m) if dot is not None and dot.offset else None
         )
@@ -75,12 +77,23 @@ class GemmTile:
         self.task_buffers = [] if constant(passes) == 1 else [self._partial]
         if self._compensation is not None:
             self.task_buffers.append(self._compensation.buffer)
+        if self._tiles is not None:
+            self.task_buffers.append(self._config)
 
     def begin_task(self, row_place: Callable[[ir.Expr], dict[ir.Var, ir.Expr]]) -> list[tirx.Stmt]:
         """Fill what a task keeps; ``row_place`` gives the axes at a row of it."""
-        if self._compensation is None:
-            return self._zeros()
-        return [self._compensation.fill(row_place), *self._zeros()]
+        stmts = self._zeros()
+        if self._compensation is not None:
+            stmts.insert(0, self._compensation.fill(row_place))
+        if self._tiles is not None:
+            stmts.append(configure(self._config, self._tiles.shapes()))
+            if constant(self._passes) != 1:
+                stmts.append(keep_extents(self._partial))
+        return stmts
+
+    def end_task(self) -> list[tirx.Stmt]:
+        """Give up what a task holds."""
+        return [] if self._tiles is None else [release()]
 
     def _zeros(self) -> list[tirx.Stmt]:
         """Clear partial sums; outside of the passes, where TVM then allocates the buffer, too."""
@@ -112,66 +125,58 @@ class GemmTile:
         pass_: ir.Expr,
     ) -> tirx.Stmt:
         """Write one tile: clear or load partial sums, accumulate, epilogue or store them."""
-        view, sizes = self._view, self._sizes
+        sizes = self._sizes
         width = sizes.nr
         if panel.columns is not None:
             narrow = panel.columns
             width = -(-narrow // self._lanes) * self._lanes if self._b.pads else narrow
-        acc = local("acc", [height, width], self._contraction.dtype)
+        sums = self._accumulators(TilePlace(rows, panel, offset, height, width, clamp, sizes))
 
-        def summing(around: list[ir.Expr]) -> tirx.Stmt:
-            def prefetched(k: ir.Expr) -> ir.Expr | None:
-                step = simplified(tirx.floordiv(offset, index(sizes.mr)))
-                for axis, i in zip(view.k_axes, [*around, k], strict=True):
-                    step = step * (panel.k if i is k else axis.extent) + i
-                return self._b.prefetch(panel, step, sizes.mc // sizes.mr)
+        def kept(i: ir.Expr, lane: ir.Expr) -> ir.TensorLoad:
+            place = [rows.slot + offset + i, panel.slot * sizes.nr + lane]
+            return load(self._partial, place)
 
-            return self._accumulate(
-                acc,
-                panel.k,
-                lambda i, k: self._a.at(rows, offset + i, [*around, k], clamp),
-                lambda k, lane: self._b.at(panel, [*around, k], lane),
-                prefetched,
-            )
-
-        summed = over(view.k_axes[:-1], summing)
-
-        def kept(i: ir.Expr, lane: ir.Expr) -> list[ir.Expr]:
-            return [rows.slot + offset + i, panel.slot * sizes.nr + lane]
-
-        begin = each(
-            acc,
-            lambda i, lane: tirx.BufferStore(acc, self._initial(rows.slot + offset + i), [i, lane]),
-        )
+        begin = sums.clear(lambda i: self._initial(rows.slot + offset + i))
         finish = self._finish.tile(
-            acc,
+            sums.buffer,
             panel,
             height,
             lambda i: self._a.row_place(rows.start + offset + i),
             (lambda i: rows.start + offset + i < self._a.rows) if clamp else None,
+            sums.is_memory,
         )
+        finish = sums.finish(finish)
         if constant(self._passes) != 1:
-            begin = each(
-                acc,
-                lambda i, lane: tirx.BufferStore(
-                    acc, load(self._partial, kept(i, lane)), [i, lane]
-                ),
-            )
-            keep = each(
-                acc,
-                lambda i, lane: tirx.BufferStore(
-                    self._partial, load(acc, [i, lane]), kept(i, lane)
-                ),
-            )
-            finish = tirx.IfThenElse(pass_ < self._passes - 1, keep, finish)
-        return block("tile", sequence([begin, summed, finish]), [acc, *self._finish.buffers(acc)])
+            begin = sums.load(kept)
+            finish = tirx.IfThenElse(pass_ < self._passes - 1, sums.store(kept), finish)
+        body = sums.around(sequence([begin, sums.accumulate(), finish]))
+        return block("tile", body, [sums.buffer, *self._finish.buffers(sums.buffer)])
+
+    def _accumulators(self, place: TilePlace) -> Accumulators:
+        """Choose where the sums of a tile are while they are computed."""
+        dtype, operands = self._contraction.dtype, (self._a, self._b)
+        if self._tiles is None:
+            dot = self._dot if isinstance(self._dot, DotProduct) else None
+            return VectorAccumulators(self._view, place, dtype, operands, dot)
+        assert isinstance(self._a, TileRows)
+        operands = self._a, self._b
+        return TileAccumulators(self._view, place, dtype, operands, self._tiles, self._config)
+
+
+def _tiles(config: CpuGemmConfig) -> TileBlock | None:
+    """Shape the tile registers of a task; ``None`` where it uses vectors."""
+    product, sizes = config.dot, config.sizes
+    if not isinstance(product, TileProduct):
+        return None
+    heights, columns = heights_of(sizes.mr), sizes.nr // config.lanes
+    return TileBlock(product.row, heights, columns, product.words)
 
 
 # Compensation of the sign bits flipped for VNNI: multiples of the sums of A's rows.
 class Compensation:
     """The compensation of flipped sign bits: a multiple of the sums of A's rows, by task."""
 
-    def __init__(self, dot: DotProduct, view: GemmView, rows: int) -> None:
+    def __init__(self, dot: WordProduct, view: GemmView, rows: int) -> None:
         self._dot, self._reduce, self._rows = dot, (*view.k_axes[:-1], dot.axis), rows
         self.buffer = declare([index(max(rows, 2))], "int32", "row_sums", "local")
 
@@ -238,6 +243,7 @@ class CpuTileEpilogue:
         rows: int,
         place: Place,
         inside: Callable[[ir.Expr], ir.Expr] | None,
+        is_memory: bool,
     ) -> tirx.Stmt:
         """Store the results of a tile.
 
@@ -247,7 +253,16 @@ class CpuTileEpilogue:
             Gives the axes of M at a row of the tile.
         inside : callable or None
             Whether a row is below M, for a tile that may exceed it.
+        is_memory : bool
+            Whether the sums are in memory, where a loop over rows reads them.
         """
+
+        def row(i: ir.Expr, tile: ir.Var) -> tirx.Stmt:
+            stmt = self._row(tile, panel, i, place(i), panel.columns)
+            return stmt if inside is None else when(inside(i), stmt)
+
+        if is_memory:
+            return loop("i", rows, lambda i: row(i, sums))
         is_whole = panel.columns == int(sums.ty.shape[1])
         vectors = [self._is_vector(r) for r in self._contraction.results]
         if is_whole and all(vectors) and self._is_short and inside is None:
@@ -260,12 +275,7 @@ class CpuTileEpilogue:
         spill = declare([index(d) for d in sums.ty.shape], self._contraction.dtype, "tile", "local")
         self._spills[sums] = spill
         copy = each(sums, lambda i, lane: tirx.BufferStore(spill, load(sums, [i, lane]), [i, lane]))
-
-        def row(i: ir.Expr) -> tirx.Stmt:
-            stmt = self._row(spill, panel, i, place(i), panel.columns)
-            return stmt if inside is None else when(inside(i), stmt)
-
-        return sequence([copy, loop("i", rows, row)])
+        return sequence([copy, loop("i", rows, lambda i: row(i, spill))])
 
     def _width_of(self, sums: ir.Var) -> int:
         return int(sums.ty.shape[1])

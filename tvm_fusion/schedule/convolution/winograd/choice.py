@@ -47,7 +47,7 @@ class WinogradChoice:
 def winograd_choice(
     problem: ConvProblem, direct: ConvConfig, device: Device
 ) -> WinogradChoice | None:
-    """Decide; ``None`` about convolutions that are not 3 x 3.
+    """Decide; ``None`` about convolutions that are not 3 x 3, and where it would not pay anyway.
 
     Parameters
     ----------
@@ -69,7 +69,8 @@ def winograd_choice(
     estimate = f"{config.name} is estimated to be {gain:.2f} times as fast as the direct kernel"
     if gain < LEAST_GAIN:
         sentence = f"{estimate}, less than the required {LEAST_GAIN}."
-        return WinogradChoice(None, 1.0, "no_winograd_gain", sentence)
+        choice = WinogradChoice(None, 1.0, "no_winograd_gain", sentence)
+        return choice if device.approximates else None
     if not device.approximates:
         sentence = f"{estimate}, and less exact: it is allowed by --allow {APPROXIMATE} only."
         return WinogradChoice(None, 1.0, "needs_flag", sentence)

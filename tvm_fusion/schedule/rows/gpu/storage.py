@@ -92,13 +92,16 @@ def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool)
 
 
 def copy_inputs(program: RowProgram) -> RowProgram:
-    """Load each input element once: what several passes load becomes a row buffer."""
-    stages = list(program.stages)
-    for load, owner in _repeated_loads(program):
+    """Load each input element once: what several passes load becomes a row buffer.
+
+    What is gathered comes before its indices, which no pass but the first needs then.
+    """
+    while repeated := _repeated_loads(program):
+        load, owner = max(repeated, key=lambda one: len(loads(one[0])))
         axes = (*owner.rows, *owner.loop_axes)
         shape = [axis.extent for axis in axes]
         copy = declare(shape, str(load.source.dtype), f"{load.source.name}_row")
-        stages = [_redirect(stage, owner, load, copy) for stage in stages]
+        stages = [_redirect(stage, owner, load, copy) for stage in program.stages]
         indices = tuple(axis.var for axis in axes)
         # Behind what computes its indices, such as the rows of an embedding table.
         read = [other.source for index in load.indices for other in loads(index)]
@@ -107,7 +110,8 @@ def copy_inputs(program: RowProgram) -> RowProgram:
             max(behind, default=-1) + 1,
             RowStage.map_of(copy, owner.rows, owner.loop_axes, indices, load),
         )
-    return program.with_stages(stages)
+        program = program.with_stages(stages)
+    return program
 
 
 def _repeated_loads(program: RowProgram) -> list[tuple[ir.TensorLoad, RowStage]]:

@@ -108,9 +108,14 @@ def lanes_per_access(dtype: str, width: int) -> int:
 
 
 def is_vector(program: RowProgram, load: ir.TensorLoad, axis: Axis) -> bool:
-    """Whether a load of an input is vectorized along an axis."""
+    """Whether a load of an input is vectorized along an axis.
+
+    Vectors are loaded before the elements of a pass are computed: none is indexed by these.
+    """
+    computed = [x for where in load.indices for x in loads(where) if program.is_internal(x.source)]
     return (
-        not program.is_internal(load.source)
+        not computed
+        and not program.is_internal(load.source)
         and str(load.source.dtype) in VECTOR_TYPES
         and _mentions(load.indices, [axis])
     )

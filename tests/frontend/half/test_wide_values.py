@@ -1,0 +1,93 @@
+"""Values that stay in float32 at a half precision although several operators read them."""
+
+import pytest
+from relax_modules import main_module
+from tvm import relax
+
+from tvm_fusion.frontend.half.meeting import meeting_values
+from tvm_fusion.frontend.half.precision import ToHalfPrecision
+
+op = relax.op
+X, W = (
+    relax.Var(name, relax.TensorType(shape, "float32"))
+    for name, shape in (("x", (4, 8)), ("w", (8, 8)))
+)
+SCALE = relax.Var("scale", relax.TensorType((8,), "float32"))
+
+
+def rounded(compute, **options):
+    """Names of what is cast to bfloat16, of values that ``compute`` emits by name."""
+    mod = main_module([X, W, SCALE], compute)
+    func = ToHalfPrecision("bf16", **options)(mod)["main"]
+    casts = [
+        binding.value.args[0].name
+        for block in func.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call)
+        and str(binding.value.op.name) == "relax.astype"
+        and str(binding.value.attrs.dtype) == "bfloat16"
+    ]
+    return set(casts) - {"x", "w", "scale"}
+
+
+def gelu(emit, x, w, scale):
+    y = emit(op.matmul(x, w), "y")
+    half = emit(op.multiply(y, relax.const(0.5, "float32")))
+    erf = emit(op.erf(emit(op.divide(y, relax.const(1.414, "float32")))))
+    one = emit(op.add(erf, relax.const(1.0, "float32")))
+    return emit(op.matmul(emit(op.multiply(half, one), "gelu"), w))
+
+
+def swish_and_mean(emit, x, w, scale):
+    y = emit(op.matmul(x, w), "y")
+    z = emit(op.multiply(y, emit(op.sigmoid(y))), "z")
+    mean = emit(op.mean(z, [1], keepdims=True))
+    return emit(op.matmul(emit(op.multiply(z, mean), "product"), w))
+
+
+def returned(emit, x, w, scale):
+    y = emit(op.matmul(x, w), "y")
+    return emit(op.multiply(y, emit(op.sigmoid(y))))
+
+
+def test_activation_functions_are_rounded_once():
+    assert rounded(gelu) == {"gelu"}
+
+
+def test_what_a_reduction_reads_as_well_is_rounded():
+    """Two kernels read it."""
+    assert rounded(swish_and_mean) == {"z", "product"}
+
+
+@pytest.mark.parametrize(("compute", "count"), [(gelu, 1), (swish_and_mean, 1), (returned, 1)])
+def test_values_that_meet(compute, count):
+    assert len(meeting_values(main_module([X, W, SCALE], compute)["main"])) == count
+
+
+def pre_norm(emit, x, w, scale):
+    stream = emit(op.add(emit(op.matmul(x, w)), x), "stream")
+    normed = emit(op.nn.layer_norm(stream, scale, scale, [-1]), "normed")
+    return emit(op.add(stream, emit(op.matmul(normed, w))))
+
+
+def post_norm(emit, x, w, scale):
+    total = emit(op.add(emit(op.matmul(x, w)), x))
+    stream = emit(op.nn.layer_norm(total, scale, scale, [-1]), "stream")
+    return emit(op.add(stream, emit(op.matmul(stream, w))))
+
+
+def rms_norm(emit, x, w, scale):
+    stream = emit(op.add(emit(op.matmul(x, w)), x), "stream")
+    mean = emit(op.mean(emit(op.multiply(stream, stream)), [1], keepdims=True))
+    normed = emit(op.multiply(stream, emit(op.rsqrt(mean))), "normed")
+    return emit(op.add(stream, emit(op.matmul(normed, w))))
+
+
+@pytest.mark.parametrize("compute", [pre_norm, rms_norm])
+def test_residual_streams_in_front_of_norms(compute):
+    assert rounded(compute, wide_residuals=True) == {"normed"}
+    assert rounded(compute) == {"stream", "normed"}
+
+
+def test_a_stream_that_a_product_reads_is_stored_once():
+    assert rounded(post_norm, wide_residuals=True) == rounded(post_norm) == {"stream"}

@@ -1,0 +1,133 @@
+"""``tvm-fusion quantize``: a float model becomes one of 8 bits that compiles, nearly as exact."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import tvm_fusion
+from tvm_fusion.cli import main
+
+pytest.importorskip("onnxruntime")
+
+
+def network(rng, opset=17):
+    def weights(name, *shape):
+        values = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        return numpy_helper.from_array(values.astype("float32"), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["c"], "stem", pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"], "act"),
+        helper.make_node("GlobalAveragePool", ["r"], ["p"], "pool"),
+        helper.make_node("Flatten", ["p"], ["f"], "flat"),
+        helper.make_node("Gemm", ["f", "w1"], ["y"], "head", transB=1),
+    ]
+    image = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3, 8, 8])
+    scores = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", 5])
+    graph = helper.make_graph(
+        nodes, "net", [image], [scores], [weights("w0", 16, 3, 3, 3), weights("w1", 5, 16)]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng()
+    onnx.save(network(rng), tmp_path / "net.onnx")
+    (tmp_path / "data").mkdir()
+    for i in range(2):
+        np.save(tmp_path / f"data/{i}.npy", rng.standard_normal((3, 3, 8, 8), "float32"))
+    return tmp_path
+
+
+def quantize(folder, capsys, *words, model="net.onnx", data="data", output="q.onnx"):
+    paths = (folder / model, "--data", folder / data, "-o", folder / output)
+    code = main(["quantize", *map(str, [*paths, *words]), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_folder_of_arrays(folder, capsys):
+    code, found = quantize(folder, capsys)
+    assert (code, found["samples"]) == (0, 6)
+    assert {layer["node"] for layer in found["layers"]} >= {"stem", "head"}
+    errors = [layer["error"] for layer in found["layers"]]
+    assert errors == sorted(errors, reverse=True)
+    assert 0 < found["outputs"]["y"] < 0.05
+    kinds = {i.name: i.data_type for i in onnx.load(folder / "q.onnx").graph.initializer}
+    assert onnx.TensorProto.INT8 in kinds.values()
+    artifact = tvm_fusion.compile(folder / "q.onnx", dims={"N": 3})
+    x = np.load(folder / "data/0.npy")
+    exact = tvm_fusion.load(tvm_fusion.compile(folder / "net.onnx", dims={"N": 3}))(x)["y"]
+    error = np.abs(tvm_fusion.load(artifact)(x)["y"] - exact).max() / np.abs(exact).max()
+    assert error < 0.05
+
+
+def test_options(folder, capsys):
+    x = np.random.default_rng().standard_normal((4, 3, 8, 8), "float32")
+    np.savez(folder / "all.npz", x=x)
+    words = ("--samples", "3", "--exclude", "head", "--activations", "int8", "--method", "entropy")
+    code, found = quantize(folder, capsys, *words, data="all.npz")
+    assert (code, found["samples"]) == (0, 3)
+    (head,) = [n for n in onnx.load(folder / "q.onnx").graph.node if n.name == "head"]
+    assert not head.input[1].endswith("_DequantizeLinear_Output")
+    code, found = quantize(folder, capsys, model="q.onnx", output="again.onnx")
+    assert code == 2
+    assert "is quantized already (it has DequantizeLinear); expected a float" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        (None, "there is no file or folder"),
+        ({}, "lacks input 'x'; expected the inputs 'x'"),
+        ({"z": (2, 3, 8, 8)}, "has an unknown input 'z'; expected the inputs 'x'"),
+        ({"x": (2, 3, 8)}, "has shape (2, 3, 8); expected (samples, 3, 8, 8)"),
+        ({"x": (2, 3, 8, 9)}, "has shape (2, 3, 8, 9); expected (samples, 3, 8, 8)"),
+        ({"x": (0, 3, 8, 8)}, "has no samples; expected at least one"),
+        ({"x": np.full((1, 3, 8, 8), np.nan, "float32")}, "has NaN or infinite values"),
+        ({"x": np.zeros((1, 3, 8, 8))}, "has dtype float64; expected float32; cast it"),
+    ],
+)
+def test_data_that_does_not_fit(folder, capsys, arrays, words):
+    if arrays is not None:
+        as_array = {
+            n: np.zeros(a, "float32") if isinstance(a, tuple) else a for n, a in arrays.items()
+        }
+        np.savez(folder / "bad.npz", **as_array)
+    code, found = quantize(folder, capsys, data="bad.npz")
+    assert code == 2
+    assert words in found["error"]
+    assert not (folder / "q.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--exclude", "haed"], "there is no node 'haed'; expected one of head"),
+        (["--method", "minimax"], "there is no method 'minimax'; expected one of minmax"),
+        (["--activations", "uint4"], "there is no type 'uint4'; expected one of uint8, int8"),
+        (["--samples", "0"], "0 samples; expected at least 1"),
+    ],
+)
+def test_options_that_are_wrong(folder, capsys, options, words):
+    code, found = quantize(folder, capsys, *options)
+    assert code == 2
+    assert words in found["error"]
+
+
+def test_places_and_models_that_are_wrong(folder, capsys):
+    relu = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    onnx.save(onnx.parser.parse_model(relu), folder / "relu.onnx")
+    for words, places in {
+        "is the model itself; expected another file": {"output": "net.onnx"},
+        "; expected the name of an .onnx file": {"output": "q"},
+        "has nothing to quantize; expected one of Conv": {"model": "relu.onnx"},
+        "does not exist": {"model": "no.onnx"},
+        "there is no folder": {"output": "none/q.onnx"},
+    }.items():
+        code, found = quantize(folder, capsys, **places)
+        assert code == 2
+        assert words in found["error"]

@@ -1,0 +1,54 @@
+"""PyTorch's tensors in and out of a call, in memory that both sides share. Imports no PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
+import numpy as np
+
+from .tensors import to_numpy
+
+
+def torch_of(values: Iterable[Any]) -> Any:
+    """Return the module ``torch`` if one of several values is its tensor, and None otherwise."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    return torch if any(isinstance(value, torch.Tensor) for value in values) else None
+
+
+def from_torch(torch: Any, value: Any) -> Any:
+    """Take a tensor as an array over its memory: numpy's where numpy has the type.
+
+    What is no tensor stays as it is. A tensor that is conjugated or negated only when it is read is
+    copied.
+    """
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.requires_grad:
+        value = value.detach()
+    if value.is_neg() or value.is_conj():
+        value = value.resolve_neg().resolve_conj()
+    if value.device.type == "cpu" and value.layout is torch.strided:
+        try:
+            return value.numpy()
+        except (TypeError, RuntimeError):  # bfloat16, float8, subclasses
+            return value
+    return value
+
+
+def to_torch(torch: Any, value: Any) -> Any:
+    """Make a tensor of a result, over its memory."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if not isinstance(value, np.ndarray):
+        if value.device.type == "cpu":
+            return to_torch(torch, to_numpy(value))
+        return torch.from_dlpack(value)
+    if value.dtype.type.__module__ == "numpy":
+        return torch.from_numpy(value)
+    bits = torch.from_numpy(value.view(f"i{value.itemsize}"))
+    return bits.view(getattr(torch, value.dtype.name))

@@ -1,0 +1,41 @@
+"""The permission to use AMX's tile registers, which Linux gives to a process that asks for it.
+
+Their 8 KiB a thread would make every signal frame larger, so that Linux saves them for processes
+that asked only (Documentation/arch/x86/xstate.rst). Threads that were started before have the
+permission as well; processes that are forked inherit it, and programs that are executed do not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Iterable
+
+_ARCH_PRCTL = 158  # on x86-64
+_REQUEST_PERMISSION, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+_TILES = "amx-"
+
+
+def need_tiles(features: Iterable[str]) -> bool:
+    """Tell whether code for these instruction sets, by LLVM's names, uses tile registers."""
+    return any(feature.startswith(_TILES) for feature in features)
+
+
+def refused_tiles() -> str | None:
+    """Ask for the permission, which a process needs to ask for once; more often does no harm.
+
+    Returns
+    -------
+    str or None
+        Why it is refused: by a sandbox's filter of system calls, by a Linux older than 5.16, or
+        for a CPU without tile registers.
+    """
+    if _libc().syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0:
+        return None
+    return os.strerror(ctypes.get_errno())
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,219 @@
+"""Quantize a float model statically: ranges of activations are those of samples."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ..config import unknown_name
+from ..errors import UserError
+from ..frontend.onnx_model import file as onnx_file
+from ..frontend.program_file import is_program_file
+from ..frontend.quiet import quiet_importer
+from .samples import inputs_of, read_samples
+
+METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
+ACTIVATIONS = {"uint8": "QUInt8", "int8": "QInt8"}
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger")
+_OPSET = 13  # the first whose QuantizeLinear has an axis
+_COMPARED = 4  # samples of the report
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A quantized model on disk.
+
+    Attributes
+    ----------
+    output : Path
+        The file.
+    samples : int
+        How many samples gave the ranges.
+    layers : list of LayerError
+        The largest error first.
+    outputs : dict of str to float
+        Errors of the results, as those of layers.
+    bytes_before, bytes_after : int
+        Of the files, with their weights.
+    """
+
+    output: Path
+    samples: int
+    layers: list[Any]
+    outputs: dict[str, float]
+    bytes_before: int
+    bytes_after: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {**asdict(self), "output": str(self.output)}
+
+
+def quantize(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    samples: int = 128,
+    method: str = "minmax",
+    activations: str = "uint8",
+    exclude: Sequence[str] = (),
+) -> Quantized:
+    """Quantize an ONNX model to 8 bits.
+
+    Weights become int8 by channel, activations uint8 with one scale each, in pairs of
+    ``QuantizeLinear`` and ``DequantizeLinear``: what kernels of AVX-VNNI and AMX multiply.
+
+    Parameters
+    ----------
+    model : str or os.PathLike
+        A float ONNX file.
+    data : str or os.PathLike
+        See :func:`tvm_fusion.quantization.samples.read_samples`.
+    output : str or os.PathLike
+        The file to write.
+    samples : int
+        Calls of the model that give the ranges, at most.
+    method : {"minmax", "entropy", "percentile"}
+        How a range follows from what samples have.
+    activations : {"uint8", "int8"}
+        int8 is symmetric.
+    exclude : sequence of str
+        Names of nodes that stay in float.
+
+    Returns
+    -------
+    Quantized
+
+    Raises
+    ------
+    UserError
+        For a model that is quantized already or has nothing to quantize, for data that does not fit
+        it, and where ONNX Runtime is not installed.
+    """
+    for name, value, known in (("method", method, METHODS), ("type", activations, ACTIVATIONS)):
+        if value not in known:
+            raise unknown_name(name, value, known)
+    if samples < 1:
+        raise UserError(f"{samples} samples", "at least 1")
+    source, place = Path(model), Path(output)
+    proto = _float_model(source, exclude)
+    _check_place(source, place)
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise UserError("quantize needs ONNX Runtime", None, "pip install 'tvm_fusion[onnx]'")
+    given = read_samples(data, inputs_of(proto), samples)
+    from .layer_errors import layer_errors
+
+    with tempfile.TemporaryDirectory(prefix="tvm_fusion-") as folder, _quiet():
+        plain, made = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
+        try:
+            _write(proto, plain, made, given, method, activations, exclude)
+            layers, outputs = layer_errors(plain, made, given[:_COMPARED])
+        except Exception as error:  # guard: ONNX Runtime raises types of its own
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise UserError(f"ONNX Runtime cannot quantize {source} ({lines[-1]})") from error
+        before, after = (path.stat().st_size for path in (plain, made))
+        try:
+            staging = place.with_name(f".{place.name}.part")
+            staging.write_bytes(made.read_bytes())
+            staging.replace(place)
+        except OSError as error:
+            raise UserError(f"cannot write {str(place)!r} ({error.strerror})") from error
+    return Quantized(place, len(given), layers, outputs, before, after)
+
+
+def _float_model(path: Path, exclude: Sequence[str]) -> onnx.ModelProto:
+    """Read a model, and refuse what cannot be quantized."""
+    if is_program_file(path):
+        raise UserError(
+            f"{path} is a PyTorch program", "an ONNX file", "export it with torch.onnx.export"
+        )
+    model = onnx_file.load(path)
+    kinds = {node.op_type for node in model.graph.node}
+    done = sorted(k for k in kinds if k in _QUANTIZED or k.startswith("QLinear"))
+    if done:
+        raise UserError(
+            f"{path} is quantized already (it has {done[0]})",
+            "a float model",
+            "compile it as it is",
+        )
+    if not kinds & set(_LAYERS):
+        raise UserError(f"{path} has nothing to quantize", f"one of {', '.join(_LAYERS)}")
+    names = [node.name for node in model.graph.node]
+    for name in exclude:
+        if name not in names:
+            raise unknown_name("node", name, [n for n in names if n])
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if opset >= _OPSET:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, _OPSET)
+    except Exception as error:  # guard: the converter raises types of its own
+        raise UserError(f"{path} is of opset {opset}", f"at least {_OPSET}") from error
+
+
+def _check_place(source: Path, place: Path) -> None:
+    if place.is_dir() or place.suffix != ".onnx":
+        raise UserError(f"the output {str(place)!r}", "the name of an .onnx file")
+    if place.exists() and place.samefile(source):
+        raise UserError(f"the output {str(place)!r} is the model itself", "another file")
+    if not place.resolve().parent.is_dir():
+        raise UserError(f"there is no folder {str(place.resolve().parent)!r}", "one that is there")
+
+
+def _write(
+    model: onnx.ModelProto,
+    plain: Path,
+    made: Path,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    method: str,
+    activations: str,
+    exclude: Sequence[str],
+) -> None:
+    """Fold what ONNX Runtime folds, and quantize that."""
+    from onnxruntime.quantization import (
+        CalibrationMethod,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    from .layer_errors import reader
+
+    quant_pre_process(model, plain, skip_symbolic_shape=True)
+    quantize_static(
+        plain,
+        made,
+        reader(samples),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=getattr(QuantType, ACTIVATIONS[activations]),
+        weight_type=QuantType.QInt8,
+        nodes_to_exclude=list(exclude),
+        calibrate_method=getattr(CalibrationMethod, METHODS[method]),
+        extra_options={"ActivationSymmetric": activations == "int8"},
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the quantizer's prints and its advice to preprocess."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with quiet_importer():
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,255 @@
+"""The sums of one tile of C while they are computed: in vectors, or in tile registers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from ....core.expressions import load
+from ....core.loops import index, local, over, sequence, simplified
+from ...cpu.register_tile import accumulate, each
+from ...cpu.tile_block import WORD_BYTES, TileBlock, heights_of
+from ...instructions.tiles import TILE_ROWS, TileAddress, configure, keep_extents
+from ..problem.gemm_view import GemmView
+from .blocking import Blocking
+from .dot_products import DotProduct
+from .operand_a import OperandA, RowBlock
+from .operand_b import OperandB, Panel
+from .tile_operands import TileRows
+
+At = Callable[[ir.Expr, ir.Expr], ir.TensorLoad]  # an element in memory, by row and column
+
+
+@dataclass(frozen=True)
+class TilePlace:
+    """Where a tile of C lies.
+
+    Attributes
+    ----------
+    rows : RowBlock
+        The rows of the part of the task, and the pass over K.
+    panel : Panel
+        The columns.
+    offset : PrimExpr
+        The tile's first row, relative to the part's.
+    height, width : int
+        Rows and columns.
+    clamp : bool
+        Whether rows may lie beyond M.
+    sizes : Blocking
+        Of the task.
+    """
+
+    rows: RowBlock
+    panel: Panel
+    offset: ir.Expr
+    height: int
+    width: int
+    clamp: bool
+    sizes: Blocking
+
+
+class Accumulators(ABC):
+    """The sums of a tile.
+
+    Attributes
+    ----------
+    buffer : Var
+        Where the epilogue reads them.
+    is_memory : bool
+        Whether the buffer is memory anyway, rather than registers.
+    """
+
+    is_memory = False
+
+    def __init__(self, view: GemmView, place: TilePlace, dtype: str, rows: int) -> None:
+        self.buffer = local("acc", [rows, place.width], dtype)
+        self._view, self._place = view, place
+
+    @abstractmethod
+    def clear(self, initial: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
+        """Begin with initial values, by row."""
+
+    @abstractmethod
+    def load(self, source: At) -> tirx.Stmt:
+        """Begin with sums from memory."""
+
+    @abstractmethod
+    def accumulate(self) -> tirx.Stmt:
+        """Add the products of a pass over K."""
+
+    @abstractmethod
+    def store(self, target: At) -> tirx.Stmt:
+        """Store the sums."""
+
+    @abstractmethod
+    def finish(self, epilogue: tirx.Stmt) -> tirx.Stmt:
+        """Hand the sums to the epilogue, which reads them in the buffer."""
+
+    def around(self, body: tirx.Stmt) -> tirx.Stmt:
+        """Wrap the whole tile in what it needs."""
+        return body
+
+    def _over_k(self, body: Callable[[list[ir.Expr]], tirx.Stmt]) -> tirx.Stmt:
+        return over(self._view.k_axes[:-1], body)
+
+    def _step(self, around: list[ir.Expr], k: ir.Expr) -> ir.Expr:
+        """Count the k of the panel that came before, in this tile and those of the part above."""
+        place = self._place
+        step = simplified(tirx.floordiv(place.offset, index(place.sizes.mr)))
+        for axis, i in zip(self._view.k_axes, [*around, k], strict=True):
+            step = step * (place.panel.k if i is k else axis.extent) + i
+        return step
+
+
+class VectorAccumulators(Accumulators):
+    """Sums in vector registers; products one k, or one word of K, after the other."""
+
+    def __init__(
+        self,
+        view: GemmView,
+        place: TilePlace,
+        dtype: str,
+        operands: tuple[OperandA, OperandB],
+        dot: DotProduct | None,
+    ) -> None:
+        super().__init__(view, place, dtype, place.height)
+        self._a, self._b = operands
+        self._accumulate = accumulate if dot is None else dot.accumulate
+
+    def clear(self, initial: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
+        """Set the registers."""
+        return self._each(lambda i, lane: tirx.BufferStore(self.buffer, initial(i), [i, lane]))
+
+    def load(self, source: At) -> tirx.Stmt:
+        """Load the registers."""
+        return self._each(lambda i, j: tirx.BufferStore(self.buffer, source(i, j), [i, j]))
+
+    def accumulate(self) -> tirx.Stmt:
+        """Multiply, and prefetch the next panel."""
+        place, a, b = self._place, self._a, self._b
+        tiles = place.sizes.mc // place.sizes.mr
+
+        def summing(around: list[ir.Expr]) -> tirx.Stmt:
+            return self._accumulate(
+                self.buffer,
+                place.panel.k,
+                lambda i, k: a.at(place.rows, place.offset + i, [*around, k], place.clamp),
+                lambda k, lane: b.at(place.panel, [*around, k], lane),
+                lambda k: b.prefetch(place.panel, self._step(around, k), tiles),
+            )
+
+        return self._over_k(summing)
+
+    def store(self, target: At) -> tirx.Stmt:
+        """Store the registers."""
+
+        def one(i: ir.Expr, lane: ir.Expr) -> tirx.Stmt:
+            to = target(i, lane)
+            return tirx.BufferStore(to.source, load(self.buffer, [i, lane]), list(to.indices))
+
+        return self._each(one)
+
+    def finish(self, epilogue: tirx.Stmt) -> tirx.Stmt:
+        """Leave the sums where they are."""
+        return epilogue
+
+    def _each(self, body: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        return each(self.buffer, body)
+
+
+class TileAccumulators(Accumulators):
+    """Sums in tile registers; products of whole tiles.
+
+    A tile with fewer rows than others takes its rows from the padded rows of a copy, or shapes the
+    tile registers for itself.
+
+    Parameters
+    ----------
+    tiles : TileBlock
+        The tiles as the task has shaped them.
+    config : Var
+        Memory of the shapes.
+    """
+
+    is_memory = True
+
+    def __init__(
+        self,
+        view: GemmView,
+        place: TilePlace,
+        dtype: str,
+        operands: tuple[TileRows, OperandB],
+        tiles: TileBlock,
+        config: ir.Var,
+    ) -> None:
+        self._a, self._b = operands
+        self._config, self._given = config, tiles
+        heights: tuple[ir.Expr | int, ...] = heights_of(place.height)
+        super().__init__(view, place, dtype, TILE_ROWS * len(heights))
+        self._firsts = [index(i * TILE_ROWS) for i in range(len(heights))]
+        self._is_shaped = self._a.pads or (heights == tiles.heights and not place.clamp)
+        if place.clamp and not self._is_shaped:
+            # Rows below M; a tile that has none repeats the last one.
+            rest = self._a.rows - place.rows.start - place.offset
+            heights = tuple(
+                tirx.min(tirx.max(rest - first, index(1)), index(TILE_ROWS))
+                for first in self._firsts
+            )
+            self._firsts = [tirx.min(first, rest - 1) for first in self._firsts]
+        if not self._is_shaped:
+            tiles = TileBlock(tiles.row, heights, tiles.columns, tiles.words)
+        self._tiles = tiles.part(len(heights), -(-place.width // TILE_ROWS))
+
+    def clear(self, initial: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
+        """Set the tiles to zero: other initial values are not multiplied in tiles."""
+        return self._tiles.clear()
+
+    def load(self, source: At) -> tirx.Stmt:
+        """Load the tiles."""
+        return self._tiles.load(self._part_of(source))
+
+    def accumulate(self) -> tirx.Stmt:
+        """Multiply."""
+        place, words = self._place, self._tiles.words
+        steps = simplified(tirx.floordiv(index(place.panel.k), index(words)))
+
+        def summing(around: list[ir.Expr]) -> tirx.Stmt:
+            def a_tile(i: int, k: ir.Expr) -> TileAddress:
+                row = place.offset + self._firsts[i]
+                return self._a.tile(place.rows, row, [*around, k * words])
+
+            def b_tile(j: int, k: ir.Expr) -> TileAddress:
+                element = self._b.at(place.panel, [*around, k * words], index(j * TILE_ROWS))
+                return TileAddress(element, self._b.width * WORD_BYTES)
+
+            return self._tiles.accumulate(steps, a_tile, b_tile)
+
+        return self._over_k(summing)
+
+    def store(self, target: At) -> tirx.Stmt:
+        """Store the tiles."""
+        return self._tiles.store(self._part_of(target))
+
+    def finish(self, epilogue: tirx.Stmt) -> tirx.Stmt:
+        """Store the tiles to the buffer."""
+        stored = self._tiles.store(self._part_of(lambda i, j: load(self.buffer, [i, j])))
+        return sequence([keep_extents(self.buffer), stored, epilogue])
+
+    def around(self, body: tirx.Stmt) -> tirx.Stmt:
+        """Shape the tiles for this one, and for the others again."""
+        if self._is_shaped:
+            return body
+        before, after = (configure(self._config, t.shapes()) for t in (self._tiles, self._given))
+        return sequence([before, body, after])
+
+    def _part_of(self, at: At) -> Callable[[int, int], TileAddress]:
+        def tile(i: int, j: int) -> TileAddress:
+            first = at(index(i * TILE_ROWS), index(j * TILE_ROWS))
+            width = int(first.source.ty.shape[-1])
+            return TileAddress(first, width * WORD_BYTES)
+
+        return tile

@@ -1,0 +1,136 @@
+"""Blocks of tile registers (AMX): a few tiles of C, which share tiles of A and of B.
+
+    shape the tiles                                      once for a task
+    C[rows][columns] = 0, or loaded
+    for k: load A[rows]; for column: load B, for row: C[row][column] += A[row] * B
+    store C
+    release                                              before the task ends
+
+As in a register tile of vectors (:mod:`.register_tile`), loads are few beside products: two by two
+tiles of C take four loads for four products, one by four take five.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tvm import ir, tirx
+
+from ...core.loops import loop, sequence
+from ..instructions.instruction import Instruction
+from ..instructions.tiles import (
+    TILE_ROW_BYTES,
+    TILE_ROWS,
+    TILES,
+    TileAddress,
+    TileShape,
+    load_tile,
+    multiply_tiles,
+    store_tile,
+    zero,
+)
+
+WORD_BYTES = 4
+
+TileAt = Callable[[int, ir.Expr], TileAddress]  # by number of a row or column of tiles, and step
+TileOf = Callable[[int, int], TileAddress]  # by row and column of tiles
+
+
+@dataclass(frozen=True)
+class TileBlock:
+    """A block of C in tile registers: C's tiles row by row, then A's, then B's.
+
+    Attributes
+    ----------
+    row : Instruction
+        That multiplies tiles.
+    heights : tuple of (int or PrimExpr)
+        Rows of each row of tiles, at most 16; of the same block elsewhere they may be fewer.
+    columns : int
+        Columns of tiles, of 16 columns each.
+    words : int
+        Words of 4 bytes of K in a step, at most 16.
+    used : (int, int), optional
+        How many rows and columns of tiles are computed, the first ones; all by default.
+    """
+
+    row: Instruction
+    heights: tuple[ir.Expr | int, ...]
+    columns: int
+    words: int = TILE_ROW_BYTES // WORD_BYTES
+    used: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the tiles exist."""
+        if not fits(len(self.heights), self.columns):
+            raise ValueError(f"{len(self.heights)} x {self.columns} tiles are too many")
+
+    def shapes(self) -> list[TileShape]:
+        """Shape the tiles, in the order of their numbers."""
+        width = TILE_ROW_BYTES
+        sums = [TileShape(h, width) for h in self.heights for _ in range(self.columns)]
+        a = [TileShape(h, self.words * WORD_BYTES) for h in self.heights]
+        b = [TileShape(self.words, width)] * (TILES - len(sums) - len(a))
+        return [*sums, *a, *b]
+
+    def part(self, rows: int, columns: int) -> TileBlock:
+        """Return the same tiles, of which only the first rows and columns are computed."""
+        return replace(self, used=(rows, columns))
+
+    def clear(self) -> tirx.Stmt:
+        """Set C to zero."""
+        return sequence([zero(self._sum(*at)) for at in self._places()])
+
+    def load(self, source: TileOf) -> tirx.Stmt:
+        """Load C."""
+        return sequence([load_tile(self._sum(*at), source(*at)) for at in self._places()])
+
+    def store(self, target: TileOf) -> tirx.Stmt:
+        """Store C."""
+        return sequence([store_tile(self._sum(*at), target(*at)) for at in self._places()])
+
+    def accumulate(self, steps: ir.Expr | int, a: TileAt, b: TileAt) -> tirx.Stmt:
+        """Add the products of all steps.
+
+        Parameters
+        ----------
+        a : callable
+            Tile of A of a row of tiles in a step.
+        b : callable
+            Tile of B of a column of tiles in a step, in VNNI order.
+        """
+        return loop("k", steps, partial(self._step, a, b))
+
+    def _step(self, a: TileAt, b: TileAt, k: ir.Expr) -> tirx.Stmt:
+        first = len(self.heights) * self.columns
+        others = range(first + len(self.heights), TILES)
+        rows, columns = map(range, self._used)
+        stmts = [load_tile(first + i, a(i, k)) for i in rows]
+        for j in columns:
+            tile = others[j % len(others)]
+            stmts.append(load_tile(tile, b(j, k)))
+            stmts += [multiply_tiles(self.row, first + i, tile, self._sum(i, j)) for i in rows]
+        return sequence(stmts)
+
+    @property
+    def _used(self) -> tuple[int, int]:
+        return self.used or (len(self.heights), self.columns)
+
+    def _sum(self, row: int, column: int) -> int:
+        return row * self.columns + column
+
+    def _places(self) -> list[tuple[int, int]]:
+        rows, columns = self._used
+        return [(i, j) for i in range(rows) for j in range(columns)]
+
+
+def fits(rows: int, columns: int) -> bool:
+    """Whether there are tiles for a block of C, a column of A's and one of B."""
+    return rows * columns + rows + 1 <= TILES
+
+
+def heights_of(rows: int) -> tuple[int, ...]:
+    """Divide rows among tiles: all but the last one are full."""
+    return tuple(min(TILE_ROWS, rows - first) for first in range(0, rows, TILE_ROWS))

@@ -1,0 +1,145 @@
+"""Tile registers of x86's AMX, as statements (Intel's software developer manual, its AMX chapter).
+
+A core has eight tile registers, numbered 0 to 7, of up to 16 rows of 64 bytes. Their shapes are a
+state of the thread: nothing else may be done before :func:`configure`, which clears all tiles, and
+after the last of them :func:`release` returns the thread to a state that costs nothing to save.
+A process asks Linux for permission once, before its first tile (``arch_prctl``).
+
+Each statement is one ``call_llvm_intrin`` of type void. Numbers of tiles are constants of type
+uint8, strides are bytes of type int64; addresses are ``address_of`` an element of any buffer
+(see :func:`keep_extents` for those that a kernel allocates):
+
+    llvm.x86.ldtilecfg      (address)                      of 64 bytes: see :func:`configure`
+    llvm.x86.tilezero       (tile)
+    llvm.x86.tileloadd64    (tile, address, stride)        row r from ``address + r * stride``
+    llvm.x86.tilestored64   (tile, address, stride)
+    llvm.x86.tdpbf16ps      (c, a, b)                      and tdpbssd, tdpbsud, tdpbusd, tdpbuud:
+                                                           the rows of :data:`.cpu.CPU`
+    llvm.x86.tilerelease    ()
+
+Of m, n, k within the shape of an instruction's row, C is m rows of ``4 * n`` bytes, A is m rows of
+the bytes of k, and B is a row of ``4 * n`` bytes for each word of 4 bytes of k ("VNNI order").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tvm import ir, tirx
+
+from ..._tvm.buffer import declare
+from ...core.expressions import load
+from ...core.loops import index, sequence
+from .instruction import Instruction
+
+TILES = 8
+TILE_ROWS = 16
+TILE_ROW_BYTES = 64
+CONFIG_BYTES = 64
+_PALETTE = 1  # the only one
+_ROW_BYTES_AT, _ROWS_AT = 16, 48  # where tile 0 is in a configuration: two bytes, one byte
+
+
+class TileShape(NamedTuple):
+    """The shape of a tile register.
+
+    Attributes
+    ----------
+    rows : int or PrimExpr
+        At most 16, at least 1.
+    row_bytes : int or PrimExpr
+        Of a row: at most 64, a multiple of 4.
+    """
+
+    rows: ir.Expr | int
+    row_bytes: ir.Expr | int
+
+
+class TileAddress(NamedTuple):
+    """Where a tile lies in memory.
+
+    Attributes
+    ----------
+    element : PrimExpr
+        A load of its first element.
+    stride : int or PrimExpr
+        Bytes from one row to the next.
+    """
+
+    element: ir.Expr
+    stride: ir.Expr | int
+
+
+def tile_config() -> ir.Var:
+    """Declare the memory of a configuration, which whoever configures allocates."""
+    return declare([index(CONFIG_BYTES)], "uint8", "tile_config", "local")
+
+
+def configure(config: ir.Var, shapes: Sequence[TileShape]) -> tirx.Stmt:
+    """Give the first tiles their shapes; others must not be used. All tiles become zero.
+
+    Parameters
+    ----------
+    config : Var
+        Of :func:`tile_config`.
+    """
+
+    def byte(at: int, value: ir.Expr | int) -> tirx.Stmt:
+        one = tirx.const(value, "uint8") if isinstance(value, int) else tirx.Cast("uint8", value)
+        return tirx.BufferStore(config, one, [index(at)])
+
+    every = tirx.Ramp(index(0), index(1), CONFIG_BYTES)
+    zeros = tirx.Broadcast(tirx.const(0, "uint8"), CONFIG_BYTES)
+    stmts = [tirx.BufferStore(config, zeros, [every]), byte(0, _PALETTE)]
+    for tile, shape in enumerate(shapes):
+        stmts.append(byte(_ROW_BYTES_AT + 2 * tile, shape.row_bytes))
+        stmts.append(byte(_ROWS_AT + tile, shape.rows))
+    return sequence([*stmts, _call("llvm.x86.ldtilecfg", tirx.address_of(load(config, [0])))])
+
+
+def keep_extents(buffer: ir.Var) -> tirx.Stmt:
+    """Keep the extents of a buffer that tiles are stored to or loaded from.
+
+    TVM 0.27 shrinks a buffer that a kernel allocates to the elements whose address is taken, and
+    rows would be closer then than the strides say. Whoever allocates the buffer writes this.
+    """
+    last = [index(extent) - 1 for extent in buffer.ty.shape]
+    return tirx.Evaluate(tirx.address_of(load(buffer, last)))
+
+
+def zero(tile: int) -> tirx.Stmt:
+    """Clear a tile."""
+    return _call("llvm.x86.tilezero", _number(tile))
+
+
+def load_tile(tile: int, source: TileAddress) -> tirx.Stmt:
+    """Load a tile from memory."""
+    return _call("llvm.x86.tileloadd64", _number(tile), *_operands(source))
+
+
+def store_tile(tile: int, target: TileAddress) -> tirx.Stmt:
+    """Store a tile to memory."""
+    return _call("llvm.x86.tilestored64", _number(tile), *_operands(target))
+
+
+def multiply_tiles(row: Instruction, a: int, b: int, c: int) -> tirx.Stmt:
+    """Multiply tiles, ``c += a * b``, by an instruction of the family ``amx``."""
+    return _call(row.name, *map(_number, (c, a, b)))
+
+
+def release() -> tirx.Stmt:
+    """Give up the tile registers until they are configured again."""
+    return _call("llvm.x86.tilerelease")
+
+
+def _call(name: str, *args: ir.Expr) -> tirx.Stmt:
+    return tirx.Evaluate(tirx.call_llvm_intrin("void", name, *args))
+
+
+def _number(tile: int) -> ir.Expr:
+    return tirx.const(tile, "uint8")
+
+
+def _operands(address: TileAddress) -> tuple[ir.Expr, ir.Expr]:
+    return tirx.address_of(address.element), index(address.stride)

@@ -1,0 +1,268 @@
+"""One graph: its programs, by the extents that they were compiled for, and calls of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import TracingContext
+from torch.export.passes import move_to_device_pass
+
+from ..compiler import compile
+from ..deploy.runtime.executable import Executable
+from ..deploy.runtime.function import Function
+from ..deploy.runtime.load import load
+from ..errors import UserError
+from ..signature import DimRange
+from .options import BackendOptions
+from .program import (
+    Argument,
+    Computed,
+    Extent,
+    Given,
+    Result,
+    TensorProgram,
+    hint,
+    inverse,
+    symbol_places,
+    tensor_program,
+    unplaced,
+    written_arguments,
+)
+
+_LEAST_HIGH = 8  # of a range's upper end: batches
+_UNBOUNDED = 1 << 30
+
+
+class Graph:
+    """A functional graph; called with its arguments in a list.
+
+    Parameters
+    ----------
+    traced : torch.fx.GraphModule
+        Of ATen operators.
+    values : sequence
+        Its arguments as they were traced: fake tensors and symbolic numbers.
+    names : mapping of int to str
+        What the user calls arguments of dynamo's graph.
+    given : sequence
+        Arguments of dynamo's graph in the call that it was traced for.
+    options : BackendOptions
+        Of the user.
+    """
+
+    _boxed_call = True  # AOTAutograd passes arguments in a list
+
+    def __init__(
+        self,
+        traced: fx.GraphModule,
+        values: Sequence[Any],
+        names: Mapping[int, str],
+        given: Sequence[Any],
+        options: BackendOptions,
+    ) -> None:
+        self._traced, self._values, self._options = traced, list(values), options
+        sources = _sources(traced)
+        self._names = {i: names[source] for i, source in sources.items()}
+        static = _static()
+        self._numbers = unplaced(values)
+        self._places = symbol_places(values)
+        self._extents = tuple(self._places.values())
+        self._target = options.target or _target(values)
+        written = written_arguments(traced)
+        static = [i for i in static if i in sources and i not in written]
+        self._weights = {i: given[sources[i]] for i in static} if options.freeze else {}
+        self._static = () if options.freeze else tuple(static)
+        self._programs: list[tuple[tuple[Any, ...], tuple[DimRange, ...], Program]] = []
+
+    def prepare(self) -> None:
+        """Compile for the extents that were traced, so that mistakes are told at once.
+
+        What depends on numbers that no shape tells waits for the first call.
+        """
+        if not self._numbers:
+            self._compiled((), tuple(hint(symbol) for symbol in self._symbols()))
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        """Run the graph."""
+        numbers = tuple(arguments[i] for i in self._numbers)
+        extents = tuple(arguments[i].shape[axis] for i, axis in self._extents)
+        program = self._known(numbers, extents)
+        if program is None:
+            # In a thread of its own: here, below autograd, nothing can be traced.
+            with ThreadPoolExecutor(1) as pool:
+                program = pool.submit(self._compiled, numbers, extents).result()
+        return program(arguments, dict(zip(self._places, extents, strict=True)))
+
+    def _known(self, numbers: tuple[Any, ...], extents: tuple[int, ...]) -> Program | None:
+        for values, ranges, program in self._programs:
+            if values == numbers and all(e in r for e, r in zip(extents, ranges, strict=True)):
+                return program
+        return None
+
+    def _symbols(self) -> list[Any]:
+        return [self._values[i].shape[axis] for i, axis in self._extents]
+
+    def _range(self, symbol: torch.SymInt, extent: int) -> DimRange:
+        """Choose a range: memory is planned for its upper end.
+
+        Extents outside of it get another program.
+        """
+        bounds = symbol.node.shape_env.bound_sympy(symbol.node.expr)
+        low, high = _number(bounds.lower, 1), _number(bounds.upper, _UNBOUNDED)
+        if high >= _UNBOUNDED:
+            high = max(_LEAST_HIGH, 1 << (2 * extent - 1).bit_length())
+        return DimRange(min(max(1, low), extent), high)
+
+    def _compiled(self, numbers: tuple[Any, ...], extents: tuple[int, ...]) -> Program:
+        """Compile for a range around extents."""
+        ranges = tuple(map(self._range, self._symbols(), extents))
+        of_numbers = dict(zip(self._numbers, numbers, strict=True))
+        parts = self._traced, self._values, self._names, self._weights, of_numbers
+        with torch.no_grad():
+            made = tensor_program(*parts)
+            try:
+                program = self._program(made, ranges)
+            except UserError:
+                if not made.in_place:
+                    raise
+                program = self._program(tensor_program(*parts, may_write=False), ranges)
+        self._programs.append((numbers, ranges, program))
+        return program
+
+    def _program(self, made: TensorProgram, ranges: tuple[DimRange, ...]) -> Program:
+        if made.program is None:
+            return Program(made, None, ())
+        static = [a.name for a in made.arguments if a.index in self._static]
+        config = replace(
+            self._options.config,
+            dims={str(s): r for s, r in zip(self._places, ranges, strict=True)},
+            static_inputs=static,
+            in_place=made.in_place,
+        )
+        program = move_to_device_pass(made.program, "cpu")
+        artifact = compile(program, self._target, config, cache=self._options.cache)
+        return Program(made, load(artifact), static)
+
+
+class Program:
+    """A loaded program of a graph.
+
+    Parameters
+    ----------
+    made : TensorProgram
+        How arguments and results come about.
+    executable : Executable or None
+        None where the graph computes no tensor.
+    static : collection of str
+        Inputs that lie at the same addresses in every call, as a rule.
+    """
+
+    def __init__(
+        self, made: TensorProgram, executable: Executable | None, static: Collection[str]
+    ) -> None:
+        self._made, self._executable = made, executable
+        self._static = [a for a in made.arguments if a.name in static]
+        self._other = [a for a in made.arguments if a.name not in static]
+        self._names = () if executable is None else tuple(_outputs(executable))
+        self._bound: tuple[list[int], Function] | None = None
+
+    def __call__(self, arguments: Sequence[Any], extents: Mapping[Any, int]) -> list[Any]:
+        """Run it; returns the graph's results."""
+        outputs: Mapping[str, Any] = {}
+        if self._executable is not None:
+            inputs = {a.name: _in_memory_order(arguments[a.index], a) for a in self._other}
+            outputs = self._function(arguments).run(inputs)
+            for argument in self._other:
+                if argument.name in self._made.in_place:
+                    _write_back(arguments[argument.index], inputs[argument.name], argument)
+            for index, position in self._made.copies.items():
+                arguments[index].copy_(outputs[self._names[position]])
+        return [self._result(one, arguments, outputs, extents) for one in self._made.results]
+
+    def _function(self, arguments: Sequence[Any]) -> Function:
+        """Bind parameters and buffers, again where the user has put others in their places."""
+        assert self._executable is not None
+        given = [arguments[a.index] for a in self._static]
+        addresses = [tensor.data_ptr() for tensor in given]
+        if self._bound is None or self._bound[0] != addresses:
+            inputs = {
+                a.name: _in_memory_order(tensor, a)
+                for a, tensor in zip(self._static, given, strict=True)
+            }
+            self._bound = addresses, self._executable.bind(inputs)
+        return self._bound[1]
+
+    def _result(
+        self,
+        result: Result,
+        arguments: Sequence[Any],
+        outputs: Mapping[str, Any],
+        extents: Mapping[Any, int],
+    ) -> Any:
+        if isinstance(result, Computed):
+            tensor = outputs[self._names[result.position]]
+            return tensor if result.axes is None else tensor.permute(result.axes)
+        if isinstance(result, Given):
+            return arguments[result.index]
+        if isinstance(result, Extent):
+            return int(result.expression.subs(extents))
+        return result.value
+
+
+def _outputs(executable: Executable) -> list[str]:
+    return [spec.name for spec in executable.signatures["main"].outputs]
+
+
+def _in_memory_order(tensor: torch.Tensor, argument: Argument) -> torch.Tensor:
+    """View a tensor with its axes as they lie in memory; copy it where that is not dense."""
+    if argument.order is not None:
+        tensor = tensor.permute(argument.order)
+    return tensor.contiguous()
+
+
+def _write_back(tensor: torch.Tensor, written: torch.Tensor, argument: Argument) -> None:
+    """Copy what was written into a copy of an argument."""
+    if tensor.data_ptr() != written.data_ptr():
+        order = argument.order
+        tensor.copy_(written if order is None else written.permute(inverse(order)))
+
+
+def _number(bound: Any, otherwise: int) -> int:
+    return int(bound) if bound.is_Integer else otherwise
+
+
+def _static() -> Sequence[int]:
+    """List arguments of the graph that is traced which are parameters and buffers."""
+    context = TracingContext.try_get()
+    found = None if context is None else context.fw_metadata
+    return () if found is None else found.static_input_indices
+
+
+def _sources(traced: fx.GraphModule) -> dict[int, int]:
+    """Tell which arguments of AOTAutograd's graph are which of dynamo's."""
+    placeholders = traced.graph.find_nodes(op="placeholder")
+    return {
+        i: node.meta["desc"].idx
+        for i, node in enumerate(placeholders)
+        if hasattr(node.meta.get("desc"), "idx")
+    }
+
+
+def _target(values: Sequence[Any]) -> str:
+    """Name the target of a graph's tensors: a GPU's, if one is there.
+
+    Raises
+    ------
+    UserError
+        For devices that artifacts do not run on.
+    """
+    devices = {value.device for value in values if isinstance(value, torch.Tensor)}
+    for device in sorted(devices, key=str):
+        if device.type not in ("cpu", "cuda") or (device.index or 0) != 0:
+            raise UserError(f"tensors on {device}", "tensors on the CPU, or on cuda:0")
+    return "cuda" if any(device.type == "cuda" for device in devices) else "cpu"

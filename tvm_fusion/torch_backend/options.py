@@ -1,0 +1,68 @@
+"""Options of the backend: ``torch.compile(model, backend="tvm_fusion", options={...})``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..config import FusionConfig, configure, unknown_name
+from ..errors import UserError
+
+# What the backend finds out by itself, or what names inputs, of which a graph of dynamo has others.
+_NOT_TAKEN = ("dims", "constants", "static_inputs", "in_place")
+_OWN = ("target", "cache", "freeze", "fallback")
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """Options of all graphs of a model.
+
+    Attributes
+    ----------
+    target : str, optional
+        As of :func:`tvm_fusion.compile`; by default the device of the graph's tensors.
+    cache : bool or str
+        Folder of artifacts that were compiled before, also by other processes; True for the
+        user's. Off where ``profile`` or ``dump`` is given.
+    freeze : bool
+        Make parameters and buffers constants, which may be folded and packed: faster, but later
+        changes of them are not seen.
+    fallback : bool
+        Let PyTorch run a graph that cannot be compiled, and warn; by default it is an error.
+    config : FusionConfig
+        Options of the compilation.
+    """
+
+    target: str | None = None
+    cache: bool | str | Path = True
+    freeze: bool = False
+    fallback: bool = False
+    config: FusionConfig = field(default_factory=FusionConfig)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> BackendOptions:
+        """Check options.
+
+        Raises
+        ------
+        UserError
+            For an unknown one, with the names that are near, and a value that it does not take.
+        """
+        if given is not None and not isinstance(given, Mapping):
+            raise UserError(f"options of type {type(given).__name__}", "options={'name': value}")
+        own, others = dict(given or {}), {}
+        fields = [n for n in FusionConfig.__dataclass_fields__ if n not in _NOT_TAKEN]
+        for name in list(own):
+            if name not in _OWN:
+                if name not in fields:
+                    raise unknown_name("option", str(name), [*_OWN, *fields])
+                others[name] = own.pop(name)
+        for name in ("freeze", "fallback"):
+            if not isinstance(own.get(name, False), bool):
+                raise UserError(f"{name} is {own[name]!r}", "True or False")
+        config = configure(FusionConfig(), others)
+        if config.profile is not None or config.dump is not None:
+            own.setdefault("cache", False)
+        return cls(config=config, **own)
