@@ -5,9 +5,9 @@ import itertools
 
 import ml_dtypes  # noqa: F401  numpy's bfloat16
 import pytest
+from tests.tile_registers import need_tiles
 
 from tests.schedule.convolution.conv_cases import Conv, check, claimed
-from tests.tile_registers import need_tiles
 from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.convolution.template import CpuConvolution
