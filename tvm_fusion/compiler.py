@@ -167,7 +167,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
     code = {
         arch: _code(imported, config, one, built.counts[arch]) for arch, one in prepared.items()
     }
-    features = built.features.values()
+    needed = built.features
     first, *others = prepared
     content = {
         "schema": manifest.SCHEMA,
@@ -175,7 +175,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             name: version(name) for name in ("tvm_fusion", "apache-tvm", "apache-tvm-ffi")
         },
         "source": imported.source,
-        "target": _describe(spec, built.features),
+        "target": _describe(spec, needed),
         "precision": config.precision,
         "alignment": "element",
         "dims": dims_to_json(imported.dims),
@@ -188,7 +188,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             arch: {
                 "suffix": built.suffixes[arch],
                 "functions": code[arch],
-                **_features(built.features.get(arch)),
+                **_features(needed.get(arch)),
             }
             for arch in others
         },
@@ -204,7 +204,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         content,
         weights,
         used,
-        lambda path: export_library(built.compiled, spec, path, set().union(*features)),
+        lambda path: export_library(built.compiled, spec, path, set().union(*needed.values())),
         time.perf_counter() - start,
     )
 
