@@ -5,7 +5,7 @@ import itertools
 
 import ml_dtypes  # noqa: F401  numpy's bfloat16
 import pytest
-from tests.tile_registers import need_tiles
+from emulator.tiles import TILES
 
 from tests.schedule.convolution.conv_cases import Conv, check, claimed
 from tvm_fusion.core.template import Refusal
@@ -16,6 +16,7 @@ from tvm_fusion.schedule.convolution.tiles.config import TileConvConfig
 pytestmark = pytest.mark.slow_beyond(3)
 
 NONE = (0, 0, 0, 0)
+CPU = parse(TILES)
 XEON = parse("cpu:sapphirerapids")
 CASES = {
     "odd channels, batch": Conv(20, 33, (13, 5), batch=2),
@@ -32,31 +33,31 @@ CASES = {
 }
 
 
-def has_tiles():
-    return parse("cpu").device.has_matrix("amx", "bfloat16")
+def checked(conv, claim=None):
+    """Compare with float64, interpreted and on this machine's tiles alike."""
+    found = check(conv, spec=CPU, claim=claim)
+    assert isinstance(found.details.config, TileConvConfig)
+    return []
 
 
 @pytest.mark.parametrize(("dtype", "case"), [*itertools.product(("bfloat16", "uint8"), CASES)])
-def test_results(dtype, case):
-    need_tiles()
-    claim = check(dataclasses.replace(CASES[case], dtype=dtype))
-    if has_tiles():
-        assert isinstance(claim.details.config, TileConvConfig)
+def test_results(dtype, case, tiles):
+    conv = dataclasses.replace(CASES[case], dtype=dtype)
+    tiles.run(lambda: checked(conv))
 
 
 @pytest.mark.slow
-def test_every_configuration_is_right():
-    need_tiles()
+def test_every_configuration_is_right(tiles):
     conv = Conv(22, 70, (9, 18), dtype="bfloat16")
-    template, device = CpuConvolution(), parse("cpu").device
-    claim = claimed(conv.params(), conv.body)
+    template, device = CpuConvolution(), CPU.device
+    claim = claimed(conv.params(), conv.body, CPU)
     shapes = {}
     for config in template.configs(claim, device):
         shapes.setdefault((config["height"], config["width"], config["vectors"]), config)
     for config in shapes.values():
         changed = template.configure(claim, config, device)
         assert not isinstance(changed, Refusal)
-        check(conv, claim=changed)
+        tiles.run(lambda changed=changed: checked(conv, changed))
 
 
 @pytest.mark.parametrize("case", CASES)
