@@ -1,0 +1,102 @@
+"""Compile the models in both precisions, then check and time each with 1, 2 and 16 threads.
+
+``python3 -m benchmarks.cpu_half.run DIR [--only NAME ...] [--threads 1 2 16] [--jobs 16]`` needs
+PyTorch, transformers, TVM with its compiler and, for the peer, OpenVINO; the record goes to
+``cpu_half.json`` in $OUT. A folder that has artifacts is not compiled again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workers import Worker
+from tvm_fusion.device import parse
+
+PRECISIONS = ("fp32", "bf16")
+THREADS = (1, 2, 16)
+SECONDS = 90.0  # for one row
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all; returns the exit code: 1 if any model is missing."""
+    from .models import MODELS
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="of the artifacts")
+    parser.add_argument("--only", nargs="*", help="names")
+    parser.add_argument("--threads", type=int, nargs="*", default=THREADS)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of this run")
+    parser.add_argument("--json", type=Path, help="default: cpu_half.json in $OUT, if it is set")
+    options = parser.parse_args(arguments)
+    end = time.monotonic() + options.seconds
+    path = options.json or Path(os.environ.get("OUT", "."), "cpu_half.json")
+    names = options.only or [*MODELS]
+    work = [
+        (name, precision, options.folder / name / precision)
+        for name in names
+        for precision in PRECISIONS
+    ]
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
+        failed = [found for found in pool.map(_compile, *zip(*work, strict=True)) if found]
+    print("\n".join(failed), flush=True)
+    device = {"name": parse("cpu").device.arch, "machine": platform.processor()}
+    record: dict[str, Any] = {"about": device | {"failed": failed}, "rows": []}
+    for threads in options.threads:
+        for name in names:
+            if any(line.startswith(f"{name} ") for line in failed) or time.monotonic() > end:
+                continue
+            arguments_of = (name, str(threads), str(options.folder))
+            worker = Worker("-m", "benchmarks.cpu_half.worker", *arguments_of, environment={})
+            line = worker.line(SECONDS)
+            if not line:
+                record["about"]["failed"].append(f"{name} {threads}: {worker.ended()}")
+                print(record["about"]["failed"][-1], flush=True)
+                continue
+            worker.close()
+            record["rows"].append(json.loads(line))
+            print(_text(record["rows"][-1]), flush=True)
+            path.write_text(json.dumps(record, indent=1) + "\n")
+    return int(bool(record["about"]["failed"]))
+
+
+def _compile(name: str, precision: str, folder: Path) -> str:
+    """Compile one model; returns what failed."""
+    if folder.exists():
+        return ""
+    import torch
+
+    import tvm_fusion
+
+    from .models import made
+    from .worker import SEED
+
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+    try:
+        program = torch.export.export(*made(name, SEED))
+        tvm_fusion.compile(program, target="cpu", precision=precision).export(folder)
+    # guard: a model that is not compiled is a line of the page
+    except Exception as error:
+        return f"{name} {precision}: {error}"
+    return ""
+
+
+def _text(row: dict[str, Any]) -> str:
+    ms = "  ".join(f"{side} {value:8.2f}" for side, value in row["ms"].items())
+    errors = "  ".join(f"{side} {value:.1e}" for side, value in row["errors"].items())
+    return f"{row['name']:14} {row['threads']:2} threads  {ms} ms  errors {errors}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""One model with a number of threads, in a process of its own: checks, then times in turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROUNDS, SECONDS = 15, 0.06  # calls in turns; of each side in a round, at least one call
+SEED = 1129
+
+Call = Callable[[], list[Any]]
+
+
+def main(name: str, threads: str, folder: str) -> None:
+    """Print a row of JSON."""
+    count = int(threads)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+    os.environ |= {"TVM_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
+    import torch
+
+    from .models import made
+
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(count)
+    module, inputs = made(name, SEED)
+    exact = [x.double().numpy() for x in module(*inputs)]
+    arrays = [x.numpy() for x in inputs]
+    sides = {
+        "fp32": _ours(Path(folder, name, "fp32"), arrays),
+        "bf16": _ours(Path(folder, name, "bf16"), arrays),
+    }
+    program = torch.export.export(module, inputs)
+    for side, options in (("openvino_f32", {"INFERENCE_PRECISION_HINT": "f32"}), ("openvino", {})):
+        try:
+            sides[side] = _openvino(program, arrays, count, options)
+        # guard: a peer that cannot be had, or not take a model, leaves its column empty
+        except Exception as error:
+            print(f"{side}: {error}", file=sys.stderr)
+    errors = {side: _error(call(), exact) for side, call in sides.items()}
+    row = {"name": name, "threads": count, "errors": errors, "ms": _timed(sides)}
+    print(json.dumps(row), flush=True)
+
+
+def _ours(folder: Path, arrays: list[Any]) -> Call:
+    import tvm_fusion
+
+    executable = tvm_fusion.load(folder)
+    signature = executable.signatures["main"]
+    named = dict(zip((spec.name for spec in signature.inputs), arrays, strict=True))
+    return lambda: [*executable.run(named).values()]
+
+
+def _openvino(program: Any, arrays: list[Any], threads: int, options: dict[str, Any]) -> Call:
+    import openvino
+
+    given = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, **options}
+    compiled = openvino.Core().compile_model(openvino.convert_model(program), "CPU", given)
+    request = compiled.create_infer_request()
+
+    def call() -> list[Any]:
+        request.infer(arrays, share_inputs=True)
+        return [request.get_output_tensor(i).data for i in range(len(compiled.outputs))]
+
+    return call
+
+
+def _error(found: list[Any], exact: list[Any]) -> float:
+    """Root of the summed squares of the error of the first output, relative to its own."""
+    import numpy as np
+
+    one = np.from_dlpack(found[0]) if not isinstance(found[0], np.ndarray) else found[0]
+    difference = one.astype("float64") - exact[0]
+    return float(np.linalg.norm(difference) / np.linalg.norm(exact[0]))
+
+
+def _timed(sides: dict[str, Call]) -> dict[str, float]:
+    """Time sides in turns: medians of the rounds' least, in milliseconds."""
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    for number in range(ROUNDS + 1):
+        for side, call in sides.items():
+            end = time.perf_counter() + SECONDS
+            least = float("inf")
+            while least == float("inf") or time.perf_counter() < end:
+                start = time.perf_counter()
+                call()
+                least = min(least, time.perf_counter() - start)
+            if number:  # the first round warms up
+                times[side].append(1e3 * least)
+    return {side: round(statistics.median(found), 3) for side, found in times.items()}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
