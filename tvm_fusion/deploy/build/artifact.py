@@ -27,8 +27,8 @@ class Artifact:
     Attributes
     ----------
     manifest : dict
-        What :mod:`tvm_fusion.deploy.runtime.manifest` documents, without the entries ``weights`` and
-        ``files``, which come with the export.
+        What :mod:`tvm_fusion.deploy.runtime.manifest` documents, without the entries ``weights``
+        and ``files``, which come with the export.
     weights : mapping of str to numpy.ndarray
         By label, the weights that go beside the library, packed ones as kernels read them.
     used : mapping of str to mapping of str to StoredWeight

@@ -114,9 +114,7 @@ def compiling(
         linked = vm_build._ffi_api.VMLink(builder, target, library, others, constants)
         return Compiled(relax.VMExecutable(linked), tuple(objects), hosts)
 
-    parts = [
-        (part, own) for own, each in _by_target(kernels, target) for part in _parts(each, own)
-    ]
+    parts = [(part, own) for own, each in _by_target(kernels, target) for part in _parts(each, own)]
     if len(parts) == 1:
         yield lambda: link(compile_part(*part) for part in steps(_STAGE, parts))
         return

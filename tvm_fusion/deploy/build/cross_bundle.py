@@ -86,7 +86,9 @@ def _unpack(package: str, family: str, wheels: Path, folder: Path) -> None:
     found = sorted(wheels.glob(name))
     if not found:
         raise UserError(
-            f"{str(wheels)!r} has no {name}", f"TVM's wheels for {family}", f"run `{_download(family)}`"
+            f"{str(wheels)!r} has no {name}",
+            f"TVM's wheels for {family}",
+            f"run `{_download(family)}`",
         )
     try:
         with zipfile.ZipFile(found[0]) as archive:

@@ -27,10 +27,11 @@ class LowerToVM:
     """Lower Relax functions to what TVM's virtual machine executes.
 
     Memory is planned statically. On CUDA, with ``relax.backend.use_cuda_graph``, launches become
-    CUDA graphs; see :mod:`tvm_fusion.deploy.cuda_graph.capture`, and their weights one tuple where the caller
-    knows; see :mod:`tvm_fusion.deploy.cuda_graph.weights_tuple`. Kernels are launched early where devices can;
-    see :mod:`tvm_fusion.deploy.cuda_graph.dependent_launch`. Lowered functions are marked, so that a
-    second application leaves them alone: TVM's own passes would check every argument twice.
+    CUDA graphs; see :mod:`tvm_fusion.deploy.cuda_graph.capture`, and their weights one tuple where
+    the caller knows; see :mod:`tvm_fusion.deploy.cuda_graph.weights_tuple`. Kernels are launched
+    early where devices can; see :mod:`tvm_fusion.deploy.cuda_graph.dependent_launch`. Lowered
+    functions are marked, so that a second application leaves them alone: TVM's own passes would
+    check every argument twice.
 
     Examples
     --------
