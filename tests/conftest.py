@@ -31,7 +31,6 @@ import tvm_ffi
 from hypothesis import HealthCheck, settings
 
 from benchmarks.runtime_alone import RuntimeAlone
-from tests.tile_registers import permitted
 from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 from tvm_fusion.deploy.runtime import load as load_module
 from tvm_fusion.deploy.runtime import manifest
@@ -46,7 +45,6 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("tests")
-permitted()  # kernels use tile registers where the CPU has them
 
 # Every run draws anew, and a run of the same seed draws the same again. Workers inherit it.
 SEED = os.environ.setdefault("TESTS_SEED", secrets.token_hex(4))

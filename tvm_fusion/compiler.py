@@ -182,7 +182,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         one.archs[0]: _groups(one, kernels[one.archs[0]], built.names.get(one.archs[0], {}))
         for one in spec.each
     }
-    features = built.features.values()
+    needed = built.features
     first, *others = prepared
     content = {
         "schema": manifest.SCHEMA,
@@ -190,7 +190,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             name: version(name) for name in ("tvm_fusion", "apache-tvm", "apache-tvm-ffi")
         },
         "source": imported.source,
-        "target": _describe(spec, built.features),
+        "target": _describe(spec, needed),
         "precision": config.precision,
         "alignment": "element",
         "dims": dims_to_json(imported.dims),
@@ -204,7 +204,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
                 "suffix": built.suffixes[arch],
                 "functions": code[arch],
                 **groups[arch],
-                **_features(built.features.get(arch)),
+                **_features(needed.get(arch)),
             }
             for arch in others
         },
@@ -223,7 +223,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         content,
         weights,
         used,
-        lambda path: export_library(built.compiled, spec, path, set().union(*features)),
+        lambda path: export_library(built.compiled, spec, path, set().union(*needed.values())),
         time.perf_counter() - start,
     )
 

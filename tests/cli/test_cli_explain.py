@@ -127,8 +127,10 @@ def test_what_bisect_finds_is_printed(cli, dense_file, monkeypatch):
     from tvm_fusion.report.bisect.result import FusedGroup
     from tvm_fusion.report.explain import Member
 
-    members = (Member("a", "relax.exp", "exp", "One-to-One"), Member("b", "f", "f", "Shuffle"))
-    decisions = (Decision("a", "b", "accepted", "fused", "One kernel by t."),)
+    first = Member("a", "relax.exp", "exp", "One-to-One", ("/block/Exp", "/block/Mul"))
+    members = (first, Member("b", "f", "f", "Shuffle"))
+    names = {"producer_names": ("/block/Exp",)}
+    decisions = (Decision("a", "b", "accepted", "fused", "One kernel by t.", **names),)
     group = FusedGroup("exp + f", "t", members, 3, decisions)
     found = Bisection(
         "m", "cpu", 1e-4, 5, 9,
@@ -144,8 +146,9 @@ def test_what_bisect_finds_is_printed(cli, dense_file, monkeypatch):
     for words in (
         "broken: crashes (ended by SIGSEGV)",
         "3 x exp + f, by the template t",
-        "a = relax.exp (One-to-One)",
-        "a -> b: fused. One kernel by t.",
+        "a = relax.exp (One-to-One): /block/Exp, /block/Mul\n",
+        "b = f (Shuffle)\n",
+        "/block/Exp -> b: fused. One kernel by t.",
         "it is enough to fuse a (exp)",
         "slow: 12.0 us fused, 3.0 us unfused",
         "without them: error 1.00e-07 in y",

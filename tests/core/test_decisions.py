@@ -2,7 +2,7 @@
 
 import contextvars
 
-from tvm_fusion.core.decisions import Decision, record, recording
+from tvm_fusion.core.decisions import Decision, naming, record, recording
 
 FIRST = Decision("a", "b", "refused", "too_big", "Too big.")
 SECOND = Decision("c", "", "accepted", "scheduled", "Scheduled.")
@@ -35,3 +35,12 @@ def test_another_context_has_its_own_log():
     with recording() as log:
         contextvars.Context().run(record, FIRST)
     assert log == []
+
+
+def test_decisions_about_functions_are_named():
+    with recording() as log, naming({"fused_conv2d": ("/layer1/Conv", "/layer2/Conv")}):
+        record(Decision("fused_conv2d", "", "fallback", "unscheduled", "Plain loops."))
+        record(Decision("other", "", "fallback", "unscheduled", "Plain loops."))
+        record(Decision("fused_conv2d", "b", "refused", "c", "S.", producer_names=("own",)))
+    assert [d.producer_label for d in log] == ["/layer1/Conv, /layer2/Conv", "other", "own"]
+    assert [d.consumer_label for d in log] == ["", "", "b"]

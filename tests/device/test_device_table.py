@@ -73,6 +73,7 @@ def test_a_cpu_of_which_nothing_is_known():
 def test_instruction_sets_that_add_products_of_narrow_types():
     both = capabilities("any", ("avx", "avx512f", "avx512vnni", "avxvnni", "avx512bf16"))
     assert (both["vnni_bits"], both["dpbf16_bits"]) == (512, 512)
+    assert "dpbf16_bits" not in capabilities("any", ("avx512f", "avx512bf16", "amx-bf16"))
     assert capabilities("any", ("avx", "avxvnni"))["vnni_bits"] == 256
     assert capabilities("any", ("sse2", "avx2"))["int16_dot_bits"] == 256
     assert capabilities("any", ("sse2", "avx2", "avx512bw"))["int16_dot_bits"] == 512

@@ -31,8 +31,6 @@ from tvm_fusion.device.tile_permission import need_tiles, refused_tiles
 
 #: AVX2, which all machines of tests have, and tiles.
 TILES = "cpu:x86-64-v3,+amx-int8,+amx-bf16"
-_PRODUCTS = ["tdpbf16ps", "tdpbssd", "tdpbsud", "tdpbusd", "tdpbuud"]
-_MOVES = ["ldtilecfg", "tilerelease", "tilezero", "tileloadd64", "tileloaddt164", "tilestored64"]
 _CALL = ir.Op.get("tirx.call_llvm_intrin")
 
 
@@ -109,9 +107,8 @@ class Tiles:
 
 def _interpreting(build):
     """Wrap a code generator so that it calls functions in the place of tile instructions."""
-    names = {
-        llvm.llvm_lookup_intrinsic_id(f"llvm.x86.{name}"): name for name in (*_PRODUCTS, *_MOVES)
-    }
+    number = llvm.llvm_lookup_intrinsic_id
+    names = {int(number(name)): name.rpartition(".")[2] for name in TILE_INTRINSICS}
 
     def replaced(call):
         if call.op == _CALL and int(call.args[0]) in names:

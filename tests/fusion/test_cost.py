@@ -150,3 +150,14 @@ def test_fusing_a_chain_saves():
 def test_every_kind_of_device_has_an_answer():
     for device in (host_cpu(), parse("cpu:x86-64-v3").device, parse("cuda:sm_100").device):
         assert CostModel(device).cost(elementwise(4096)).us > 0
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("bfloat16", 5), ("int8", 10)])
+def test_products_on_tile_registers_of_cpus(dtype, least):
+    """AMX multiplies many times as fast as vectors multiply float32; other CPUs have no rate."""
+    product = make([Tensor(8, dtype)], [Tensor(4)], 10**10)
+    tiles = replace(product, matrix_dtype=dtype)
+    amx = CostModel(replace(parse("cpu:sapphirerapids").device, cores=1))
+    assert amx.estimate(product) > least * amx.estimate(tiles)
+    other = CostModel(replace(parse("cpu:skylake-avx512").device, cores=1))
+    assert other.estimate(product) == other.estimate(tiles)

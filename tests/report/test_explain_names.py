@@ -97,3 +97,11 @@ def test_a_part_by_the_users_name(explanation):
     assert explanation.of("s").groups == explanation.of("/block.1/Softmax").groups
     with pytest.raises(UserError, match=r"/block\.1/Softmaxx.*name one of /block\.1/Softmax"):
         explanation.of("/block.1/Softmaxx")
+
+
+def test_tables_print_the_users_names(explanation):
+    text = " ".join(str(explanation).split())
+    assert "/block.0/fc/MatMul../block.0/act/Relu" in text
+    assert "/block.0/act/Relu -> /block.1/Softmax" in text
+    part = " ".join(str(explanation.of("/block.0/act")).split())
+    assert "relu (One-to-One) /block.0/act/Relu" in part

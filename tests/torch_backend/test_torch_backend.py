@@ -222,3 +222,34 @@ def test_a_mode_is_refused():
 def test_half_precision_of_frozen_weights():
     model = nn.Linear(16, 8)
     assert_runs_alike(model, (torch.randn(3, 16),), tolerance=2e-2, freeze=True, precision="bf16")
+
+
+def test_where_ranges_fail_extents_alone_are_compiled(monkeypatch):
+    from tvm_fusion.torch_backend import graph
+
+    compile_model, dims = graph.compile, []
+
+    def failing(model, target, config, **options):
+        dims.append([*config.dims.values()])
+        if any(one.low != one.high for one in dims[-1]):
+            raise ValueError("an extent that is not known")
+        return compile_model(model, target, config, **options)
+
+    monkeypatch.setattr(graph, "compile", failing)
+    program = compiled(torch.relu, dynamic=True, cache=False)
+    for n in (3, 5, 3):
+        x = torch.randn(n)
+        assert_same(program(x), x.relu())
+    assert len(dims) == 4
+
+
+def test_a_number_that_cannot_be_compiled_in_runs_in_pytorch(monkeypatch):
+    from tvm_fusion.torch_backend import graph
+
+    def failing(*_, **__):
+        raise UserError("a number")
+
+    monkeypatch.setattr(graph, "compile", failing)
+    program = compiled(lambda x, n: x * n, dynamic=True, fallback=True)
+    with pytest.warns(UserWarning, match="PyTorch runs this graph: a number"):
+        assert_same(program(torch.ones(3), 7), torch.full((3,), 7.0))

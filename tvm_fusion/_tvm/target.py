@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from tvm import tirx
+from tvm.target import codegen
 
 
 def target_kind(func: tirx.PrimFunc) -> str:
     """Name the kind of a function's target, such as ``llvm``; empty where it has none yet."""
     target = func.attrs.get("target") if func.attrs else None
     return "" if target is None else str(target.kind.name)
+
+
+def has_llvm_feature(func: tirx.PrimFunc, name: str) -> bool:
+    """Whether LLVM compiles a function for a CPU with an instruction set, by LLVM's name."""
+    return bool(codegen.llvm_cpu_has_features(name, func.attrs["target"]))

@@ -21,8 +21,9 @@ comparison takes linear time.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -85,10 +86,8 @@ def inherit(before: tvm.IRModule, after: tvm.IRModule) -> tvm.IRModule:
         was = old.get(gvar.name_hint)
         if not is_rewritable(func) or not isinstance(was, relax.Function) or was.same_as(func):
             continue
-        if _variables(was) == _variables(func):  # which carry their names
-            continue
-        found = _Comparison(was, func).sources()
-        if found:
+        comparison = _Comparison(was, func)
+        if comparison.has_other_variables and (found := comparison.sources()):
             changed[gvar] = with_sources(func, found)
     if not changed:
         return after
@@ -103,13 +102,38 @@ class _Node:
     """An operator: a binding that computes something, or names something."""
 
     place: int
-    var: relax.Var
-    key: Hashable
-    operands: list[int]
-    sources: Sources
+    binding: relax.Binding
     match: _Node | None = None  # the one that it corresponds to
     rewrites: list[_Rewrite] = field(default_factory=list)  # that reach it
     is_named: bool = False  # whether a new operator has its sources
+
+    @cached_property
+    def var(self) -> relax.Var:
+        return self.binding.var
+
+    @cached_property
+    def sources(self) -> Sources:
+        return sources_of(self.var)
+
+    @cached_property
+    def value(self) -> Any:
+        return self.binding.value
+
+    @cached_property
+    def operands(self) -> list[int]:
+        """The variables that it reads, by their hashes."""
+        return [hash(x) for x in operands_of(self.value) if isinstance(x, relax.Var)]
+
+    @cached_property
+    def key(self) -> Hashable:
+        """What tells operators apart, whatever tensors they read."""
+        constants = (x for x in operands_of(self.value) if isinstance(x, ir.GenericConst))
+        return _kind(self.value), *(tuple(x.value.shape) for x in constants)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether it computes the same of the same variables as before."""
+        return self.match is not None and self.value.same_as(self.match.value)
 
 
 @dataclass(eq=False)
@@ -133,18 +157,25 @@ class _Rewrite:
 
 class _Comparison:
     def __init__(self, before: relax.Function, after: relax.Function) -> None:
-        self._old = {hash(node.var): node for node in _nodes(before)}
-        self._new = {hash(node.var): node for node in _nodes(after)}
+        self._old, self._new = _nodes(before), _nodes(after)
+        self._before_and_after = before, after
         self._leaves: dict[int, int] = {}
-        if len(before.params) == len(after.params):
-            pairs = zip(before.params, after.params, strict=True)
-            self._leaves = {hash(new): hash(old) for old, new in pairs}
-        self._ends = list(zip(_end(before), _end(after), strict=False))
+        self._ends: list[tuple[int, int]] = []
         self._found: dict[_Node, Sources] = {}
+
+    @property
+    def has_other_variables(self) -> bool:
+        """Whether there are variables on one side alone; all others carry their names."""
+        return self._old.keys() != self._new.keys()
 
     def sources(self) -> dict[Any, Sources]:
         """Return the sources of variables that have others than they carry."""
         if any(node.sources for node in self._old.values()):
+            before, after = self._before_and_after
+            if len(before.params) == len(after.params):
+                pairs = zip(before.params, after.params, strict=True)
+                self._leaves = {hash(new): hash(old) for old, new in pairs}
+            self._ends = list(zip(_end(before), _end(after), strict=False))
             self._by_variable()
             self._downwards()
             self._upwards()
@@ -194,7 +225,9 @@ class _Comparison:
         for ends in self._ends:
             self._meet(*ends)
         for new in reversed(self._new.values()):
-            if new.match is not None and _is_alike(new.match, new):
+            if new.match is None or new.is_unchanged:
+                continue
+            if _is_alike(new.match, new):
                 for ends in zip(new.match.operands, new.operands, strict=True):
                     self._meet(*ends)
 
@@ -223,7 +256,7 @@ class _Comparison:
 
         for new in self._new.values():
             old = new.match
-            if old is None:
+            if old is None or new.is_unchanged:
                 continue
             if _is_alike(old, new):
                 for before, after in zip(old.operands, new.operands, strict=True):
@@ -336,21 +369,15 @@ def _reached(nodes: dict[int, _Node], heads: list[_Node]) -> list[_Node]:
     return list(found)
 
 
-def _variables(func: relax.Function) -> set[int]:
-    return {hash(binding.var) for binding in bindings_of(func.body)}
+def _nodes(func: relax.Function) -> dict[int, _Node]:
+    """Map variables, by their hashes, to what binds them, in order."""
+    return {
+        hash(binding.var): _Node(place, binding)
+        for place, binding in enumerate(bindings_of(func.body))
+    }
 
 
-def _nodes(func: relax.Function) -> Iterator[_Node]:
-    for place, binding in enumerate(bindings_of(func.body)):
-        var, value = binding.var, binding.value
-        operands = operands_of(value)
-        read = [hash(x) for x in operands if isinstance(x, relax.Var)]
-        constants = [str(x.ty) for x in operands if isinstance(x, ir.GenericConst)]
-        yield _Node(place, var, (_key(value), *constants), read, sources_of(var))
-
-
-def _key(value: Any) -> Hashable:
-    """Tell operators apart, whatever they read."""
+def _kind(value: Any) -> Hashable:
     if isinstance(value, relax.Call):
         op = value.op
         if isinstance(op, ir.Op) and op.name == _CALL_TIR:

@@ -10,11 +10,27 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _ARCH_PRCTL = 158  # on x86-64
 _REQUEST_PERMISSION, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
 _TILES = "amx-"
+
+#: LLVM's intrinsics of AMX, with its names of what brings them (Intel's Intrinsics Guide).
+TILE_INTRINSICS: Mapping[str, str] = {
+    f"llvm.x86.{name}": feature
+    for feature, names in {
+        "amx-tile": "ldtilecfg tilerelease tilezero tileloadd64 tileloaddt164 tilestored64",
+        "amx-int8": "tdpbssd tdpbsud tdpbusd tdpbuud",
+        "amx-bf16": "tdpbf16ps",
+    }.items()
+    for name in names.split()
+}
+#: What to do where the permission is refused.
+ADVICE = (
+    "run it on Linux 5.16 or later, where no sandbox forbids arch_prctl, or compile it for a CPU "
+    "without AMX, such as cpu:x86-64-v4"
+)
 
 
 def need_tiles(features: Iterable[str]) -> bool:

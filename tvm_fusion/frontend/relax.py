@@ -32,7 +32,7 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     ``tir_var_upper_bound`` gives it. Python functions are refused by name.
     """
     refuse_python_functions(mod)
-    mod = attach(without_tuples(mod), lambda binding: (Source("", (str(binding.var.name),)),))
+    mod = without_tuples(mod)
     public = [
         (gvar.name_hint, func)
         for gvar, func in mod.functions.items()
@@ -47,6 +47,7 @@ def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
     Findings(unbound=[dim for dim in unbound if dim.label in sizes]).raise_if_any("the IRModule")
     ranges = {name: value for name, value in chosen.items() if isinstance(value, DimRange)}
     steps = Steps.among(ranges)
+    mod = attach(mod, lambda binding: (Source("", (str(binding.var.name),)),))
     mod = steps.bound(bind(mod, table, chosen))
     mod = finish(mod, config, steps.inner(ranges))
     described = signatures(mod, [name for name, _ in public])

@@ -117,7 +117,11 @@ class ClaimBook:
         return any(map(self._layout_of, (*op.tensors, *op.results)))
 
     def _layout_of(self, value: Value) -> Layout | None:
-        return layout_for(value.shape, self.device) if value in self._images else None
+        return (
+            layout_for(value.shape, self.device, str(value.type.dtype))
+            if value in self._images
+            else None
+        )
 
     def _in_layouts(self, group: Group) -> Claim | None:
         layouts = self._layouts(group)

@@ -91,6 +91,7 @@ _RATES: Mapping[str, _Rates] = {
     "cuda": _GPU,
     "rocm": _GPU,
 }
+_CLOCK = 2.5e9  # of a CPU
 _LANES = 4  # of a CPU's vector registers when their width is unknown: 128 bits
 
 
@@ -241,7 +242,7 @@ class CostModel:
         Products of operands that the kernel takes casts off run at the peak of what is left.
         """
         flops, seconds = 0, 0.0
-        narrow = self._device.peak_flops.get(claim.matrix_dtype)
+        narrow = self._matrix_peak(claim.matrix_dtype)
         for op in claim.group.members:
             flops += op.flops
             if narrow is not None and is_contraction(op):
@@ -252,6 +253,14 @@ class CostModel:
             seconds += self._seconds[op]
         average = seconds / flops if flops else 1 / self.vector_peak
         return average / self._rates.compute_efficiency
+
+    def _matrix_peak(self, dtype: str) -> float | None:
+        """Operations per second on matrix units for a type; a CPU's take a cycle for a row."""
+        device = self._device
+        if device.kind != "llvm":
+            return device.peak_flops.get(dtype)
+        rows = [2 * x.n * x.k for x in device.matrix_instructions if x.dtype == dtype]
+        return max(rows) * _CLOCK * self.units if rows else None
 
     def _peak(self, operator: Operator) -> float:
         """Operations per second on the units that the operator runs on."""

@@ -41,7 +41,7 @@ def choose(calls: Calls, book: ClaimBook) -> Choice | None:
     images = {
         t: layout
         for t in images_around_convolutions(calls)
-        if (layout := layout_for(t.shape, book.device)) is not None
+        if (layout := layout_for(t.shape, book.device, str(t.var.ty.dtype))) is not None
     }
     if not images:
         return None

@@ -19,7 +19,7 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from .._tvm.structural import structural_map
-from .._tvm.target import target_kind
+from .._tvm.target import has_llvm_feature, target_kind
 from ..core.expressions import call_name
 from ..core.loops import find
 
@@ -38,6 +38,15 @@ define linkonce_odr {half} @{name}({float} %x) alwaysinline {{
   %nan = fcmp uno {float} %x, {zero}
   %chosen = select {truth} %nan, {word} %quiet, {word} %rounded
   %half = trunc {word} %chosen to {half}
+  ret {half} %half
+}}
+"""
+# AVX512-BF16 has an instruction, which LLVM chooses; it makes zeros of subnormal numbers.
+_ROUNDING = "avx512bf16"
+_BY_INSTRUCTION = """
+define linkonce_odr {half} @{name}({float} %x) alwaysinline {{
+  %rounded = fptrunc {float} %x to {bfloat}
+  %half = bitcast {bfloat} %rounded to {half}
   ret {half} %half
 }}
 """
@@ -84,7 +93,7 @@ class LowerBF16:
         ]
         body = structural_map(func.body, kinds, order="post")
         for lanes in sorted(lowering.lanes):
-            source = ir.StringImm(_source(lanes))
+            source = ir.StringImm(_source(lanes, has_llvm_feature(func, _ROUNDING)))
             body = tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", source, body)
         return func.with_body(body)
 
@@ -202,6 +211,10 @@ class _Lowering:
         if isinstance(number, tirx.FloatImm):
             array = np.array(number.value, ml_dtypes.bfloat16)
             return tirx.const(int(array.view(np.uint16)), BITS)
+        if _is_exact(number):
+            word = _type("uint32", number)
+            high = tirx.reinterpret(word, number) >> tirx.const(16, word)
+            return tirx.Cast(_type(BITS, number), high)
         lanes = number.ty.dtype.lanes
         self.lanes.add(lanes)
         return tirx.call_pure_extern(_type(BITS, number), _NAME.format(lanes=lanes), number)
@@ -231,6 +244,25 @@ def _wide(value: ir.Expr) -> ir.Expr:
     return tirx.reinterpret(_type(FLOAT, value), tirx.Cast(dtype, bits) << sixteen)
 
 
+def _is_exact(number: ir.Expr) -> bool:
+    """Whether a float32 is one of some bfloat16 numbers: what was widened, or one chosen of it."""
+    if isinstance(number, tirx.Max | tirx.Min):
+        return _is_exact(number.a) and _is_exact(number.b)
+    if isinstance(number, tirx.Select):
+        return _is_exact(number.true_value) and _is_exact(number.false_value)
+    if isinstance(number, tirx.Broadcast):
+        return _is_exact(number.value)
+    if isinstance(number, tirx.FloatImm):
+        return number.value == float(np.float32(number.value).astype(ml_dtypes.bfloat16))
+    if call_name(number) == "if_then_else":
+        return all(map(_is_exact, number.args[1:]))
+    if call_name(number) != "reinterpret":
+        return False
+    (word,) = number.args
+    shifted = word.a if isinstance(word, tirx.LShift) else None
+    return isinstance(shifted, tirx.Cast) and str(shifted.value.ty.dtype).startswith(BITS)
+
+
 def _type(dtype: str, like: ir.Expr) -> str:
     """Return a type with the lanes of an expression."""
     lanes = like.ty.dtype.lanes
@@ -242,7 +274,7 @@ def _is_bf16(expr: ir.Expr) -> bool:
     return isinstance(ty, ir.PrimType) and str(ty.dtype).startswith(BF16)
 
 
-def _source(lanes: int) -> str:
+def _source(lanes: int, has_instruction: bool) -> str:
     def kind(name: str) -> str:
         return name if lanes == 1 else f"<{lanes} x {name}>"
 
@@ -250,9 +282,9 @@ def _source(lanes: int) -> str:
         return str(value) if lanes == 1 else f"<{', '.join(f'i32 {value}' for _ in range(lanes))}>"
 
     words = {n: number(v) for n, v in (("sixteen", 16), ("one", 1), ("below", 0x7FFF))}
-    kinds = {"float": "float", "word": "i32", "half": "i16", "truth": "i1"}
+    kinds = {"float": "float", "word": "i32", "half": "i16", "truth": "i1", "bfloat": "bfloat"}
     zero = "0.0" if lanes == 1 else "zeroinitializer"
-    return _SOURCE.format(
+    return (_BY_INSTRUCTION if has_instruction else _SOURCE).format(
         name=_NAME.format(lanes=lanes),
         quiet=number(0x40),
         zero=zero,

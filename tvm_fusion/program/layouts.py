@@ -89,12 +89,13 @@ def is_image(shape: Sequence[ir.Expr]) -> bool:
     return any(not isinstance(d, tirx.IntImm) or int(d) != 1 for d in shape[2:])
 
 
-def layout_for(shape: Sequence[ir.Expr], device: Device) -> Layout | None:
+def layout_for(shape: Sequence[ir.Expr], device: Device, dtype: str = "float32") -> Layout | None:
     """Name the layout of an image that may do better than the graph's on a device.
 
     Blocks of a CPU are one vector register of float32. Where the last one would not be full, the
     channels are the last axis as a whole: no lane is wasted, and channels may be shuffled.
-    So are those of tensor cores, to which copies of 16 bytes bring channels of one pixel.
+    So are those of tensor cores, to which copies of 16 bytes bring channels of one pixel, and of a
+    CPU's tile registers, whose rows are 64 bytes of them.
     """
     channels = int(shape[_CHANNEL])
     if device.kind != "llvm":
@@ -103,7 +104,8 @@ def layout_for(shape: Sequence[ir.Expr], device: Device) -> Layout | None:
     lanes = (device.vector_bits or 32 * _LANES) // 32
     if channels <= lanes // 2:
         return None
-    return Layout(0 if channels % lanes else lanes)
+    has_tiles = device.has_matrix("amx", "int8" if dtype == "uint8" else dtype)
+    return Layout(0 if channels % lanes or has_tiles else lanes)
 
 
 def read_map(shape: Sequence[ir.Expr], dtype: str, layout: Layout) -> tirx.PrimFunc:

@@ -73,11 +73,13 @@ def compile_graph(
     try:
         _refuse_training(gm)
         return _compiled(gm, example_inputs, chosen)
-    except UserError as error:
-        if not chosen.fallback:
+    except Exception as error:  # guard: a user who asked for it goes on in PyTorch
+        if chosen.fallback:
+            warnings.warn(f"PyTorch runs this graph: {error}", stacklevel=2)
+            return gm
+        if isinstance(error, UserError):
             raise _with_advice(error) from error
-        warnings.warn(f"PyTorch runs this graph: {error}", stacklevel=2)
-        return gm
+        raise
 
 
 def _compiled(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -36,6 +37,8 @@ from .program import (
 
 _LEAST_HIGH = 8  # of a range's upper end: batches
 _UNBOUNDED = 1 << 30
+
+Run = Callable[[Sequence[Any], Mapping[Any, int]], list[Any]]
 
 
 class Graph:
@@ -77,7 +80,7 @@ class Graph:
         static = [i for i in static if i in sources and i not in written]
         self._weights = {i: given[sources[i]] for i in static} if options.freeze else {}
         self._static = () if options.freeze else tuple(static)
-        self._programs: list[tuple[tuple[Any, ...], tuple[DimRange, ...], Program]] = []
+        self._programs: list[tuple[tuple[Any, ...], tuple[DimRange, ...], Run]] = []
 
     def prepare(self) -> None:
         """Compile for the extents that were traced, so that mistakes are told at once.
@@ -95,10 +98,24 @@ class Graph:
         if program is None:
             # In a thread of its own: here, below autograd, nothing can be traced.
             with ThreadPoolExecutor(1) as pool:
-                program = pool.submit(self._compiled, numbers, extents).result()
+                program = pool.submit(self._compiled_or_eager, numbers, extents).result()
         return program(arguments, dict(zip(self._places, extents, strict=True)))
 
-    def _known(self, numbers: tuple[Any, ...], extents: tuple[int, ...]) -> Program | None:
+    def _compiled_or_eager(self, numbers: tuple[Any, ...], extents: tuple[int, ...]) -> Run:
+        try:
+            return self._compiled(numbers, extents)
+        except Exception as error:  # guard: a user who asked for it goes on in PyTorch
+            if not self._options.fallback:
+                raise
+            warnings.warn(f"PyTorch runs this graph: {error}", stacklevel=2)
+            exact = tuple(DimRange(extent, extent) for extent in extents)
+            self._programs.append((numbers, exact, self._eager))
+            return self._eager
+
+    def _eager(self, arguments: Sequence[Any], _extents: Mapping[Any, int]) -> list[Any]:
+        return list(self._traced(*arguments))
+
+    def _known(self, numbers: tuple[Any, ...], extents: tuple[int, ...]) -> Run | None:
         for values, ranges, program in self._programs:
             if values == numbers and all(e in r for e, r in zip(extents, ranges, strict=True)):
                 return program
@@ -118,21 +135,30 @@ class Graph:
             high = max(_LEAST_HIGH, 1 << (2 * extent - 1).bit_length())
         return DimRange(min(max(1, low), extent), high)
 
-    def _compiled(self, numbers: tuple[Any, ...], extents: tuple[int, ...]) -> Program:
-        """Compile for a range around extents."""
+    def _compiled(self, numbers: tuple[Any, ...], extents: tuple[int, ...]) -> Run:
+        """Compile for a range around extents, or where that fails for these alone."""
         ranges = tuple(map(self._range, self._symbols(), extents))
+        exact = tuple(DimRange(extent, extent) for extent in extents)
+        try:
+            program = self._of_ranges(numbers, ranges)
+        except Exception:  # guard: compilers fail in any way over ranges; extents alone follow
+            if not ranges:
+                raise
+            ranges, program = exact, self._of_ranges(numbers, exact)
+        self._programs.append((numbers, ranges, program))
+        return program
+
+    def _of_ranges(self, numbers: tuple[Any, ...], ranges: tuple[DimRange, ...]) -> Program:
         of_numbers = dict(zip(self._numbers, numbers, strict=True))
         parts = self._traced, self._values, self._names, self._weights, of_numbers
         with torch.no_grad():
             made = tensor_program(*parts)
             try:
-                program = self._program(made, ranges)
+                return self._program(made, ranges)
             except UserError:
                 if not made.in_place:
                     raise
-                program = self._program(tensor_program(*parts, may_write=False), ranges)
-        self._programs.append((numbers, ranges, program))
-        return program
+            return self._program(tensor_program(*parts, may_write=False), ranges)
 
     def _program(self, made: TensorProgram, ranges: tuple[DimRange, ...]) -> Program:
         if made.program is None:

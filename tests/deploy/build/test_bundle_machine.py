@@ -45,9 +45,9 @@ def test_reads_the_family(dense_folder, foreign_folder, tmp_path):
 def test_refuses_another_family_without_wheels(foreign_folder, tmp_path):
     """What would come out is a runner of this machine's beside a model that it cannot load."""
     words = (
-        f"is for {OTHER}, .* here for {machine()}; expected --wheels FOLDER with those for "
-        f"{OTHER}; run `pip download .* manylinux_2_28_{OTHER} --dest wheels apache-tvm==.*`, "
-        "or bundle it"
+        f"is for {OTHER}, .* here for {machine()}; "
+        f"expected --wheels FOLDER with those for {OTHER}; "
+        f"run `pip download .* manylinux_2_28_{OTHER} --dest wheels apache-tvm==.*`, or bundle it"
     )
     with pytest.raises(UserError, match=words):
         bundle.bundle(foreign_folder, tmp_path / "out")

@@ -18,9 +18,8 @@ def layers(count, batch=4):
     for i in range(count):
         weight = rng.standard_normal((32, 32)).astype("float32")
         stored.append(numpy_helper.from_array(weight, f"w{i}"))
-        nodes.append(
-            helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"], name=f"/layer.{i}/MatMul")
-        )
+        product = helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"], name=f"/layer.{i}/MatMul")
+        nodes.append(product)
         nodes.append(helper.make_node("Softmax", [f"m{i}"], [f"s{i}"], name=f"/layer.{i}/Softmax"))
         last = f"s{i}"
     infos = [helper.make_tensor_value_info(name, T.FLOAT, [batch, 32]) for name in ("x", last)]

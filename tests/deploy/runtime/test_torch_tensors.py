@@ -1,4 +1,4 @@
-"""Calls with PyTorch's tensors, through DLPack alone."""
+"""Calls with PyTorch's tensors, whose memory is shared."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_tensors_of_any_layout(dense, view):
 def test_a_tensor_that_requires_gradients_is_only_read(dense):
     data = torch.from_numpy(dense_data(2)).requires_grad_()
     expected = dense(data=dense_data(2))["scores"]
-    np.testing.assert_array_equal(dense(data=data)["scores"], expected)
+    np.testing.assert_array_equal(dense(data=data)["scores"].numpy(), expected)
 
 
 def test_bfloat16(tmp_path):
@@ -46,3 +46,26 @@ def test_bfloat16(tmp_path):
         executable(x=x.reshape(3, 2).T)
     with pytest.raises(UserError, match="the array for output 'y' is not contiguous"):
         executable(x=x, out={"y": target.reshape(3, 2).T})
+
+
+def test_tensors_give_tensors_and_arrays_arrays(dense):
+    data = torch.from_numpy(dense_data(3))
+    found, expected = dense(data)["scores"], dense(data.numpy())["scores"]
+    assert type(found) is torch.Tensor
+    assert type(expected) is np.ndarray
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8, torch.bool])
+def test_a_result_is_a_tensor_over_its_memory(dtype):
+    from tvm_fusion.deploy.runtime.torch_tensors import from_torch, to_torch
+
+    tensor = torch.ones(2, 3).to(dtype)
+    array = from_torch(torch, tensor)
+    if isinstance(array, np.ndarray):
+        again = to_torch(torch, array)
+        assert (again.dtype, again.data_ptr()) == (dtype, tensor.data_ptr())
+    array = np.ones((2, 3), str(dtype).removeprefix("torch."))  # of ml_dtypes where numpy has none
+    again = to_torch(torch, array)
+    assert (again.dtype, again.data_ptr()) == (dtype, array.ctypes.data)
+    assert torch.equal(again, tensor)

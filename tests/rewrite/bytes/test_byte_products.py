@@ -93,8 +93,7 @@ def untouched(mod, *codes):
     assert found == list(codes)
 
 
-def test_wide_weights_stay():
-    untouched(module(widened(W, None, 3), tensor(7, 50)), "wide_weights")
+def test_wide_columns_stay():
     w = np.where(RNG.random(W.shape) < 0.5, -128, 255)
     untouched(module(widened(w), tensor(7, 50)), "wide_weights")
 
@@ -158,6 +157,21 @@ def test_exact(zero):
     run = compiled(mod)
     x = RNG.integers(0, 256, (13, 50)).astype("uint8")
     np.testing.assert_array_equal(run(x), (x.astype("int32") - zero) @ W.astype("int32"))
+
+
+@pytest.mark.parametrize("weight", ["int8", "uint8"])
+@pytest.mark.parametrize("zero", [None, 7])
+def test_weights_of_nine_bits(weight, zero):
+    """Minus their zero point they are no bytes: the middle of each column is taken out."""
+    w = RNG.integers(*((-128, 128) if weight == "int8" else (0, 256)), W.shape)
+    w[:2] = [[np.iinfo(weight).min], [np.iinfo(weight).max]]
+    weight_zero = -100 if weight == "int8" else 3
+    mod = module(widened(w.astype(weight), zero, weight_zero), tensor(M, 50))
+    _, codes = rewritten(mod)
+    assert codes == ["bytes"]
+    x = RNG.integers(0, 256, (13, 50)).astype("uint8")
+    wide = x.astype("int32") - (zero or 0)
+    np.testing.assert_array_equal(compiled(mod)(x), wide @ (w - weight_zero).astype("int32"))
 
 
 @pytest.mark.slow

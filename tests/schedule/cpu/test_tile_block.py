@@ -5,20 +5,18 @@ import re
 import numpy as np
 import pytest
 import tvm
+from emulator.tiles import TILES as TARGET
 from tvm import tirx
 
 from tests.schedule.instructions.registers import drawn, name_of
-from tests.tile_registers import need_tiles
 from tvm_fusion._tvm.buffer import declare
 from tvm_fusion.core.expressions import load
 from tvm_fusion.core.loops import block, index, sequence
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.cpu.tile_block import TileBlock, fits, heights_of
 from tvm_fusion.schedule.instructions.cpu import CPU
-from tvm_fusion.schedule.instructions.table import has
 from tvm_fusion.schedule.instructions.tiles import TileAddress, configure, release, tile_config
 
-HERE = parse("cpu")
 TILES = [row for row in CPU if row.family == "amx"]
 STEPS = 3
 
@@ -53,19 +51,16 @@ def kernel(tiles, is_cleared=True):
     return func.with_attrs({"global_symbol": "main", "s_tir": True, "tirx.noalias": True})
 
 
-def built(func, spec):
+def built(func, target):
     mod = tvm.IRModule({"main": func})
-    return tvm.tirx.build(mod, spec.tvm_target(), pipeline="tvm_fusion")
+    return tvm.tirx.build(mod, parse(target).tvm_target(), pipeline="tvm_fusion")
 
 
 @pytest.mark.parametrize("row", TILES, ids=name_of)
 @pytest.mark.parametrize(("rows", "columns", "words"), [(32, 2, 16), (21, 2, 5), (1, 4, 16)])
-def test_products(row, rows, columns, words):
-    need_tiles()
-    if not has(HERE.device, row):
-        pytest.skip("not an instruction of this CPU")
+def test_products(tiles, row, rows, columns, words):
     rng = np.random.default_rng()
-    tiles = TileBlock(row, heights_of(rows), columns, words)
+    made = TileBlock(row, heights_of(rows), columns, words)
     group, width = row.k // 16, 16 * columns
     k = STEPS * words * group
     a = drawn(rng, row.a_types[0], (rows, k + group))
@@ -73,11 +68,18 @@ def test_products(row, rows, columns, words):
     c = drawn(rng, row.sums, (rows, width))
     vnni = b.reshape(-1, group, width).transpose(0, 2, 1).reshape(-1, width * group)
     product = a[:, :k].astype("float64") @ b.astype("float64")
-    for is_cleared in (True, False):
-        given = [tvm.runtime.tensor(np.ascontiguousarray(x)) for x in (a, vnni, c)]
-        built(kernel(tiles, is_cleared), HERE)["main"](*given)
-        expected = product if is_cleared else product + c
-        np.testing.assert_array_equal(given[2].numpy(), expected)
+
+    def call():
+        found = []
+        for is_cleared in (True, False):
+            given = [tvm.runtime.tensor(np.ascontiguousarray(x)) for x in (a, vnni, c)]
+            built(kernel(made, is_cleared), TARGET)["main"](*given)
+            found.append(given[2].numpy())
+        return found
+
+    cleared, added = tiles.run(call)
+    np.testing.assert_array_equal(cleared, product)
+    np.testing.assert_array_equal(added, product + c)
 
 
 @pytest.mark.parametrize("rows", [16, 32])
@@ -85,7 +87,7 @@ def test_loads_are_few(rows):
     """In the loop four products take four loads, or five, and nothing spills."""
     heights = heights_of(rows)
     tiles = TileBlock(TILES[0], heights, 4 // len(heights))
-    text = built(kernel(tiles), parse("cpu:sapphirerapids")).inspect_source("asm")
+    text = built(kernel(tiles), "cpu:sapphirerapids").inspect_source("asm")
     assert len(re.findall(r"\ttdpbf16ps\t", text)) == 4 * STEPS  # the loop is unrolled
     assert len(re.findall(r"\ttileloadd\t", text)) == (4 if rows == 32 else 5) * STEPS
     assert len(re.findall(r"\ttilestored\t", text)) == 4

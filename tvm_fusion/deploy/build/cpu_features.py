@@ -11,16 +11,9 @@ from tvm.target import codegen
 
 from ..._tvm.structural import structural_walk
 from ...device import Device
-from ...device.tile_permission import need_tiles
+from ...device.tile_permission import TILE_INTRINSICS, need_tiles
 
 _CALL = ir.Op.get("tirx.call_llvm_intrin")
-# LLVM's intrinsics of AMX, with its names of what brings them (Intel's Intrinsics Guide).
-_TILES = {
-    **dict.fromkeys(("ldtilecfg", "tilerelease", "tilezero"), "amx-tile"),
-    **dict.fromkeys(("tileloadd64", "tileloaddt164", "tilestored64"), "amx-tile"),
-    **dict.fromkeys(("tdpbssd", "tdpbsud", "tdpbusd", "tdpbuud"), "amx-int8"),
-    "tdpbf16ps": "amx-bf16",
-}
 
 
 def needed_features(mod: tvm.IRModule, device: Device) -> list[str]:
@@ -51,4 +44,4 @@ def _used_tiles(mod: tvm.IRModule) -> set[str]:
 @functools.cache
 def _by_number() -> Mapping[int, str]:
     number = codegen.llvm_lookup_intrinsic_id
-    return {int(number(f"llvm.x86.{name}")): feature for name, feature in _TILES.items()}
+    return {int(number(name)): feature for name, feature in TILE_INTRINSICS.items()}

@@ -93,9 +93,9 @@ def _flatten(tree: Any, value: Any, path: str, flat: dict[str, Any]) -> None:
 
 
 def _other(path: str, value: Any, wanted: str) -> UserError:
-    found = f"a {type(value).__name__}"
+    found = f"of type {type(value).__name__}"
     if isinstance(value, Sequence | Mapping) and not isinstance(value, str):
-        found += f" of {len(value)}"
+        found += f" and length {len(value)}"
     return UserError(f"argument {path} is {found}", wanted)
 
 

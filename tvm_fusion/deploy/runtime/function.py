@@ -25,7 +25,7 @@ from .tensors import (
     to_tensor,
     write_into,
 )
-from .torch_tensors import from_torch, to_torch, torch_of
+from .torch_tensors import from_torch, in_order, to_torch, torch_of
 
 
 class Function:
@@ -155,7 +155,9 @@ class Function:
         if torch is None:
             return self._run(inputs, out)
         given = {name: from_torch(torch, value) for name, value in inputs.items()}
-        return {name: to_torch(torch, v) for name, v in self._run(given, out).items()}
+        with in_order(torch, self._device):
+            outputs = self._run(given, out)
+        return {name: to_torch(torch, value) for name, value in outputs.items()}
 
     def _run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
         if out is None and self._on_device is not None:

@@ -20,7 +20,7 @@ from ..._tvm.versions import TVM
 from ...device import choose_arch, cuda_devices, host_cpu
 from ...device.elf import machine_of
 from ...device.probe import machine
-from ...device.tile_permission import need_tiles, refused_tiles
+from ...device.tile_permission import ADVICE, need_tiles, refused_tiles
 from ...errors import UserError
 from ...threads import choose_threads
 from . import manifest, weights_file
@@ -219,8 +219,7 @@ def _choose_cpu(made_for: str, found: Mapping[str, Any]) -> str:
         raise UserError(
             f"{made_for} with AMX, whose tile registers this process may not use ({refused})",
             None,
-            "run it on Linux 5.16 or later, where no sandbox forbids arch_prctl, or compile it "
-            "for a CPU without AMX, such as cpu:x86-64-v4",
+            ADVICE,
         )
     without = f"this CPU is {machine()} without {', '.join(lacking)}"
     raise UserError(made_for, None, f"{without}: compile it for this machine")

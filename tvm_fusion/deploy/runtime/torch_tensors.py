@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
@@ -38,6 +39,22 @@ def from_torch(torch: Any, value: Any) -> Any:
         except (TypeError, RuntimeError):  # bfloat16, float8, subclasses
             return value
     return value
+
+
+@contextlib.contextmanager
+def in_order(torch: Any, device: Any) -> Iterator[None]:
+    """Order a call's kernels, which run on the default stream, with PyTorch's current stream."""
+    if device.type == "cpu":
+        yield
+        return
+    stream = torch.cuda.current_stream(device.index)
+    default = torch.cuda.default_stream(device.index)
+    if stream == default:
+        yield
+        return
+    default.wait_stream(stream)
+    yield
+    stream.wait_stream(default)
 
 
 def to_torch(torch: Any, value: Any) -> Any:

@@ -21,6 +21,7 @@ from ...frontend.tensor_types import dtype_of
 BYTES = ("int8", "uint8")
 MOST_TERMS = (1 << 31) // (255 * 255)  # of which no int32 overflows
 WIDE_WEIGHTS = "wide_weights", "The weights minus their zero point do not fit into 8 bits."
+WIDE_COLUMNS = "wide_weights", "A column of the weights spans more than 8 bits."
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,22 @@ class IntegerWeights:
                     return self.source
                 return derived(relax.const(self.values.astype(dtype)), "astype", [self.source])
         return None
+
+    def shifted(self) -> tuple[IntegerWeights, np.ndarray] | None:
+        """Subtract a number from each column, so that all are signed bytes.
+
+        Returns
+        -------
+        (IntegerWeights, numpy.ndarray) or None
+            What is left, and the row of numbers. None where a column spans more than 8 bits.
+        """
+        low, high = (f(axis=-2, keepdims=True) for f in (self.values.min, self.values.max))
+        row = (low + high + 1) // 2
+        left = self.values - row
+        limits = np.iinfo("int8")
+        if left.min() < limits.min or left.max() > limits.max:
+            return None
+        return IntegerWeights(left, self.source), row.astype("int32")
 
 
 def byte_tensor(operand: ir.Expr, scope: Scope) -> ByteTensor | None:

@@ -14,7 +14,7 @@ from ...frontend.tensor_types import dtype_of
 from ..egraph.changes import Change, note
 from .convolutions import convolution
 from .operands import (
-    WIDE_WEIGHTS,
+    WIDE_COLUMNS,
     ByteTensor,
     IntegerWeights,
     byte_tensor,
@@ -34,8 +34,9 @@ class ByteProducts:
 
     Importers write quantised products with operands widened to int32 or dequantised to float32:
     four times the memory, and other instructions. Where the right operand is constant, its zero
-    point goes into it if the differences still are bytes; the left one's becomes a row of
-    constants, times the sums of the columns. Integers are exact, wrapped around in both forms; the
+    point goes into it if the differences still are bytes, else the middle of each column is taken
+    out of it, times the sums of the rows; the left one's zero point becomes a row of constants,
+    times the sums of the columns. Integers are exact, wrapped around in both forms; the
     float32 product of dequantised operands is rounded once for each result, not for each term.
     Convolutions are products of the windows of an image: see :mod:`.convolutions`.
 
@@ -74,11 +75,11 @@ def _integers(product: relax.Call, scope: Scope) -> Any:
     weights = integer_weights(product.args[1], scope)
     if left is None or weights is None:
         return None
-    narrow = weights.bytes()
-    if narrow is None:
-        decide(product, "refused", *WIDE_WEIGHTS)
+    total = _bytes_product(left.data, weights, scope)
+    if total is None:
+        decide(product, "refused", *WIDE_COLUMNS)
         return None
-    if left.data.same_as(product.args[0]) and narrow.same_as(product.args[1]):
+    if total.args[0].same_as(product.args[0]) and total.args[1].same_as(product.args[1]):
         return None
     decide(
         product,
@@ -87,16 +88,16 @@ def _integers(product: relax.Call, scope: Scope) -> Any:
         "Both operands are 8-bit integers: they are multiplied as such and accumulated in int32.",
     )
     note(Change("", "", ("byte_products",), "(x - z) W", "x W - z (1' W)"))
-    return _without_zero(left, weights, narrow, scope)
+    return _without_zero(left, weights, total, scope)
 
 
 def _dequantised(product: relax.Call, scope: Scope) -> Any:
     found = dequantized(product, product.args[1].ty.ndim - 1, (-2,), scope)
     if found is None:
         return None
-    narrow = found.weights.bytes()
+    narrow = _bytes_product(found.data, found.weights, scope)
     if narrow is None:
-        decide(product, "refused", *WIDE_WEIGHTS)
+        decide(product, "refused", *WIDE_COLUMNS)
         return None
     decide(
         product,
@@ -112,11 +113,23 @@ def _dequantised(product: relax.Call, scope: Scope) -> Any:
     return scaled(total, found.scale, found.scales, shape, scope)
 
 
-def _without_zero(
-    left: ByteTensor, weights: IntegerWeights, narrow: GenericConst, scope: Scope
-) -> Any:
-    """Multiply bytes, and take the left operand's zero point times the columns' sums away."""
-    total = relax.op.matmul(left.data, narrow, out_dtype="int32")
+def _bytes_product(data: Any, weights: IntegerWeights, scope: Scope) -> Any:
+    """Multiply bytes; of columns that are no bytes, ``x W = x (W - 1 c') + (x 1) c'``."""
+    narrow = weights.bytes()
+    if narrow is not None:
+        return relax.op.matmul(data, narrow, out_dtype="int32")
+    shifted = weights.shifted() if weights.values.size else None
+    if shifted is None:
+        return None
+    left, row = shifted
+    total = scope.emit(relax.op.matmul(data, left.bytes(), out_dtype="int32"))
+    sums = scope.emit(relax.op.sum(scope.emit(relax.op.astype(data, "int32")), -1, True))
+    added = scope.emit(relax.op.multiply(sums, derived(relax.const(row), "middle", [left.source])))
+    return relax.op.add(total, added)
+
+
+def _without_zero(left: ByteTensor, weights: IntegerWeights, total: Any, scope: Scope) -> Any:
+    """Take the left operand's zero point times the columns' sums away from a product of bytes."""
     if left.zero is None:
         return total
     sums = weights.values.sum(axis=-2, keepdims=True).astype("int32")  # wraps around

@@ -3,6 +3,7 @@
 ===========  ====================================================================================
 problem      roles of axes, image and padding, groups, words of narrow types, pooling behind
 dense        direct convolution on CPUs
+tiles        implicit GEMM on tile registers (AMX)
 winograd     products of transformed tiles on CPUs, where --allow permits
 depthwise    a filter for each channel, on CPUs and GPUs
 ===========  ====================================================================================

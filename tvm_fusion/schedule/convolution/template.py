@@ -18,8 +18,10 @@ from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.images import convolution_groups
+from ...program.layouts import is_layout_map
 from ...program.stage import Unstructured
 from ..contraction.cpu.blocking import Machine
+from ..contraction.cpu.tile_product import SPEEDUP
 from ..contraction.problem.sum_of_products import Result
 from ..contraction.problem.template import constants_of
 from ..index.design_space import find as find_config
@@ -27,6 +29,7 @@ from ..index.design_space import not_in_space, plain
 from ..index.estimate import flops, operations, points, terms, too_many_parameters, traffic
 from ..index.inline import inlined, inlined_size
 from ..index.strides import SCATTER
+from ..math.vector_math import makes_vectors, vector_math
 from .dense.config import ConvConfig, configs, default
 from .dense.kernel import dense_cpu
 from .dense.row_stores import is_by_rows, square_size
@@ -43,6 +46,11 @@ from .problem.result_layout import (
     shuffles_channels,
 )
 from .problem.words import with_words
+from .tiles.config import TileConvConfig, waste
+from .tiles.config import configs as tile_configs
+from .tiles.config import default as tile_default
+from .tiles.kernel import tile_conv_cpu
+from .tiles.problem import TileConv, tile_conv
 from .winograd.choice import winograd_choice
 from .winograd.config import WinogradConfig, winograd_configs, winograd_tasks
 from .winograd.kernel import winograd_cpu
@@ -72,12 +80,15 @@ class ConvDetails:
     ----------
     problem : ConvProblem
         The convolution.
-    config : ConvConfig, DepthwiseConfig or WinogradConfig
+    config : ConvConfig, TileConvConfig, DepthwiseConfig or WinogradConfig
         How it is computed.
+    tiles : TileConv, optional
+        What tile registers compute.
     """
 
     problem: ConvProblem
     config: AnyConfig
+    tiles: TileConv | None = None
 
 
 class CpuConvolution(Template):
@@ -122,8 +133,11 @@ class CpuConvolution(Template):
             )
         problem = grouped
         results = problem.contraction.results
-        problem = packed(with_words(problem, device), lanes)
-        if not _is_convolution(problem, lanes):
+        tiles = tile_conv(problem, device)
+        if tiles is None:
+            problem = packed(with_words(problem, device), lanes)
+        is_pixels = tiles is not None and _is_laid_out(group)
+        if not (is_pixels or _is_convolution(problem, lanes)):
             return Refusal(
                 "not_mine", "It is a GEMM: the window is one pixel, channels are not blocked."
             )
@@ -138,7 +152,9 @@ class CpuConvolution(Template):
             )
         config: AnyConfig | None
         arithmetic = ""
-        if problem.c is None:
+        if tiles is not None:
+            config = tile_default(tiles, device)
+        elif problem.c is None:
             config = depthwise_config(problem, device)
         else:
             config = default(problem, device)
@@ -147,21 +163,30 @@ class CpuConvolution(Template):
         products = _waste(problem, config) * flops(stages)
         if problem.words is not None:
             products /= problem.words.dot.group
-        if isinstance(config, ConvConfig) and device.approximates:
+        if tiles is not None:
+            products = waste(tiles) * flops(stages)
+        elif isinstance(config, ConvConfig) and device.approximates:
             winograd = winograd_choice(problem, config, device)
             if winograd is not None and winograd.config is not None:
                 config, products = winograd.config, products / winograd.gain
                 arithmetic = config.name
-        products += _stores(problem, config) / TIME
+        computed: float = -_recomputed(problem, config)
+        if tiles is not None and isinstance(
+            config, ConvConfig
+        ):  # the arithmetic of the image is not done by tiles
+            computed = SPEEDUP * _copied(problem, config)
+        stores = _stores(problem, config) / TIME
+        products += stores if tiles is None else stores * SPEEDUP
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, stages),
-            flops=int(TIME * (products - _recomputed(problem, config))),
+            flops=int(TIME * (products + computed)),
             parallelism=_tasks(problem, config),
             arithmetic=arithmetic,
-            details=ConvDetails(problem, config),
+            matrix_dtype="" if tiles is None else tiles.row.kind,
+            details=ConvDetails(problem, config, tiles),
         )
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
@@ -171,13 +196,19 @@ class CpuConvolution(Template):
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
         details = claim.details_as(ConvDetails)
-        make = _KERNELS[type(details.config)]
-        func, packing = make(claim.group.program, details.problem, details.config)
+        given = claim.group.program, details.problem
+        if details.tiles is not None and isinstance(details.config, TileConvConfig):
+            func, packing = tile_conv_cpu(*given, details.config, details.tiles)
+        else:
+            func, packing = _KERNELS[type(details.config)](*given, details.config)
         return replace(Emission.one(func, claim.group), packing=packing)
 
     def remark(self, claim: Claim, device: Device) -> Decision | None:
         """Tell whether Winograd's algorithm is used, and why."""
-        problem = claim.details_as(ConvDetails).problem
+        details = claim.details_as(ConvDetails)
+        problem = details.problem
+        if details.tiles is not None:
+            return None
         direct = None if problem.c is None else default(problem, device)
         winograd = None if direct is None else winograd_choice(problem, direct, device)
         if winograd is None:
@@ -214,6 +245,8 @@ _SPACES: dict[type, Callable[[ConvProblem, Device], Iterator]] = {
 
 def _designs(claim: Claim, device: Device) -> Iterator[AnyConfig]:
     details = claim.details_as(ConvDetails)
+    if details.tiles is not None:
+        return tile_configs(details.tiles, device)
     return _SPACES[type(details.config)](details.problem, device)
 
 
@@ -229,6 +262,11 @@ def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
     is_padded = extent != problem.channels and extent in (lanes, BLOCK)
     is_other = problem.groups is not None or problem.pool is not None
     return is_other or bool(problem.window) or is_padded or bool(divisors & {lanes, BLOCK})
+
+
+def _is_laid_out(group: Group) -> bool:
+    """Whether images have a layout: their channels are beside each other."""
+    return any(is_layout_map(op.func) for op in group.members)
 
 
 def _stores(problem: ConvProblem, config: AnyConfig) -> int:
@@ -289,9 +327,15 @@ def _recomputed(problem: ConvProblem, config: AnyConfig) -> int:
     stage, each = problem.contraction.stage, operations(problem.image.value)
     if not isinstance(config, ConvConfig) or not each:
         return 0
+    return max(0, each * points(stage) * terms(stage) - _copied(problem, config))
+
+
+def _copied(problem: ConvProblem, config: ConvConfig) -> int:
+    """Count the arithmetic of the image where it is copied, once for each chunk of k."""
+    value = problem.image.value
     chunks = math.ceil(at(problem.k.extent) / (config.lanes * config.vectors * config.chunk))
-    copied = math.prod(at(a.extent) for a in problem.image.axes) * chunks
-    return max(0, each * (points(stage) * terms(stage) - copied))
+    each = operations(value) * (1 if makes_vectors(vector_math(value)) else config.lanes)
+    return each * math.prod(at(a.extent) for a in problem.image.axes) * chunks
 
 
 def _tasks(problem: ConvProblem, config: AnyConfig) -> int:

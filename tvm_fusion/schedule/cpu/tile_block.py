@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from tvm import ir, tirx
 
@@ -91,7 +90,14 @@ class TileBlock:
         """Store C."""
         return sequence([store_tile(self._sum(*at), target(*at)) for at in self._places()])
 
-    def accumulate(self, steps: ir.Expr | int, a: TileAt, b: TileAt) -> tirx.Stmt:
+    def accumulate(
+        self,
+        steps: ir.Expr | int,
+        a: TileAt,
+        b: TileAt,
+        prefetched: Callable[[ir.Expr], tirx.Stmt] | None = None,
+        streams: bool = False,
+    ) -> tirx.Stmt:
         """Add the products of all steps.
 
         Parameters
@@ -100,14 +106,23 @@ class TileBlock:
             Tile of A of a row of tiles in a step.
         b : callable
             Tile of B of a column of tiles in a step, in VNNI order.
+        prefetched : callable, optional
+            What to prefetch in a step.
+        streams : bool
+            Whether A is not read again before the level-1 cache is full of it, while B is.
         """
-        return loop("k", steps, partial(self._step, a, b))
 
-    def _step(self, a: TileAt, b: TileAt, k: ir.Expr) -> tirx.Stmt:
+        def step(k: ir.Expr) -> tirx.Stmt:
+            products = self._step(a, b, streams, k)
+            return products if prefetched is None else sequence([products, prefetched(k)])
+
+        return loop("k", steps, step)
+
+    def _step(self, a: TileAt, b: TileAt, streams: bool, k: ir.Expr) -> tirx.Stmt:
         first = len(self.heights) * self.columns
         others = range(first + len(self.heights), TILES)
         rows, columns = map(range, self._used)
-        stmts = [load_tile(first + i, a(i, k)) for i in rows]
+        stmts = [load_tile(first + i, a(i, k), streams) for i in rows]
         for j in columns:
             tile = others[j % len(others)]
             stmts.append(load_tile(tile, b(j, k)))

@@ -12,6 +12,7 @@ uint8, strides are bytes of type int64; addresses are ``address_of`` an element 
     llvm.x86.ldtilecfg      (address)                      of 64 bytes: see :func:`configure`
     llvm.x86.tilezero       (tile)
     llvm.x86.tileloadd64    (tile, address, stride)        row r from ``address + r * stride``
+    llvm.x86.tileloaddt164  (tile, address, stride)        the same, of what is not soon read again
     llvm.x86.tilestored64   (tile, address, stride)
     llvm.x86.tdpbf16ps      (c, a, b)                      and tdpbssd, tdpbsud, tdpbusd, tdpbuud:
                                                            the rows of :data:`.cpu.CPU`
@@ -113,9 +114,16 @@ def zero(tile: int) -> tirx.Stmt:
     return _call("llvm.x86.tilezero", _number(tile))
 
 
-def load_tile(tile: int, source: TileAddress) -> tirx.Stmt:
-    """Load a tile from memory."""
-    return _call("llvm.x86.tileloadd64", _number(tile), *_operands(source))
+def load_tile(tile: int, source: TileAddress, streams: bool = False) -> tirx.Stmt:
+    """Load a tile from memory.
+
+    Parameters
+    ----------
+    streams : bool
+        Whether it is not read again soon: the level-1 cache keeps other lines.
+    """
+    name = "llvm.x86.tileloaddt164" if streams else "llvm.x86.tileloadd64"
+    return _call(name, _number(tile), *_operands(source))
 
 
 def store_tile(tile: int, target: TileAddress) -> tirx.Stmt:

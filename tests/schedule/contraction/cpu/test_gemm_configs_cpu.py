@@ -17,7 +17,9 @@ from tvm_fusion.schedule.contraction.cpu import config as gemm_config_cpu
 from tvm_fusion.schedule.contraction.cpu.blocking import GemmProblem, Machine, default_blocking
 from tvm_fusion.schedule.contraction.cpu.config import blockings, configs, default
 from tvm_fusion.schedule.contraction.cpu.kernel import gemm_cpu
+from tvm_fusion.schedule.contraction.cpu.tile_blocking import default_tile_blocking
 from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
+from tvm_fusion.schedule.cpu import tile_block
 from tvm_fusion.schedule.cpu.register_tile import VectorUnit
 
 pytestmark = pytest.mark.slow_beyond(2)
@@ -68,6 +70,47 @@ def test_the_design_space_fits_registers_and_caches(problem, machine, copies, st
     problem = replace(problem, copies=copies)
     for sizes in itertools.islice(blockings(problem, machine), 0, None, step + 1):
         fits(sizes, problem, machine)
+
+
+def fits_tiles(sizes, problem, machine):
+    """Tiles exist, a pass is whole steps, and what it reads of B stays in the level-1 cache."""
+    rows, vectors = -(-sizes.mr // 16), sizes.nr // 16
+    assert sizes.nr == 16 * vectors
+    assert tile_block.fits(rows, vectors)
+    assert sizes.mr <= (problem.m or sizes.mr)
+    assert sizes.block_m == sizes.mc
+    assert sizes.mc % sizes.mr == 0
+    assert sizes.kc % problem.tile_words == 0
+    assert sizes.kc <= (problem.k or sizes.kc)
+    assert sizes.panels >= 1
+
+
+tile_problems = st.builds(
+    lambda m, n, steps, words, whole, copies: GemmProblem(
+        m, n, steps and steps * words, 3, whole, copies=copies, tile_words=words
+    ),
+    *[extents] * 3,
+    st.integers(1, 16),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(tile_problems, machines)
+def test_the_default_fits_tile_registers(problem, machine):
+    sizes = default_tile_blocking(problem, machine)
+    fits_tiles(sizes, problem, machine)
+    tall = sizes.block_m > 2 * sizes.mr and not problem.whole_k
+    assert not tall or 4 * sizes.kc * sizes.nr <= 1 << 15
+
+
+@settings(max_examples=20)
+@given(tile_problems, machines)
+def test_the_design_space_fits_tile_registers(problem, machine):
+    every = list(itertools.islice(blockings(problem, machine), 300))
+    assert every
+    for sizes in every:
+        fits_tiles(sizes, problem, machine)
 
 
 def test_few_blocks_copy_the_same_panels():

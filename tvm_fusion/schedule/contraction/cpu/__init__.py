@@ -4,14 +4,18 @@
       for pass over K of kc:  panels of B [kc][nr], packed at compile time or by the task
         for panel, tile of mr rows:  acc[mr][nr] += A[mr, k] * B[k, nr]; last, the epilogue
 
+On tile registers (AMX) the loop over panels is outside of that over passes.
+
 ``blocking``, ``config``, ``tuning``
     sizes by registers and caches; a configuration; their space
-``dot_products``
-    instructions of int8, int16 and bfloat16
-``operand_a``, ``operand_b``, ``packed_weights``
-    where A and B are read from
-``kernel``, ``tile``
-    the loops; a register tile and its epilogue
+``dot_products``, ``tile_product``
+    instructions of int8, int16 and bfloat16: of vectors, of tile registers
+``operand_a``, ``operand_b``, ``packed_weights``, ``tile_operands``
+    where A and B are read from; A a tile at a time
+``kernel``, ``tile``, ``accumulators``
+    the loops; a register tile and its epilogue; its sums in vectors or tile registers
+``tile_blocking``
+    sizes for tile registers
 ``ragged_rows``
     rows in groups, each with a B of its own
 ``untiled``, ``task_copy``

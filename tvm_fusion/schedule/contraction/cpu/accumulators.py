@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ....core.expressions import load
-from ....core.loops import index, local, over, sequence, simplified
+from ....core.loops import index, local, over, prefetch, sequence, simplified
 from ...cpu.register_tile import accumulate, each
 from ...cpu.tile_block import WORD_BYTES, TileBlock, heights_of
-from ...instructions.tiles import TILE_ROWS, TileAddress, configure, keep_extents
+from ...instructions.tiles import TILE_ROW_BYTES, TILE_ROWS, TileAddress, configure
 from ..problem.gemm_view import GemmView
 from .blocking import Blocking
 from .dot_products import DotProduct
@@ -65,9 +65,8 @@ class Accumulators(ABC):
 
     is_memory = False
 
-    def __init__(self, view: GemmView, place: TilePlace, dtype: str, rows: int) -> None:
-        self.buffer = local("acc", [rows, place.width], dtype)
-        self._view, self._place = view, place
+    def __init__(self, view: GemmView, place: TilePlace, buffer: ir.Var) -> None:
+        self.buffer, self._view, self._place = buffer, view, place
 
     @abstractmethod
     def clear(self, initial: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
@@ -116,7 +115,7 @@ class VectorAccumulators(Accumulators):
         operands: tuple[OperandA, OperandB],
         dot: DotProduct | None,
     ) -> None:
-        super().__init__(view, place, dtype, place.height)
+        super().__init__(view, place, local("acc", [place.height, place.width], dtype))
         self._a, self._b = operands
         self._accumulate = accumulate if dot is None else dot.accumulate
 
@@ -173,6 +172,8 @@ class TileAccumulators(Accumulators):
         The tiles as the task has shaped them.
     config : Var
         Memory of the shapes.
+    buffer : Var
+        Where they are stored for the epilogue: rows of the task, wherever the tile is.
     """
 
     is_memory = True
@@ -181,15 +182,15 @@ class TileAccumulators(Accumulators):
         self,
         view: GemmView,
         place: TilePlace,
-        dtype: str,
         operands: tuple[TileRows, OperandB],
         tiles: TileBlock,
         config: ir.Var,
+        buffer: ir.Var,
     ) -> None:
         self._a, self._b = operands
         self._config, self._given = config, tiles
         heights: tuple[ir.Expr | int, ...] = heights_of(place.height)
-        super().__init__(view, place, dtype, TILE_ROWS * len(heights))
+        super().__init__(view, place, buffer)
         self._firsts = [index(i * TILE_ROWS) for i in range(len(heights))]
         self._is_shaped = self._a.pads or (heights == tiles.heights and not place.clamp)
         if place.clamp and not self._is_shaped:
@@ -226,9 +227,23 @@ class TileAccumulators(Accumulators):
                 element = self._b.at(place.panel, [*around, k * words], index(j * TILE_ROWS))
                 return TileAddress(element, self._b.width * WORD_BYTES)
 
-            return self._tiles.accumulate(steps, a_tile, b_tile)
+            ahead = None if around else self._prefetched
+            return self._tiles.accumulate(steps, a_tile, b_tile, ahead, streams=True)
 
         return self._over_k(summing)
+
+    def _prefetched(self, k: ir.Expr) -> tirx.Stmt:
+        """Prefetch a part of the next pass over K, a part of it in each tile."""
+        place, words = self._place, self._tiles.words
+        sizes, line = place.sizes, TILE_ROW_BYTES // WORD_BYTES
+        tiles = sizes.mc // sizes.mr
+        if tiles < 2:
+            return sequence([])
+        lines = -(-words * self._b.width // (line * tiles))
+        number = tirx.floordiv(place.offset, index(sizes.mr))
+        step = simplified(number * tirx.floordiv(index(place.panel.k), index(words))) + k
+        found = [self._b.ahead(place.panel, (step * lines + n) * line) for n in range(lines)]
+        return sequence([prefetch(one, level=2) for one in found if one is not None])
 
     def store(self, target: At) -> tirx.Stmt:
         """Store the tiles."""
@@ -237,7 +252,7 @@ class TileAccumulators(Accumulators):
     def finish(self, epilogue: tirx.Stmt) -> tirx.Stmt:
         """Store the tiles to the buffer."""
         stored = self._tiles.store(self._part_of(lambda i, j: load(self.buffer, [i, j])))
-        return sequence([keep_extents(self.buffer), stored, epilogue])
+        return sequence([stored, epilogue])
 
     def around(self, body: tirx.Stmt) -> tirx.Stmt:
         """Shape the tiles for this one, and for the others again."""

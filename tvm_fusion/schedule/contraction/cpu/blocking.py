@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from ....device import Device
 from ...cpu.register_tile import VectorUnit
 from ...cpu.schedule import CORES
-from ...cpu.tile_block import fits, heights_of
-from ...instructions.tiles import TILE_ROWS, TILES
 
 LATENCY = 4  # cycles of a fused multiply-add
 PER_CYCLE = 2  # fused multiply-adds, and loads
 MAX_MR = 14
-DOT, TILE_LOAD = 10, 1.0  # least cycles of a product of tiles, whatever its rows; of a load beside
 UNHIDDEN = 0.3  # cycles of a load, on average: tall tiles measured slower
 MC = 128  # rows that stay in the level-2 cache beside a panel; also M if symbolic
 ENOUGH = 0.75  # of the tasks wanted, where more would copy the same panels again
@@ -38,13 +35,12 @@ def default_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
     """Choose sizes by the model."""
     m, n, k = problem.m, problem.n, problem.k
     copies, cores, batch = problem.copies, machine.cores, problem.batch or SYMBOLIC
-    unit = problem.unit(machine)
-    mr, columns = _tile(m, n, unit, problem.vectors)
-    nr = columns * unit.lanes
+    mr, columns = _tile(m, n, machine.unit, problem.vectors)
+    nr = columns * machine.unit.lanes
     most = machine.panel // nr
     # One pass needs no partial sums. In several the next panel has room in the cache, too.
     passes = 1 if problem.whole_k or k is None or k <= most else math.ceil(2 * k / most)
-    kc = whole_steps(most if k is None else math.ceil(k / passes), problem.tile_words)
+    kc = most if k is None else math.ceil(k / passes)
     rows, columns = m or (COPIED_MC if copies else 1) * MC, math.ceil((n or SYMBOLIC * nr) / nr)
     work = rows * columns * nr * (k or kc) * batch
     wanted = min(TASKS * cores, max(1, work // GRAIN))
@@ -52,7 +48,8 @@ def default_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
     around = batch * columns
     if problem.norm_k is not None:
         extents = rows, columns * nr, problem.norm_k, batch
-        blocks, chunks = norm_blocking(*extents, machine, (mr, nr))
+        rate = PER_CYCLE * machine.unit.lanes
+        blocks, chunks = norm_blocking(*extents, machine, (mr, nr), rate)
         panels = math.ceil(columns / chunks)
     elif k is not None and _by_rows(columns * nr * k, tiles, machine, copies):
         # Copies are made once for each core, tasks that copy nothing may be smaller.
@@ -80,7 +77,7 @@ def default_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
             kc = min(kc, short)
         elif k > 2 * short:
             kc = min(kc, math.ceil(k / math.ceil(k / short)))
-    return Blocking(mr, nr, parts * part, part, panels, whole_steps(kc, problem.tile_words))
+    return Blocking(mr, nr, parts * part, part, panels, kc)
 
 
 def norm_blocking(
@@ -90,6 +87,7 @@ def norm_blocking(
     batch: int,
     machine: Machine,
     tile: tuple[int, int],
+    rate: float,
 ) -> tuple[int, int]:
     """Choose blocks of rows, and chunks of panels, for tasks that normalize their rows.
 
@@ -100,6 +98,8 @@ def norm_blocking(
     ----------
     batch : int
         Of GEMMs that share no columns.
+    rate : float
+        Multiplications in a cycle.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def norm_blocking(
         tall = math.ceil(tiles / blocks) * height
         for chunks in range(1, min(panels, math.ceil(TASKS * threads / blocks)) + 1):
             wide = math.ceil(panels / chunks) * width
-            sums = tall * wide / (PER_CYCLE * machine.unit.lanes)
+            sums = tall * wide / rate
             task = (sums + tall * NORMALIZE + wide * READ) * k
             tasks = batch * blocks * chunks
             cost = math.ceil(tasks / threads) * task, tasks
@@ -151,12 +151,12 @@ def _copying(
 
 
 def _tile(
-    m: int | None, n: int | None, unit: VectorUnit | TileUnit, widths: Collection[int]
+    m: int | None, n: int | None, unit: VectorUnit, widths: Collection[int]
 ) -> tuple[int, int]:
     """Choose mr, and nr in vectors, that take the fewest cycles for one k of all of C."""
     best: tuple[float, int, int] | None = None
     for vectors in widths:
-        for height in range(1, most_rows(unit, vectors) + 1):
+        for height in range(1, min(MAX_MR, unit.rows(vectors)) + 1):
             cost = _split(m or MC, height, lambda rows, v=vectors: _columns(n, rows, v, unit))
             if best is None or cost < best[0] - 1e-9:
                 best = cost, height, vectors
@@ -168,10 +168,10 @@ def _tile(
     return height, vectors
 
 
-def _columns(n: int | None, rows: int, vectors: int, unit: VectorUnit | TileUnit) -> float:
+def _columns(n: int | None, rows: int, vectors: int, unit: VectorUnit) -> float:
     full, rest = divmod(n or SYMBOLIC * vectors * unit.lanes, vectors * unit.lanes)
-    cycles = full * cycles_on(unit, rows, vectors)
-    return cycles + (cycles_on(unit, rows, math.ceil(rest / unit.lanes)) if rest else 0.0)
+    cycles = full * cycles_of(rows, vectors)
+    return cycles + (cycles_of(rows, math.ceil(rest / unit.lanes)) if rest else 0.0)
 
 
 def _split(extent: int, size: int, cost) -> float:
@@ -179,27 +179,8 @@ def _split(extent: int, size: int, cost) -> float:
     return full * cost(size) + (cost(rest) if rest else 0.0)
 
 
-def whole_steps(kc: int, words: int | None) -> int:
-    """Round the K of a pass up to whole steps of tile registers."""
-    return kc if words is None else math.ceil(kc / words) * words
-
-
-def most_rows(unit: VectorUnit | TileUnit, vectors: int) -> int:
-    """Return the rows of the tallest tile of some vectors."""
-    return min(MAX_MR, unit.rows(vectors)) if isinstance(unit, VectorUnit) else unit.rows(vectors)
-
-
-def cycles_on(unit: VectorUnit | TileUnit, rows: int, vectors: int) -> float:
-    """Estimate the cycles of one k of a tile, or of one word of it."""
-    if isinstance(unit, VectorUnit):
-        return cycles_of(rows, vectors)
-    heights = heights_of(rows)
-    loads = len(heights) + vectors
-    return (vectors * sum(max(DOT, h) for h in heights) + TILE_LOAD * loads) / TILE_ROWS
-
-
 def cycles_of(rows: int, vectors: int) -> float:
-    """Estimate the cycles of one k of a tile of vectors."""
+    """Estimate the cycles of one k of a tile."""
     sums, loads = rows * vectors, rows + vectors
     return max(sums / PER_CYCLE, loads / PER_CYCLE, LATENCY) + UNHIDDEN * loads
 
@@ -210,23 +191,6 @@ L2_BYTES = 1 << 20  # if unknown
 L3_BYTES = 1 << 25  # if unknown
 # What one core may fill of a level-2 cache that several share, whose size is told as a whole.
 MAX_L2_BYTES = 1 << 21
-
-
-@dataclass(frozen=True)
-class TileUnit:
-    """Tile registers (AMX), as if each were a vector of a tile's columns.
-
-    Attributes
-    ----------
-    lanes : int
-        Columns of a tile.
-    """
-
-    lanes: int = TILE_ROWS
-
-    def rows(self, vectors: int) -> int:
-        """Return the most rows of a block of some vectors."""
-        return max(r for r in range(TILES) if r == 0 or fits(r, vectors)) * TILE_ROWS
 
 
 @dataclass(frozen=True)
@@ -301,8 +265,7 @@ class GemmProblem:
     copies : bool
         Whether each task copies its panels.
     tile_words : int, optional
-        Words of K in a step of tile registers, where they are used: K is in words then, and that of
-        a pass a multiple of it.
+        Words of K in a step of tile registers, where they are used: K is in words then.
     norm_k : int, optional
         Elements of a row of A if a task normalizes the rows of its block: few tasks share rows
         then.
@@ -317,10 +280,6 @@ class GemmProblem:
     copies: bool = False
     tile_words: int | None = None
     norm_k: int | None = None
-
-    def unit(self, machine: Machine) -> VectorUnit | TileUnit:
-        """Return the registers that it is computed in."""
-        return machine.unit if self.tile_words is None else TileUnit()
 
 
 @dataclass(frozen=True)
@@ -338,7 +297,8 @@ class Blocking:
     panels : int
         Panels of nr columns of one task.
     kc : int
-        K of one pass; several passes keep partial sums in a buffer between them.
+        K of one pass; several passes keep partial sums in a buffer between them. On tile registers
+        a panel takes all passes before the next one.
     """
 
     mr: int

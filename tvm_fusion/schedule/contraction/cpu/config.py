@@ -22,20 +22,20 @@ from ..problem.gemm_view import GemmView, gemm_view, interleave_parts
 from ..problem.norm_prologue import NormPrologue
 from ..problem.sum_of_products import SumOfProducts
 from .blocking import (
+    MAX_MR,
     MAX_VECTORS,
     MC,
     SYMBOLIC,
     Blocking,
     GemmProblem,
     Machine,
-    cycles_on,
+    cycles_of,
     default_blocking,
-    most_rows,
-    whole_steps,
 )
 from .dot_products import WordProduct, dot_product
 from .packed_weights import packable
 from .ragged_rows import RaggedTasks, ragged_tasks
+from .tile_blocking import default_tile_blocking, tile_blockings
 from .tile_product import tile_product
 
 PART_TILES = (1, 2, 4, 8)  # rows of a part of a block, in tiles
@@ -94,7 +94,7 @@ def default(
         The program of A's rows.
     """
     gemm = _gemm(contraction, device, constants, prologue)
-    return None if gemm is None else gemm.config(default_blocking(gemm.problem, gemm.machine))
+    return None if gemm is None else gemm.config(gemm.default())
 
 
 def configs(
@@ -110,7 +110,7 @@ def configs(
     gemm = _gemm(contraction, device, constants, prologue)
     if gemm is None:
         return
-    chosen = default_blocking(gemm.problem, gemm.machine)
+    chosen = gemm.default()
     every = dict.fromkeys(blockings(gemm.problem, gemm.machine))
     yield from map(gemm.config, default_first(chosen, every))
 
@@ -127,12 +127,17 @@ class _Gemm:
     prologue: NormPrologue | None
     ragged: RaggedTasks | None
 
+    def default(self) -> Blocking:
+        """Choose a blocking by the model."""
+        choose = default_blocking if self.problem.tile_words is None else default_tile_blocking
+        return choose(self.problem, self.machine)
+
     def config(self, sizes: Blocking) -> CpuGemmConfig:
         """Make the configuration of a blocking."""
         view, split = self.view, self.contraction.column_split
         if split is not None:
             view = interleave_parts(view, split, sizes.nr // split.count)
-        lanes = self.problem.unit(self.machine).lanes
+        lanes = self.machine.unit.lanes if self.problem.tile_words is None else TILE_ROWS
         source = self._b_source(sizes)
         given = self.contraction, view, sizes, lanes, source, self.dot, self.prologue, self.ragged
         return CpuGemmConfig(*given)
@@ -201,12 +206,15 @@ def _extent(axes: Collection[Axis]) -> int | None:
 
 def blockings(problem: GemmProblem, machine: Machine) -> Iterator[Blocking]:
     """Enumerate sizes that fit the registers and caches: what a tuner may measure."""
-    unit, k = problem.unit(machine), problem.k
+    if problem.tile_words is not None:
+        yield from tile_blockings(problem, machine)
+        return
+    unit, k = machine.unit, problem.k
     rows, partial = problem.m or MC, machine.copied if problem.copies else machine.panel
     fastest = min(
-        cycles_on(unit, mr, vectors) / (mr * vectors)
+        cycles_of(mr, vectors) / (mr * vectors)
         for vectors in problem.vectors
-        for mr in range(1, min(most_rows(unit, vectors), rows) + 1)
+        for mr in range(1, min(MAX_MR, unit.rows(vectors), rows) + 1)
     )
     for vectors in problem.vectors:
         nr = vectors * unit.lanes
@@ -216,9 +224,8 @@ def blockings(problem: GemmProblem, machine: Machine) -> Iterator[Blocking]:
             fewest = 1 if problem.whole_k else max(1, math.ceil(k / most))
             times = (1,) if problem.whole_k else PASSES
             depths = list(dict.fromkeys(math.ceil(k / (fewest * n)) for n in times))
-        depths = list(dict.fromkeys(whole_steps(kc, problem.tile_words) for kc in depths))
-        for mr in range(1, min(most_rows(unit, vectors), rows) + 1):
-            if cycles_on(unit, mr, vectors) > SLOWER * fastest * mr * vectors:
+        for mr in range(1, min(MAX_MR, unit.rows(vectors), rows) + 1):
+            if cycles_of(mr, vectors) > SLOWER * fastest * mr * vectors:
                 continue
             tiles = math.ceil(rows / mr)
             for kc, height in itertools.product(depths, PART_TILES):

@@ -15,7 +15,16 @@ from tvm import ir, tirx
 
 from ...._tvm.bf16 import with_dot_bf16
 from ....core.expressions import load
-from ....core.loops import ceildiv, constant, index, loop, sequence, substitute, unrolled
+from ....core.loops import (
+    ceildiv,
+    constant,
+    index,
+    loop,
+    product,
+    sequence,
+    substitute,
+    unrolled,
+)
 from ....device import Device
 from ....program.stage import Axis
 from ...cpu.register_tile import Element, VectorUnit, with_prefetch
@@ -25,6 +34,7 @@ from ..problem.gemm_view import GemmView
 from ..problem.sum_of_products import SumOfProducts
 
 BYTES = ("int8", "uint8")
+THIN = 4  # rows whose operands are widened in registers
 SIGNS = -0x7F7F7F80  # the sign bits of a word's bytes: 0x80808080
 
 
@@ -212,9 +222,10 @@ def dot_product(
     Parameters
     ----------
     is_packed : bool
-        Whether B is a packed constant. Panels that a task copies cannot hold K of several axes;
-        and without an instruction for bfloat16 copying them as float32 is 5 to 12 % faster
-        (measured), while a packed constant of half the size pays.
+        Whether B is a packed constant. Panels that a task copies cannot hold K of several axes.
+        Without an instruction for bfloat16 they are copied as float32; of a packed constant, which
+        is half as large, pairs are taken apart in registers where few rows read them once, else
+        widened for many (half_operands.py).
     """
     if len(view.k_axes) > 1 and not is_packed:
         return None
@@ -225,13 +236,19 @@ def dot_product(
         found: DotProduct | None = None if row is None else VnniDot(row.n, *given)
     elif contraction.dtype == "float32" and a == b == "bfloat16":
         lanes = VectorUnit.of(device).lanes
-        found = EmulatedBf16Dot(lanes, *given) if is_packed else None
+        found = EmulatedBf16Dot(lanes, *given) if is_packed and is_thin(view) else None
         if (row := find(device, "dot", a, b)) is not None:
             found = Bf16Dot(row.n, *given)
     else:
         return None
     k = constant(view.k_axes[-1].extent)
     return None if found is None or (k is not None and k < found.group) else found
+
+
+def is_thin(view: GemmView) -> bool:
+    """Whether a product has as few rows as one register tile."""
+    rows = constant(product([a.extent for a in view.m_axes]))
+    return rows is not None and rows <= THIN
 
 
 def uncast(operand: ir.Expr) -> ir.Expr:

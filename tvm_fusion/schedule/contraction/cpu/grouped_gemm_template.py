@@ -31,6 +31,7 @@ from .config import CpuGemmConfig, default
 from .kernel import gemm_tasks, operand_b
 from .packed_weights import PackedB
 from .template import SMALL, TILE, scattered
+from .tile_product import TileProduct
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ class GroupedGemm(Template):
             return Refusal("large_products", "The products take far longer than a launch.")
         constants = constants_of(group)
         gemms = [default(x, device, constants) for x in found.contractions]
-        whole = [gemm for gemm in gemms if gemm is not None and gemm.dot is None]
+        whole = [x for x in gemms if x is not None and isinstance(x.dot, TileProduct | None)]
         if len(whole) < len(gemms):
             return Refusal("no_gemm", "Some of the products are not floating-point GEMMs.")
         packed = [b.source for b in map(operand_b, whole) if isinstance(b, PackedB)]

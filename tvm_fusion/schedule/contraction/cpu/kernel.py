@@ -5,12 +5,14 @@
       norm prologue: rows of the block are normalized into a buffer               (operand_a)
       for pass over K, of kc:
         copy panels of B [panels][kc][nr], unless packed at compile time      level 2 cache
-        for part of mc rows of the block:
-          for panel:                                                                   (below)
+        for part of mc rows of the block:  rows of half types in float32      (half_operands)
+          for panel:  in float32, too                                                  (below)
             for tile of mr rows:                                                       (tile)
               acc[mr][nr] = 0, or partial sums of the pass before             registers
               for k in kc:  acc += broadcast A[mr, k] * B[k, nr];  prefetch the next panel
               last pass: epilogue; else keep partial sums                             (tile)
+
+On tile registers (AMX) passes are inside of the loop over panels             (tile_blocking)
 
 With a dot-product instruction (VNNI, BF16), a group of k is one 32-bit element of A and of B.
 """
@@ -41,6 +43,7 @@ from ...cpu.schedule import pays_threads
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from ..problem.packing_function import packed_kernel
 from .config import CpuGemmConfig
+from .half_operands import WidenedA, WidenedB, is_half, widens_a
 from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
 from .operand_b import CopiedB, DirectB, OperandB, Panel, by_columns
 from .packed_weights import PackedB
@@ -87,19 +90,25 @@ def operand_a(config: CpuGemmConfig, target: Target) -> OperandA:
         if prologue is None:
             return tile_rows(view, dot, sizes)
         return NormalizedTileRows(view, prologue, sizes.block_m, target, dot)
-    if prologue is None:
-        return DirectA(view)
-    return NormalizedA(view, prologue, sizes.block_m, target)
+    if prologue is not None:
+        return NormalizedA(view, prologue, sizes.block_m, target)
+    if dot is None and config.ragged is None and widens_a(view):
+        return WidenedA(view, sizes.mc, sizes.kc)
+    return DirectA(view)
 
 
 def operand_b(config: CpuGemmConfig) -> OperandB:
     """Read B as the configuration says."""
     view, sizes = config.view, config.sizes
     if config.b_source == "packed":
+        rows = constant(product([a.extent for a in view.m_axes])) or sizes.mc
+        if config.dot is None and is_half(view.b) and min(rows, sizes.mc) > sizes.mr:
+            return WidenedB(view, sizes.nr, sizes.kc)
         return PackedB(view, sizes.nr)
     if config.b_source == "direct":
         return DirectB(view, sizes.nr)
-    return CopiedB(view, sizes.nr, sizes.kc, sizes.panels)
+    is_one = isinstance(config.dot, TileProduct)  # at a time
+    return CopiedB(view, sizes.nr, sizes.kc, 1 if is_one else sizes.panels)
 
 
 # Loops of a GEMM on a CPU around a register tile.
@@ -125,6 +134,7 @@ class GemmLoops:
         cut = len(view.k_axes) == 1 and constant(self._k) != sizes.kc
         self._passes = _passes(self._k, sizes.kc) if cut else index(1)
         self._tile = GemmTile(config, a, b, self._passes)
+        self._panels_outside = isinstance(config.dot, TileProduct)
 
     def tasks(self) -> tirx.For:
         """Write the parallel loop; consecutive tasks share columns, so that a thread reuses B."""
@@ -150,26 +160,25 @@ class GemmLoops:
             whole = RowBlock(where, start, index(0), index(0), self._k)
 
             def one_pass(number: ir.Expr) -> tirx.Stmt:
-                first_k = number * sizes.kc
-                k = _block_of(sizes.kc, self._k, first_k)
-                if constant(self._passes) == 1:
-                    k = self._k
+                first_k, k = self._range(number)
                 panel = Panel(where, first, index(0), first_k, k, None)
 
                 def part(n: ir.Expr) -> tirx.Stmt:
                     slot = n * sizes.mc
                     rows = RowBlock(where, start + slot, slot, first_k, k)
-                    return loop("panel", count, lambda n: self._panel(rows, panel, n, number))
+                    panels = loop("panel", count, lambda n: self._panel(rows, panel, n, number))
+                    return _both(self._a.begin_part(rows), panels)
 
                 parts = loop("part", sizes.block_m // sizes.mc, part)
-                filled = _both(self._b.fill(panel, count), parts)
-                return _both(self._a.begin_pass(replace(whole, first_k=first_k, k=k)), filled)
+                return _both(self._b.fill(panel, count), parts)
 
             def row_place(i: ir.Expr) -> dict[ir.Var, ir.Expr]:
                 return {**where, **self._a.row_place(tirx.min(start + i, self._m - 1))}
 
             begin = self._tile.begin_task(row_place)
             passes = loop("pass", self._passes, one_pass)
+            if self._panels_outside:
+                passes = loop("panel", count, lambda n: self._all_passes(whole, first + n))
             body = sequence([*begin, passes, *self._tile.end_task()])
             made = block("task", _both(self._a.fill(whole), body), buffers)
             if ragged is None:
@@ -179,15 +188,34 @@ class GemmLoops:
         is_parallel = pays_threads([*extents, sizes.block_m * sizes.nr, self._k])
         return tasks(product(extents), task, is_parallel)
 
+    def _range(self, pass_: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+        """Return the first k of a pass, and how many there are."""
+        first = pass_ * self._sizes.kc
+        is_only = constant(self._passes) == 1
+        return first, self._k if is_only else _block_of(self._sizes.kc, self._k, first)
+
+    def _all_passes(self, whole: RowBlock, number: ir.Expr) -> tirx.Stmt:
+        """Write all passes of one panel; its part in each stays in the level-1 cache."""
+
+        def one_pass(pass_: ir.Expr) -> tirx.Stmt:
+            first_k, k = self._range(pass_)
+            rows = replace(whole, first_k=first_k, k=k)
+            panel = Panel(whole.place, number, index(0), first_k, k, None)
+            filled = self._b.fill(panel, index(1))
+            return _both(filled, self._panel(rows, panel, index(0), pass_))
+
+        return loop("pass", self._passes, one_pass)
+
     def _panel(self, rows: RowBlock, first: Panel, n: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
         """Write one panel; the last one may be narrower."""
         one = replace(first, number=first.number + n, slot=n)
-        return by_columns(
+        tiles = by_columns(
             self._view,
             self._sizes.nr,
             one.number,
             lambda columns: self._tiles(rows, replace(one, columns=columns), pass_),
         )
+        return _both(self._b.begin_panel(one), tiles)
 
     def _tiles(self, rows: RowBlock, panel: Panel, pass_: ir.Expr) -> tirx.Stmt:
         """Write all tiles of some rows; the last one may have fewer."""

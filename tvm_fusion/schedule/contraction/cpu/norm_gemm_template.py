@@ -17,6 +17,7 @@ from ....program.program import Program
 from ....program.stage import Axis, Stage, Unstructured
 from ...index.estimate import flops, points, terms, too_many_parameters, traffic
 from ...index.inline import inlined, inlined_size
+from ...instructions.table import find
 from ...rows.program.passes import lanes_are_rows
 from ...rows.program.row_program import row_program
 from ..problem.gemm_view import GemmView, gemm_view
@@ -24,9 +25,11 @@ from ..problem.norm_prologue import NormPrologue, norm_gemm_proposals, norm_prol
 from ..problem.sum_of_products import SumOfProducts, analyse
 from ..problem.template import constants_of
 from .config import CpuGemmConfig, configs, default
+from .dot_products import uncast
 from .kernel import gemm_cpu
 from .packed_weights import packable
 from .template import scattered
+from .tile_product import matrix_dtype, vector_work
 from .tuning import blockings, of_blocking
 from .unpacked_split import refuse_unpacked_split, unpacked_split
 
@@ -75,7 +78,7 @@ class NormGemm(Template):
         """Claim reductions over rows, then one GEMM with epilogues."""
         if device.kind != "llvm":
             return Refusal("not_mine", "This template fuses a norm prologue on CPUs only.")
-        read = _analysed(group)
+        read = _analysed(group, device)
         if isinstance(read, Refusal):
             return read
         config = default(read.contraction, device, read.constants, read.prologue)
@@ -88,14 +91,16 @@ class NormGemm(Template):
         blocks = math.ceil(rows / sizes.block_m)
         chunks = math.ceil(columns / (sizes.panels * sizes.nr))
         again = (blocks - 1) * columns * terms(product)
-        stores = scattered(read.contraction, read.columns)
+        more = (chunks - 1) * flops(before) + FAR * again
+        more += scattered(read.contraction, read.columns)
         return Claim(
             self,
             group,
             launches=1,
             bytes=traffic(group, (*before, *after)),
-            flops=flops(after) + chunks * flops(before) + FAR * again + stores,
+            flops=flops((*before, *after)) + vector_work(more, config.dot),
             parallelism=blocks * chunks,
+            matrix_dtype=matrix_dtype(config.dot),
             details=NormGemmDetails(NormGemmConfig(read.program, config)),
         )
 
@@ -141,7 +146,7 @@ class _Analysed:
     columns: Sequence[Axis]
 
 
-def _analysed(group: Group) -> _Analysed | Refusal:
+def _analysed(group: Group, device: Device) -> _Analysed | Refusal:
     try:
         program = group.program
     except Unstructured as reason:
@@ -149,7 +154,9 @@ def _analysed(group: Group) -> _Analysed | Refusal:
     reductions = sum(not stage.is_map for stage in program.stages)
     if reductions < 2:
         return Refusal("not_mine", f"There is no norm prologue: {reductions} reductions.")
-    prologue = norm_prologue(program)
+    # Tile registers multiply what vectors would cast in each step.
+    has_tiles = find(device, "amx", "bfloat16", "bfloat16") is not None
+    prologue = norm_prologue(program, "bfloat16" if has_tiles else None)
     if isinstance(prologue, Refusal):
         return prologue
     refusal = too_many_parameters(program) or inlined_size(prologue.product)
@@ -186,10 +193,11 @@ def _analysed(group: Group) -> _Analysed | Refusal:
 
 def _is_prologue_a(view: GemmView, prologue: NormPrologue) -> bool:
     """Whether a GEMM's A is nothing but the rows of the prologue."""
-    if not isinstance(view.a, ir.TensorLoad):
+    a = uncast(view.a)
+    if not isinstance(a, ir.TensorLoad):
         return False
-    if not view.a.source.same_as(prologue.operand):
+    if not a.source.same_as(prologue.operand):
         return False
-    given = [i for i in view.a.indices if not isinstance(i, tirx.IntImm)]
+    given = [i for i in a.indices if not isinstance(i, tirx.IntImm)]
     axes = [a.var for a in (*view.m_axes, *view.k_axes)]
     return len(given) == len(axes) and all(i.same_as(a) for i, a in zip(given, axes, strict=True))

@@ -58,8 +58,8 @@ class OperandA(ABC):
         """Prepare the rows of a task, for all of K."""
         return None
 
-    def begin_pass(self, rows: RowBlock) -> tirx.Stmt | None:
-        """Prepare the rows of a task for one pass."""
+    def begin_part(self, rows: RowBlock) -> tirx.Stmt | None:
+        """Prepare the rows of a part of a task, for one pass over K."""
         return None
 
     @abstractmethod

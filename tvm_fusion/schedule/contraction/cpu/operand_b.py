@@ -77,12 +77,20 @@ class OperandB(ABC):
         """Prepare the panels of a task for one pass."""
         return None
 
+    def begin_panel(self, panel: Panel) -> tirx.Stmt | None:
+        """Prepare a panel for the tiles of a part of the rows."""
+        return None
+
     @abstractmethod
     def at(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """Read an element; the last of ``reduced`` is relative to the pass."""
 
     def prefetch(self, panel: Panel, step: ir.Expr, tiles: int) -> ir.Expr | None:
         """Return an element to prefetch in a step of a panel; there are ``k * tiles`` steps."""
+        return None
+
+    def ahead(self, panel: Panel, element: ir.Expr) -> ir.Expr | None:
+        """Return an element to prefetch of the pass over K that comes next."""
         return None
 
     def element(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:

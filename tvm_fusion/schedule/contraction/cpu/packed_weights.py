@@ -53,6 +53,12 @@ class PackedB(OperandB):
         offset = step * math.ceil(self.width / tiles)
         return load(self.buffer, [*around, panel.number + 1, *outer, panel.first_k, offset])
 
+    def ahead(self, panel: Panel, element: ir.Expr) -> ir.Expr:
+        """Return an element to prefetch of what follows a pass over K: the next one, or panel."""
+        around = [panel.place[a.var] for a in self._around]
+        outer = [index(0) for _ in self.view.k_axes[:-1]]
+        return load(self.buffer, [*around, panel.number, *outer, panel.first_k + panel.k, element])
+
     def packing(self) -> tirx.PrimFunc:
         """Make the function that packs; the last panel is padded with zeros."""
         view = self.view

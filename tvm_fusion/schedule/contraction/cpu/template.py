@@ -37,6 +37,7 @@ from ..problem.template import (
 )
 from .config import CpuGemmConfig, configs
 from .emit import CpuContractionConfig, contraction_cpu, is_strided
+from .tile_product import matrix_dtype, vector_work
 from .tuning import blockings, of_blocking
 from .unpacked_split import refuse_unpacked_split, unpacked_split
 
@@ -95,15 +96,18 @@ class CpuContraction(Contraction):
         if config.gemm is not None and (ragged := ragged_rows(contraction)) is not None:
             contraction = ragged[0]  # each row is multiplied by the matrix of its own group
             stages = tuple(s if s.is_map else contraction.stage for s in stages)
+        dot = None if config.gemm is None else config.gemm.dot
+        strides = scattered(contraction, contraction.stage.axes[-1:])
+        strides += sum(strided_access_cost(x.stage, x.axes[-1:]) for x in config.operands)
         return Claim(
             self,
             group,
             launches=1 + len(written) + len(config.others),
             bytes=traffic(group, stages) + 2 * copied,
             flops=flops(stages) * _slowdown(group, contraction, config.operands)
-            + scattered(contraction, contraction.stage.axes[-1:])
-            + sum(strided_access_cost(x.stage, x.axes[-1:]) for x in config.operands),
+            + vector_work(strides, dot),
             parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
+            matrix_dtype=matrix_dtype(dot),
             details=CpuContractionDetails(config),
         )
 

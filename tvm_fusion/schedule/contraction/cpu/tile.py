@@ -29,7 +29,7 @@ from ....core.loops import (
 from ...cpu.register_tile import each, in_vectors
 from ...cpu.tile_block import TileBlock, heights_of
 from ...index.estimate import operations
-from ...instructions.tiles import configure, keep_extents, release, tile_config
+from ...instructions.tiles import TILE_ROWS, configure, keep_extents, release, tile_config
 from ...math.vector_math import vector_math
 from ..problem.fuse_epilogue import is_vector_code, store_results
 from ..problem.gemm_view import GemmView
@@ -67,18 +67,22 @@ class GemmTile:
         self._compensation = (
             Compensation(dot, view, sizes.block_m) if dot is not None and dot.offset else None
         )
+        panels = sizes.panels if self._tiles is None else 1
         self._partial = declare(
-            [index(sizes.block_m), index(sizes.panels * sizes.nr)],
+            [index(sizes.block_m), index(panels * sizes.nr)],
             contraction.dtype,
             "partial",
-            "local",
+            "local" if self._tiles is None else "",
         )
+        # Not on the stack, which TVM aligns to 16 bytes: rows of tiles would cross cache lines.
+        shape = [index(TILE_ROWS * len(heights_of(sizes.mr))), index(sizes.nr)]
+        self._stored = declare(shape, contraction.dtype, "sums")
         self._finish = CpuTileEpilogue(contraction, view, sizes.nr)
         self.task_buffers = [] if constant(passes) == 1 else [self._partial]
         if self._compensation is not None:
             self.task_buffers.append(self._compensation.buffer)
         if self._tiles is not None:
-            self.task_buffers.append(self._config)
+            self.task_buffers += [self._config, self._stored]
 
     def begin_task(self, row_place: Callable[[ir.Expr], dict[ir.Var, ir.Expr]]) -> list[tirx.Stmt]:
         """Fill what a task keeps; ``row_place`` gives the axes at a row of it."""
@@ -87,8 +91,7 @@ class GemmTile:
             stmts.insert(0, self._compensation.fill(row_place))
         if self._tiles is not None:
             stmts.append(configure(self._config, self._tiles.shapes()))
-            if constant(self._passes) != 1:
-                stmts.append(keep_extents(self._partial))
+            stmts += [keep_extents(b) for b in self.task_buffers if b is not self._config]
         return stmts
 
     def end_task(self) -> list[tirx.Stmt]:
@@ -97,7 +100,7 @@ class GemmTile:
 
     def _zeros(self) -> list[tirx.Stmt]:
         """Clear partial sums; outside of the passes, where TVM then allocates the buffer, too."""
-        if constant(self._passes) == 1:
+        if constant(self._passes) == 1 or self._tiles is not None:
             return []
         rows, columns = (int(d) for d in self._partial.ty.shape)
         partial = self._partial
@@ -147,10 +150,15 @@ class GemmTile:
         )
         finish = sums.finish(finish)
         if constant(self._passes) != 1:
-            begin = sums.load(kept)
+            begin = self._begin(pass_, begin, sums.load(kept))
             finish = tirx.IfThenElse(pass_ < self._passes - 1, sums.store(kept), finish)
         body = sums.around(sequence([begin, sums.accumulate(), finish]))
-        return block("tile", body, [sums.buffer, *self._finish.buffers(sums.buffer)])
+        own = [] if sums.is_memory else [sums.buffer]
+        return block("tile", body, [*own, *self._finish.buffers(sums.buffer)])
+
+    def _begin(self, pass_: ir.Expr, first: tirx.Stmt, later: tirx.Stmt) -> tirx.Stmt:
+        """Begin a tile of several passes."""
+        return later if self._tiles is None else tirx.IfThenElse(pass_.equal(0), first, later)
 
     def _accumulators(self, place: TilePlace) -> Accumulators:
         """Choose where the sums of a tile are while they are computed."""
@@ -160,7 +168,9 @@ class GemmTile:
             return VectorAccumulators(self._view, place, dtype, operands, dot)
         assert isinstance(self._a, TileRows)
         operands = self._a, self._b
-        return TileAccumulators(self._view, place, dtype, operands, self._tiles, self._config)
+        return TileAccumulators(
+            self._view, place, operands, self._tiles, self._config, self._stored
+        )
 
 
 def _tiles(config: CpuGemmConfig) -> TileBlock | None:

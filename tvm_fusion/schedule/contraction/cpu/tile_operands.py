@@ -1,4 +1,4 @@
-"""Operand A on tile registers: where it lies, or rows that a task copies for each pass over K."""
+"""Operand A on tile registers: where it lies, or rows that a task copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from tvm.target import Target
 
 from ...._tvm.buffer import declare
 from ....core.expressions import load
-from ....core.loops import constant, index, loop, over, sequence, substitute, vectorized
+from ....core.loops import (
+    ceildiv,
+    constant,
+    index,
+    loop,
+    over,
+    sequence,
+    simplified,
+    substitute,
+    vectorized,
+)
+from ....core.loops import product as product_of
 from ....program.stage import Axis
 from ...cpu.register_tile import in_vectors
 from ...index.address import known_step, offset, stride
@@ -69,7 +80,7 @@ class RowsInPlace(TileRows):
 
 
 class CopiedRows(TileRows):
-    """Rows of A that a task copies in each pass: computed ones, and those that are no whole tiles.
+    """Rows of A that a task copies: computed ones, and those that are no whole tiles.
 
     K is padded with zeros; rows beyond M hold anything.
     """
@@ -80,20 +91,18 @@ class CopiedRows(TileRows):
         self._chunk = product.words * product.group
         size = DataType(product.a_dtype).itemsize
         line = TILE_ROW_BYTES // size
-        width = -(-sizes.kc * product.group // line) * line + line
+        width = simplified(ceildiv(view.k_axes[-1].extent * product.group, line) * line + line)
         outer = [index(a.extent) for a in view.k_axes[:-1]]
         shape = [index(sizes.block_m), *outer, index(width)]
-        self._stride = width * size
-        for extent in outer:
-            self._stride *= constant(extent) or 1
+        self._stride = product_of([*outer, width]) * size
         self._buffer = declare(shape, product.a_dtype, "rows", "local")
 
     def buffers(self) -> list[ir.Var]:
         """Return the copied rows."""
         return [self._buffer]
 
-    def begin_pass(self, rows: RowBlock) -> tirx.Stmt:
-        """Copy the rows of a task, a step at a time."""
+    def fill(self, rows: RowBlock) -> tirx.Stmt:
+        """Copy the rows of a task, a step of K at a time."""
         product, axes = self._product, self.view.k_axes
         count = tirx.min(index(self._height), self.rows - rows.start)
         steps = tirx.floordiv(index(rows.k), index(product.words))
@@ -102,7 +111,7 @@ class CopiedRows(TileRows):
         def step(row: ir.Expr, outer: list[ir.Expr], number: ir.Expr) -> tirx.Stmt:
             element = element_of(self.view, product, rows, self.row_place(rows.start + row))
             here = dict(zip((a.var for a in axes[:-1]), outer, strict=True))
-            first = rows.first_k * product.group + number * self._chunk
+            first = number * self._chunk
 
             def copy(lane: ir.Expr, is_inside: bool) -> tirx.Stmt:
                 k = first + lane
@@ -127,7 +136,7 @@ class CopiedRows(TileRows):
     def tile(self, rows: RowBlock, row: ir.Expr, reduced: Sequence[ir.Expr]) -> TileAddress:
         """Tell where copied rows are."""
         *outer, last = reduced
-        place = [rows.slot + row, *outer, last * self._product.group]
+        place = [rows.slot + row, *outer, (rows.first_k + last) * self._product.group]
         return TileAddress(load(self._buffer, place), self._stride)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.loops import ceildiv, constant, index, simplified
+from ....core.loops import ceildiv, constant, index, product, simplified
 from ....device import Device
 from ....program.stage import Axis
 from ...cpu.tile_block import WORD_BYTES
@@ -21,6 +21,8 @@ from ..problem.gemm_view import GemmView
 from ..problem.sum_of_products import SumOfProducts
 from .dot_products import WordProduct, uncast
 
+LEAST = 1 << 15  # multiplications: of fewer, shaping the tiles and storing them takes longer
+SPEEDUP = 8  # of products on tile registers, over vectors
 MOST_WORDS = TILE_ROW_BYTES // WORD_BYTES
 
 
@@ -60,7 +62,7 @@ class TileProduct(WordProduct):
 def tile_product(
     contraction: SumOfProducts, view: GemmView, is_packed: bool, device: Device
 ) -> TileProduct | None:
-    """Choose an instruction of tiles for a product; ``None`` where the CPU has none.
+    """Choose an instruction of tiles for a product; ``None`` where none exists or pays.
 
     Parameters
     ----------
@@ -76,10 +78,24 @@ def tile_product(
     axis = view.k_axes[-1]
     group = row.k // MOST_WORDS
     k = constant(axis.extent)
-    if k is not None and k < group:
+    work = constant(product([a.extent for a in (*view.m_axes, *view.n_axes, *view.k_axes)]))
+    if (k is not None and k < group) or (work is not None and work < LEAST):
         return None
     words = MOST_WORDS if k is None else _even(-(-k // group))
     return TileProduct(row.n, a, b, axis, view.a, row, words)
+
+
+def matrix_dtype(dot: WordProduct | None) -> str:
+    """Name the type at whose rate a claim's products run; empty where vectors compute them."""
+    return dot.row.kind if isinstance(dot, TileProduct) else ""
+
+
+def vector_work(flops: int, dot: WordProduct | None) -> int:
+    """Count operations of vectors among a claim's, most of which are products.
+
+    An average prices a claim's operations; on tile registers it is far below that of vectors.
+    """
+    return flops * SPEEDUP if isinstance(dot, TileProduct) else flops
 
 
 def _is_zero(initial: ir.Expr) -> bool:

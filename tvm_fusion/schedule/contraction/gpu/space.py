@@ -155,7 +155,7 @@ def _tiles(problem: GpuGemmProblem) -> Iterator[TileGemmConfig]:
     every = chain(small, wgmma_configs(*given))
     found = [(config, clocks(config, problem.device)) for config in every]
     least = min((estimate for _, estimate in found), default=0.0)
-    return (config for config, estimate in found if estimate <= HOPELESS * least)
+    yield from (config for config, estimate in found if estimate <= HOPELESS * least)
 
 
 def clocks(config: TileGemmConfig, device: Device) -> float:

@@ -51,8 +51,13 @@ class NormPrologue:
         return math.prod(int(d) for d in self.operand.ty.shape[self.rows.row_rank :])
 
 
-def norm_prologue(program: Program) -> NormPrologue | Refusal:
+def norm_prologue(program: Program, narrow: str | None = None) -> NormPrologue | Refusal:
     """Cut a program whose last reduction is a GEMM of rows that the others compute.
+
+    Parameters
+    ----------
+    narrow : str, optional
+        A type that the rows keep where the product casts them to that of its sums.
 
     Returns
     -------
@@ -79,6 +84,8 @@ def norm_prologue(program: Program) -> NormPrologue | Refusal:
             "norm_not_operand_a",
             f"The other reductions do not compute exactly one operand of {stage.title}.",
         )
+    if isinstance(operand_a, tirx.Cast) and str(operand_a.value.ty.dtype) == narrow:
+        operand_a = operand_a.value
     rows = stage.axes[: program.row_rank]
     axes = (*rows, *stage.reduce)
     if variables(operand_a) & {a.var for a in stage.axes} - {a.var for a in rows}:

@@ -70,6 +70,7 @@ class ConvEpilogue:
         place: AtPixel,
         ranges: Ranges,
         rows: RowStores | None = None,
+        in_memory: bool = False,
     ) -> tuple[tirx.Stmt, list[ir.Var]]:
         """Store the results of a tile.
 
@@ -85,6 +86,8 @@ class ConvEpilogue:
             Gives all axes but the channels, at a row and a column of the tile.
         rows : RowStores, optional
             The rows of pixels that results are gathered in.
+        in_memory : bool
+            Whether the sums are in memory already, rather than in registers.
 
         Returns
         -------
@@ -99,7 +102,7 @@ class ConvEpilogue:
             inside = max(0, min(width, self._problem.channels - int(first_k)))
         parts = [(n, self._lanes) for n in range(0, inside - self._lanes + 1, self._lanes)]
         rest = inside // self._lanes * self._lanes
-        is_inline = rest == inside and self._is_short and not self._shuffled
+        is_inline = rest == inside and self._is_short and not (self._shuffled or in_memory)
         if rest < inside:
             parts.append((rest, inside - rest))
         # Lanes that blocked results have beyond the channels are zero; other results have none.
@@ -108,7 +111,7 @@ class ConvEpilogue:
             parts += [(n, size) for n, size in self._zeros(inside, end)]
 
         tile, buffers, stmts = acc, [], []
-        if not is_inline:
+        if not (is_inline or in_memory):
             tile = declare([index(pixels), index(width)], str(acc.ty.dtype), "tile", "local")
             buffers.append(tile)
             copy = lambda i: in_vectors(  # noqa: E731

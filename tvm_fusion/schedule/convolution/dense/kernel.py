@@ -21,36 +21,53 @@ from ....program.stage import Axis
 from ...contraction.cpu.blocking import GRAIN
 from ...contraction.problem.packing_function import packed_kernel
 from ...index.index_ranges import Ranges
+from ..problem.image_reader import ImageReader
 from ..problem.problem import ConvProblem
 from ..problem.task_loop import fresh, task_loop
 from .config import ConvConfig
 from .image_copy import image_reader
 from .row_stores import RowStores
-from .tile import DenseTile
-from .weight import PackedWeight
+from .tile import DenseTile, PixelTile
+from .weight import KernelWeight, PackedWeight
 
 
 def dense_cpu(
     program: Program, problem: ConvProblem, config: ConvConfig
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and the function that packs the weight, by its position among the inputs."""
-    loops = DenseLoops(problem, config)
-    return packed_kernel(program, loops.tasks(), [loops.weight])
+    ranges = Ranges()
+    columns = config.columns(constant(problem.x.extent) or 1)
+    nr = config.vectors * config.lanes
+    weight = PackedWeight(problem, nr, config.band * -(-columns // config.width))
+    image = image_reader(problem, (config.band * config.height, columns), config.chunk * nr)
+    tile = DenseTile(problem, config, image, weight, ranges)
+    loops = DenseLoops(problem, config, image, weight, tile, ranges)
+    return packed_kernel(program, loops.tasks(), [weight])
 
 
 class DenseLoops:
-    """The loops of a dense convolution, from tasks inwards."""
+    """The loops of a dense convolution, from tasks inwards.
 
-    def __init__(self, problem: ConvProblem, config: ConvConfig) -> None:
+    Parameters
+    ----------
+    image, weight, tile
+        How tiles read the image and the weight, and the tiles.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        config: ConvConfig,
+        image: ImageReader,
+        weight: KernelWeight,
+        tile: PixelTile,
+        ranges: Ranges,
+    ) -> None:
         self._problem, self._config = problem, config
         self._nr = config.vectors * config.lanes
-        self._ranges = Ranges()
-        rows, columns = config.band * config.height, config.chunk * self._nr
-        self.weight = PackedWeight(problem, self._nr)
+        self._image, self._weight, self._tile, self._ranges = image, weight, tile, ranges
         self._sizes = {a.var: constant(a.extent) or 1 for a in (problem.y, problem.x, problem.k)}
         self._columns = config.columns(self._sizes[problem.x.var])
-        self._image = image_reader(problem, (rows, self._columns), columns)
-        self._tile = DenseTile(problem, config, self._image, self.weight, self._ranges)
 
     def tasks(self) -> tirx.Stmt:
         """Write the parallel loop."""
@@ -70,11 +87,13 @@ class DenseLoops:
             place[problem.x.var] = index(0) if first_x is None else first_x.var
             filled = self._image.fill(place, self._ranges)
             body = self._chunk(place, chunk.var, band.var, tiles)
+            body = sequence([*self._tile.begin_task(), body, *self._tile.end_task()])
             stmts = [body] if filled is None else [filled, body]
-            stmt = block("task", sequence(stmts), self._image.buffers())
+            buffers = [*self._image.buffers(), *self._weight.buffers(), *self._tile.task_buffers]
+            stmt = block("task", sequence(stmts), buffers)
             return stmt if first_x is None else sequence([first_x, stmt])
 
-        terms = product([self.weight.band.most, *(a.extent for a in problem.window)])
+        terms = product([self._weight.band.most, *(a.extent for a in problem.window)])
         products = [rows * self._columns * config.chunk * self._nr, terms]
         axes = [*batch, chunk, band, *([part] if constant(part.extent) != 1 else [])]
         loops = task_loop(axes, products, self._ranges, task, GRAIN)
@@ -108,10 +127,11 @@ class DenseLoops:
                 vectors = min(config.vectors, -(-(size - last * self._nr) // config.lanes))
                 own = self._band(place, index(last), band, vectors, True)
                 stmt = own if stmt is None else tirx.IfThenElse(number < last + 1, own, stmt)
-            if not full:
-                return stmt
-            whole = self._band(place, number, band, config.vectors, False)
-            return whole if stmt is None else tirx.IfThenElse(number < full, whole, stmt)
+            if full:
+                whole = self._band(place, number, band, config.vectors, False)
+                stmt = whole if stmt is None else tirx.IfThenElse(number < full, whole, stmt)
+            begin = self._weight.begin_tile(number)
+            return stmt if begin is None else sequence([begin, stmt])
 
         return self._tile.loop("k_tile", count, config.chunk, tile)
 

@@ -122,14 +122,28 @@ class TilePrefetch:
         """
         if not self._config.prefetches & Prefetch.OPERANDS:
             return []
-        stmts = []
-        for operand in pixel_operands(self._problem, self._config.lanes):
-            for pixel in range(shape[0] * shape[1]):
-                row, column = divmod(pixel, shape[1])
-                where = place(index(row), index(column))
-                for lane in range(0, width, self._config.lanes):
-                    where[self._problem.k.var] = first_k + lane
-                    indices = [substitute(i, where) for i in operand.indices]
-                    element = load(operand.source, self._ranges.indices(indices))
-                    stmts.append(prefetch(element, level=1))
-        return stmts
+        lanes, ranges = self._config.lanes, self._ranges
+        return operands_of(self._problem, lanes, shape, width, first_k, place, ranges)
+
+
+def operands_of(
+    problem: ConvProblem,
+    lanes: int,
+    shape: tuple[int, int],
+    width: int,
+    first_k: ir.Expr,
+    place: Callable[[ir.Expr, ir.Expr], dict[ir.Var, ir.Expr]],
+    ranges: Ranges,
+) -> list[tirx.Stmt]:
+    """Prefetch what the results of a tile read; see :meth:`TilePrefetch.operands`."""
+    stmts = []
+    for operand in pixel_operands(problem, lanes):
+        for pixel in range(shape[0] * shape[1]):
+            row, column = divmod(pixel, shape[1])
+            where = place(index(row), index(column))
+            for lane in range(0, width, lanes):
+                where[problem.k.var] = first_k + lane
+                indices = [substitute(i, where) for i in operand.indices]
+                element = load(operand.source, ranges.indices(indices))
+                stmts.append(prefetch(element, level=1))
+    return stmts

@@ -15,6 +15,7 @@ loop over its channels is the outer one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 
@@ -29,7 +30,7 @@ from ...index.index_ranges import Ranges
 from ..problem.image_reader import ImageReader
 from ..problem.problem import ConvProblem
 from .config import ConvConfig
-from .epilogue import ConvEpilogue
+from .epilogue import AtPixel, ConvEpilogue
 from .prefetch_cpu import TilePrefetch
 from .row_stores import RowStores
 from .weight import PackedWeight
@@ -44,28 +45,26 @@ Body = Callable[[ir.Expr], tirx.Stmt]
 PrefetchCallback = Callable[[ir.Expr], list[tirx.Stmt]]
 
 
-class DenseTile:
-    """Writes tiles.
+class PixelTile(ABC):
+    """A tile of pixels by output channels."""
 
-    Parameters
-    ----------
-    weight : PackedWeight
-        For tiles of its width.
-    """
-
-    def __init__(
-        self,
-        problem: ConvProblem,
-        config: ConvConfig,
-        image: ImageReader,
-        weight: PackedWeight,
-        ranges: Ranges,
-    ) -> None:
+    def __init__(self, problem: ConvProblem, config: ConvConfig, ranges: Ranges) -> None:
         self._problem, self._config, self._ranges = problem, config, ranges
         self._nr = config.vectors * config.lanes
-        self._image, self._weight = image, weight
-        self._prefetch = TilePrefetch(problem, config, image, weight, ranges)
         self._epilogue = ConvEpilogue(problem, config.lanes)
+
+    @property
+    def task_buffers(self) -> list[ir.Var]:
+        """Buffers of a task."""
+        return []
+
+    def begin_task(self) -> list[tirx.Stmt]:
+        """Prepare the tiles of a task, behind its image."""
+        return []
+
+    def end_task(self) -> list[tirx.Stmt]:
+        """Leave nothing behind."""
+        return []
 
     def loop(
         self, name: str, extent: ir.Expr | int, most: int, body: Body, kind=ForKind.SERIAL
@@ -78,6 +77,7 @@ class DenseTile:
 
         return loop(name, extent, bound, kind)
 
+    @abstractmethod
     def write(
         self,
         task: dict,
@@ -110,6 +110,83 @@ class DenseTile:
         rows : RowStores
             Of the row of tiles.
         """
+
+    def store_rows(
+        self,
+        rows: RowStores,
+        task: dict,
+        number: ir.Expr,
+        y: ir.Expr,
+        vectors: int,
+        is_last: bool,
+    ) -> tirx.Stmt:
+        """Store what a row of tiles has gathered; parameters are those of :meth:`write`."""
+        problem, first_k = self._problem, number * self._nr
+
+        def channels(result: Result) -> int:
+            width = vectors * self._config.lanes
+            if not is_last:
+                return width
+            most = constant(problem.k.extent) if result.condition is None else problem.channels
+            return max(0, min(width, (most or 0) - int(first_k)))
+
+        def place(row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
+            at = {problem.y.var: y + row, problem.x.var: column}
+            return self._pixel_place(task, at)
+
+        return rows.store(channels, first_k, place, self._ranges)
+
+    def _pixel_place(self, task: dict, pixel: dict) -> dict[ir.Var, ir.Expr]:
+        """Return the axes of the results at a pixel, which is relative to the task's first."""
+        moved = {v: task[v] + pixel[v] for v in (self._problem.y.var, self._problem.x.var)}
+        axes = {a.var: index(0) for a in self._problem.contraction.stage.axes}
+        return {**axes, **task, **moved}
+
+    def _place(self, task: dict, y: ir.Expr, x: ir.Expr) -> AtPixel:
+        """Give all axes but the channels at a pixel of the tile that begins at a pixel."""
+
+        def place(row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
+            at = {self._problem.y.var: y + row, self._problem.x.var: x + column}
+            return self._pixel_place(task, at)
+
+        return place
+
+
+class DenseTile(PixelTile):
+    """Writes tiles of vector registers.
+
+    Parameters
+    ----------
+    weight : PackedWeight
+        For tiles of its width.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        config: ConvConfig,
+        image: ImageReader,
+        weight: PackedWeight,
+        ranges: Ranges,
+    ) -> None:
+        super().__init__(problem, config, ranges)
+        self._image, self._weight = image, weight
+        self._prefetch = TilePrefetch(problem, config, image, weight, ranges)
+
+    def write(
+        self,
+        task: dict,
+        number: ir.Expr,
+        y: ir.Expr,
+        x: ir.Expr,
+        shape: tuple[int, int],
+        vectors: int,
+        is_last: bool,
+        tile_index: ir.Expr,
+        row_tiles: int,
+        rows: RowStores,
+    ) -> tirx.Stmt:
+        """Write one tile: clear, accumulate, results."""
         problem, ranges, words = self._problem, self._ranges, self._problem.words
         height, width = shape
         pixels, nr = height * width, vectors * self._config.lanes
@@ -148,10 +225,7 @@ class DenseTile:
             widest = WIDEST if lanes >= WIDE else lanes
             return with_prefetch(prefetch, each(acc, add, widest))
 
-        def place(row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
-            at = {problem.y.var: y + row, problem.x.var: x + column}
-            return self._pixel_place(task, at)
-
+        place = self._place(task, y, x)
         results, buffers = self._epilogue.tile(acc, shape, first_k, is_last, place, ranges, rows)
         operands = self._prefetch.operands(shape, nr, first_k, place)
         prefetch = partial(self._prefetch.image, task, tile_index, row_tiles)
@@ -159,37 +233,6 @@ class DenseTile:
         sums = [] if is_beyond else self._sums(number, accumulate, prefetch)
         parts = [*operands, clear(acc, problem.contraction.initial), *sums, results]
         return block("tile", sequence(parts), [acc, *buffers])
-
-    def store_rows(
-        self,
-        rows: RowStores,
-        task: dict,
-        number: ir.Expr,
-        y: ir.Expr,
-        vectors: int,
-        is_last: bool,
-    ) -> tirx.Stmt:
-        """Store what a row of tiles has gathered; parameters are those of :meth:`write`."""
-        problem, first_k = self._problem, number * self._nr
-
-        def channels(result: Result) -> int:
-            width = vectors * self._config.lanes
-            if not is_last:
-                return width
-            most = constant(problem.k.extent) if result.condition is None else problem.channels
-            return max(0, min(width, (most or 0) - int(first_k)))
-
-        def place(row: ir.Expr, column: ir.Expr) -> dict[ir.Var, ir.Expr]:
-            at = {problem.y.var: y + row, problem.x.var: column}
-            return self._pixel_place(task, at)
-
-        return rows.store(channels, first_k, place, self._ranges)
-
-    def _pixel_place(self, task: dict, pixel: dict) -> dict[ir.Var, ir.Expr]:
-        """Return the axes of the results at a pixel, which is relative to the task's first."""
-        moved = {v: task[v] + pixel[v] for v in (self._problem.y.var, self._problem.x.var)}
-        axes = {a.var: index(0) for a in self._problem.contraction.stage.axes}
-        return {**axes, **task, **moved}
 
     def _sums(
         self, number: ir.Expr, accumulate: Callable[..., tirx.Stmt], prefetch: PrefetchCallback

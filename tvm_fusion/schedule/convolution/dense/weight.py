@@ -6,6 +6,7 @@ for tile, block, r, s, c, lane:        k = tile * width + lane;  C = block * dep
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -13,18 +14,32 @@ from tvm import ir, tirx
 
 from ...._tvm.buffer import declare
 from ....core.expressions import load
-from ....core.loops import ceildiv, constant, index, substitute
+from ....core.loops import ceildiv, constant, coordinates, index, loop, substitute
 from ....program.stage import Axis
+from ...contraction.cpu.half_operands import HALF_TYPES
 from ...contraction.problem.packing_function import packing_function
+from ...cpu.register_tile import in_vectors
 from ..problem.groups import Band
 from ..problem.problem import ConvProblem
+
+WIDENED = 3  # tiles that pay for widening a weight before they read it
 
 
 class KernelWeight(ABC):
     """A weight that a kernel reads as it was packed at compile time."""
 
+    band: Band
+
     def __init__(self, problem: ConvProblem, buffer: ir.Var) -> None:
         self._problem, self.source, self.buffer = problem, problem.source, buffer
+
+    def buffers(self) -> list[ir.Var]:
+        """List the buffers of one task."""
+        return []
+
+    def begin_tile(self, tile: ir.Expr) -> tirx.Stmt | None:
+        """Prepare the weight of a tile of channels."""
+        return None
 
     @abstractmethod
     def packing(self) -> tirx.PrimFunc:
@@ -42,9 +57,12 @@ class PackedWeight(KernelWeight):
     ----------
     width : int
         Output channels of a tile.
+    tiles : int
+        Tiles of pixels of a task that read the same weight: a weight of a half type is in float32
+        while many do.
     """
 
-    def __init__(self, problem: ConvProblem, width: int) -> None:
+    def __init__(self, problem: ConvProblem, width: int, tiles: int = 1) -> None:
         self._width = width
         self.band = Band(problem, width)
         self.block = problem.depth if self.band.is_aligned else 1
@@ -58,6 +76,34 @@ class PackedWeight(KernelWeight):
         self._core, self._casts = _core(problem.weight)
         dtype = str(self._core.ty.dtype)
         super().__init__(problem, declare(shape, dtype, f"{problem.source.name}_packed"))
+        self._wide: ir.Var | None = None
+        if tiles >= WIDENED and dtype in HALF_TYPES and self._casts:
+            self._wide = declare(shape[1:], self._casts[-1], "columns", "local")
+
+    def buffers(self) -> list[ir.Var]:
+        """List the buffers of one task."""
+        return [] if self._wide is None else [self._wide]
+
+    def begin_tile(self, tile: ir.Expr) -> tirx.Stmt | None:
+        """Widen the weight of a tile of channels."""
+        wide = self._wide
+        if wide is None:
+            return None
+        extents = [int(d) for d in wide.ty.shape]
+        rows = math.prod(extents[:-1])
+
+        def row(i: ir.Expr) -> tirx.Stmt:
+            place = coordinates(i, extents[:-1])
+
+            def element(lane: ir.Expr) -> tirx.Stmt:
+                where = [*place, lane]
+                return tirx.BufferStore(
+                    wide, self._converted(load(self.buffer, [tile, *where])), where
+                )
+
+            return in_vectors(self._width, element)
+
+        return loop("row", rows, row)
 
     def at(
         self,
@@ -68,7 +114,12 @@ class PackedWeight(KernelWeight):
         lane: ir.Expr,
     ) -> ir.Expr:
         """Read an element, in the type that is multiplied."""
-        value = self.element(tile, block_c, window, c, lane)
+        if self._wide is not None:
+            return load(self._wide, [block_c, *window, c, lane])
+        return self._converted(self.element(tile, block_c, window, c, lane))
+
+    def _converted(self, value: ir.Expr) -> ir.Expr:
+        """Convert an element as it is packed to the type that is multiplied."""
         for dtype in self._casts:
             value = tirx.Cast(dtype, value)
         return value

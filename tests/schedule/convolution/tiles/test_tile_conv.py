@@ -1,0 +1,79 @@
+"""Convolutions on tile registers beside float64, with remainders in all directions."""
+
+import dataclasses
+import itertools
+
+import ml_dtypes  # noqa: F401  numpy's bfloat16
+import pytest
+from tests.tile_registers import need_tiles
+
+from tests.schedule.convolution.conv_cases import Conv, check, claimed
+from tvm_fusion.core.template import Refusal
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.convolution.template import CpuConvolution
+from tvm_fusion.schedule.convolution.tiles.config import TileConvConfig
+
+pytestmark = pytest.mark.slow_beyond(3)
+
+NONE = (0, 0, 0, 0)
+XEON = parse("cpu:sapphirerapids")
+CASES = {
+    "odd channels, batch": Conv(20, 33, (13, 5), batch=2),
+    "few channels of a plain image": Conv(
+        3, 40, (17, 37), (7, 7), (2, 2), (3, 3, 3, 3), block_in=0
+    ),
+    "rows of 33 pixels": Conv(32, 64, (4, 33)),
+    "two rows of tiles, an odd one is left": Conv(24, 48, (7, 7)),
+    "stride, uneven padding": Conv(17, 33, (9, 6), stride=(2, 2), padding=(0, 1, 2, 1)),
+    "dilated": Conv(32, 20, (9, 11), dilation=(2, 2), padding=(2, 2, 2, 2)),
+    "groups": Conv(64, 64, (7, 9), groups=4),
+    "a window of one row": Conv(32, 16, (5, 19), (1, 3), padding=(0, 1, 0, 1)),
+    "plain throughout": Conv(40, 24, (7, 13), block_in=0, block_out=0),
+}
+
+
+def has_tiles():
+    return parse("cpu").device.has_matrix("amx", "bfloat16")
+
+
+@pytest.mark.parametrize(("dtype", "case"), [*itertools.product(("bfloat16", "uint8"), CASES)])
+def test_results(dtype, case):
+    need_tiles()
+    claim = check(dataclasses.replace(CASES[case], dtype=dtype))
+    if has_tiles():
+        assert isinstance(claim.details.config, TileConvConfig)
+
+
+@pytest.mark.slow
+def test_every_configuration_is_right():
+    need_tiles()
+    conv = Conv(22, 70, (9, 18), dtype="bfloat16")
+    template, device = CpuConvolution(), parse("cpu").device
+    claim = claimed(conv.params(), conv.body)
+    shapes = {}
+    for config in template.configs(claim, device):
+        shapes.setdefault((config["height"], config["width"], config["vectors"]), config)
+    for config in shapes.values():
+        changed = template.configure(claim, config, device)
+        assert not isinstance(changed, Refusal)
+        check(conv, claim=changed)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tiles_are_released_once_a_task(case):
+    """On any machine: what is emitted for a CPU with tiles."""
+    conv = dataclasses.replace(CASES[case], dtype="bfloat16")
+    claim = claimed(conv.params(), conv.body, XEON)
+    assert isinstance(claim.details.config, TileConvConfig)
+    (made,) = CpuConvolution().emit(claim, XEON.tvm_target()).kernels
+    text = made.func.script()
+    assert text.count("llvm.x86.tilerelease") == 1
+    assert text.count("llvm.x86.ldtilecfg") >= 1
+    assert "llvm.x86.tdpbf16ps" in text
+
+
+@pytest.mark.parametrize("name", ["cpu:x86-64-v4", "cpu:znver5"])
+def test_vectors_where_there_are_no_tiles(name):
+    spec, conv = parse(name), Conv(32, 32, (7, 7), dtype="bfloat16")
+    claim = claimed(conv.params(), conv.body, spec)
+    assert claim.details.tiles is None
