@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import lzma
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ def rows_of(stored: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def load_tables(path: Path) -> dict[str, Any]:
-    """Return what ``store_tables`` has stored; nothing where there is no file."""
-    stored = json.loads(path.read_text()) if path.exists() else {}
+    """Return what ``store_tables`` has stored, in a ``.json.xz``; nothing where there is none."""
+    stored = json.loads(lzma.decompress(path.read_bytes())) if path.exists() else {}
     return {name: {**about, "rows": rows_of(rows)} for name, (about, *rows) in stored.items()}
 
 
@@ -45,7 +46,7 @@ def store_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
         name: [{k: v for k, v in table.items() if k != "rows"}, *columns(table["rows"])]
         for name, table in tables.items()
     }
-    path.write_text(text(stored))
+    path.write_bytes(lzma.compress(text(stored).encode()))
 
 
 def dated(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from benchmarks.markdown import table
 from benchmarks.records import load_tables, store_tables, text
 
 HERE = Path(__file__).parent
-SAMPLES = HERE / "results" / "samples.json"
+SAMPLES = HERE / "results" / "samples.json.xz"
 MODELS = "alternatives of whole models' groups; benchmarks.prices"
 COEFFICIENTS = HERE.parents[1] / "tvm_fusion" / "fusion" / "coefficients.json"
 

@@ -13,7 +13,7 @@ from benchmarks.records import load_tables, store_tables
 from .build import INDEX
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "prices.json"
+RESULT = HERE / "results" / "prices.json.xz"
 FIT, JUDGE = "fit", "judge"
 
 

@@ -27,7 +27,7 @@ from tvm_fusion.deploy.build import codegen
 from tvm_fusion.deploy.runtime import load as load_module
 from tvm_fusion.device import probe
 from tvm_fusion.device.cpu_features import capabilities
-from tvm_fusion.device.tile_permission import need_tiles, refused_tiles
+from tvm_fusion.device.tile_permission import TILE_INTRINSICS, need_tiles, refused_tiles
 
 #: AVX2, which all machines of tests have, and tiles.
 TILES = "cpu:x86-64-v3,+amx-int8,+amx-bf16"
