@@ -18,8 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FOLDER",
         help="wheels of apache-tvm and apache-tvm-ffi for the artifact's CPU, where that is of "
-        "another family than this machine's; it is then built by a cross compiler, such as "
-        "aarch64-linux-gnu-g++",
+        "another family than this machine's; it is then built by GNU's cross compiler",
     )
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 _MACHINES = {3: "i386", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _AT, _UNTIL = 18, 20
 
+#: Of which TVM has wheels.
+FAMILIES = ("x86_64", "aarch64")
+
 
 def machine_of(library: Path) -> str | None:
     """Name the CPU family of a shared library as :func:`tvm_fusion.device.probe.machine` does.

@@ -6,12 +6,12 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
+from ...device.elf import FAMILIES
 from ...device.probe import machine
 from ...errors import UserError
 from ..toolchain.host import find_compiler, install_command
 
 PACKAGES = ("apache-tvm", "apache-tvm-ffi")
-FAMILIES = ("x86_64", "aarch64")  # of which there are wheels
 
 
 def cross_settings(made_for: str | None, wheels: Path | None, folder: Path) -> dict[str, str]:
