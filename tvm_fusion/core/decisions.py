@@ -86,11 +86,14 @@ def naming(names: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
     names : mapping of str to tuple of str
         By name of a function. Decisions that have names already keep them.
     """
-    with recording() as log:
-        yield
-    for decision in log:
-        found = decision.producer_names or names.get(decision.producer, ())
-        record(replace(decision, producer_names=found))
+    log: list[Decision] = []
+    try:
+        with recording() as log:
+            yield
+    finally:  # what raises is explained by the decisions before it
+        for decision in log:
+            found = decision.producer_names or names.get(decision.producer, ())
+            record(replace(decision, producer_names=found))
 
 
 @contextlib.contextmanager
