@@ -2,6 +2,8 @@
 
 import contextvars
 
+import pytest
+
 from tvm_fusion.core.decisions import Decision, naming, record, recording
 
 FIRST = Decision("a", "b", "refused", "too_big", "Too big.")
@@ -44,3 +46,14 @@ def test_decisions_about_functions_are_named():
         record(Decision("fused_conv2d", "b", "refused", "c", "S.", producer_names=("own",)))
     assert [d.producer_label for d in log] == ["/layer1/Conv, /layer2/Conv", "other", "own"]
     assert [d.consumer_label for d in log] == ["", "", "b"]
+
+
+def test_decisions_before_an_error_are_kept():
+    def fail():
+        with naming({"a": ("/Exp",)}):
+            record(FIRST)
+            raise ValueError("nothing works")
+
+    with recording() as log, pytest.raises(ValueError, match="nothing works"):
+        fail()
+    assert [d.producer_label for d in log] == ["/Exp"]
