@@ -18,6 +18,8 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch._export.verifier import load_verifier
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
     ExportGraphSignature,
     InputKind,
@@ -76,7 +78,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Plain:
-    """A result that is neither: None or a number."""
+    """A result that is None or a number."""
 
     value: Any
 
@@ -233,9 +235,9 @@ def tensor_program(
 
 
 def _weight(name: str, path: str, value: torch.Tensor) -> InputSpec:
-    is_parameter = isinstance(value, torch.nn.Parameter)
-    kind = InputKind.PARAMETER if is_parameter else InputKind.BUFFER
-    return InputSpec(kind, TensorArgument(name), path, None if is_parameter else True)
+    if isinstance(value, torch.nn.Parameter):
+        return InputSpec(InputKind.PARAMETER, TensorArgument(name), path)
+    return InputSpec(InputKind.BUFFER, TensorArgument(name), path, True)
 
 
 def _settle_numbers(
@@ -246,7 +248,7 @@ def _settle_numbers(
 ) -> None:
     """Replace arguments that are numbers by extents of tensors, or by their values."""
     places = symbol_places(values)
-    (first, *_) = [node for node in graph.nodes if node.op != "placeholder"]
+    first = next(node for node in graph.nodes if node.op != "placeholder")
     for index, (node, value) in enumerate(zip(placeholders, values, strict=True)):
         if isinstance(value, torch.Tensor):
             continue
@@ -326,9 +328,8 @@ def _permuted(graph: fx.Graph, node: fx.Node, order: tuple[int, ...]) -> fx.Node
     (end,) = graph.find_nodes(op="output")
     with graph.inserting_before(end):
         moved = graph.call_function(_ATEN.permute.default, (node, list(order)))
-    value = node.meta["val"]
-    with value.fake_mode:
-        moved.meta["val"] = value.permute(order)
+    with node.meta["val"].fake_mode:
+        moved.meta["val"] = node.meta["val"].permute(order)
     return moved
 
 
@@ -359,9 +360,7 @@ def _results(
 def _order_placeholders(graph: fx.Graph, names: Sequence[str]) -> None:
     nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
     for name in reversed(names):
-        first = next(iter(graph.nodes))
-        if first is not nodes[name]:
-            first.prepend(nodes[name])
+        next(iter(graph.nodes)).prepend(nodes[name])
 
 
 def _exported(
@@ -370,9 +369,6 @@ def _exported(
     outputs: Sequence[str],
     stored: Mapping[str, torch.Tensor],
 ) -> torch.export.ExportedProgram:
-    from torch._export.verifier import load_verifier
-    from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
-
     users = [spec for spec in inputs if spec.kind is InputKind.USER_INPUT]
     in_spec = pytree.tree_flatten(((0,) * len(users), {}))[1]
     out_spec = pytree.tree_flatten((0,) * len(outputs))[1]
@@ -384,23 +380,21 @@ def _exported(
         out_spec,
         [spec.arg.name for spec in users],
     )
-    kinds = (InputKind.PARAMETER, InputKind.BUFFER)
-    parameters = {spec.target for spec in inputs if spec.kind in kinds}
+    constants = {spec.target for spec in inputs if spec.kind is InputKind.CONSTANT_TENSOR}
     return torch.export.ExportedProgram(
         root=gm,
         graph=gm.graph,
         graph_signature=ExportGraphSignature(inputs, results),
-        state_dict={name: value for name, value in stored.items() if name in parameters},
+        state_dict={name: value for name, value in stored.items() if name not in constants},
         range_constraints={},
         module_call_graph=[ModuleCallEntry("", signature)],
-        constants={name: value for name, value in stored.items() if name not in parameters},
+        constants={name: value for name, value in stored.items() if name in constants},
         verifiers=[load_verifier("TRAINING")],
     )
 
 
 def _fresh(name: str, taken: set[str]) -> str:
     """Make a name that is not taken, and take it."""
-    candidates = (name, *(f"{name}_{i}" for i in range(1, len(taken) + 2)))
-    chosen = next(one for one in candidates if one not in taken)
-    taken.add(chosen)
+    numbered = (f"{name}_{i}" for i in range(1, len(taken) + 2))
+    taken.add(chosen := next(one for one in (name, *numbered) if one not in taken))
     return chosen
