@@ -18,6 +18,7 @@ from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
+from ..contraction.cpu.tile_product import SPEEDUP
 from ..index.design_space import not_in_space
 from ..index.estimate import operations, points, too_many_parameters, traffic
 from ..index.inline import inlined
@@ -29,6 +30,7 @@ from .cpu.query_lanes_config import KERNELS as CPU_KERNELS
 from .cpu.query_lanes_config import QueryLanesConfig
 from .cpu.query_lanes_config import configs as cpu_configs
 from .cpu.query_lanes_config import default as cpu_default
+from .cpu.tile_config import DTYPE, TileAttentionConfig
 from .cuda_cores.config import GpuConfig
 from .cuda_cores.kernel import attention_gpu
 from .decode.config import FlashDecodeConfig
@@ -93,8 +95,7 @@ class Attention(Template):
         refusal = too_many_parameters(group.program) or _too_large(pattern)
         if refusal is not None:
             return refusal
-        rows = math.prod(at(a.extent) for a in pattern.batch)
-        queries = 1 if pattern.query is None else at(pattern.query.extent)
+        rows, queries = _rows(pattern)
         config: AnyConfig | CpuConfig | None
         if self._is_gpu:
             found = choose(pattern, device)
@@ -113,12 +114,11 @@ class Attention(Template):
             group,
             launches=1,
             bytes=_traffic(group, pattern),
-            flops=_flops(pattern, rows, queries),
+            flops=_flops(pattern, rows, queries, config),
             parallelism=rows * math.ceil(queries / block_m) * _products(config),
             shared_bytes=0 if isinstance(config, CpuConfig) else config.shared_bytes,
             registers=0 if isinstance(config, CpuConfig) else config.registers,
-            # CUDA cores, whatever tensor cores could do.
-            matrix_dtype=FLOAT if isinstance(config, GpuConfig) else "",
+            matrix_dtype=_matrix_dtype(config),
             work=_work(config, pattern, device),
             details=AttentionDetails(config),
         )
@@ -168,11 +168,16 @@ class Attention(Template):
         chosen = self._kernels.find(self._designs(claim, device), config)
         if chosen is None:
             return not_in_space(claim, config)
+        pattern = read_group(claim.group, self._floats)
+        assert not isinstance(pattern, Refusal)
         if isinstance(chosen, CpuConfig):
-            return replace(claim, details=AttentionDetails(chosen))
+            return replace(
+                claim,
+                flops=_flops(pattern, *_rows(pattern), chosen),
+                matrix_dtype=_matrix_dtype(chosen),
+                details=AttentionDetails(chosen),
+            )
         if isinstance(chosen, FlashDecodeConfig):
-            pattern = read_group(claim.group, self._floats)
-            assert not isinstance(pattern, Refusal)
             return _claim_flash_decode(self, claim.group, pattern, chosen)
         return replace(
             claim,
@@ -206,7 +211,7 @@ def _claim_flash_decode(
         group,
         launches=2,
         bytes=_traffic(group, pattern) + 2 * 4 * partials,
-        flops=_flops(pattern, rows, 1) + 2 * partials,
+        flops=_flops(pattern, rows, 1, config) + 2 * partials,
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,
         registers=config.registers,
@@ -229,6 +234,13 @@ def _work(config: AnyConfig | CpuConfig, pattern: Pattern, device: Device) -> Ke
         thread_loads=waves * single / (blocks * config.threads),
         operand_operations=computed_operations(problem, config),
     )
+
+
+def _matrix_dtype(config: AnyConfig | CpuConfig) -> str:
+    """Name the type of the matrix units, where operands alone do not say which multiply."""
+    if isinstance(config, TileAttentionConfig):
+        return DTYPE
+    return FLOAT if isinstance(config, GpuConfig) else ""  # whatever tensor cores could do
 
 
 def _products(config: GpuConfig | FlashMmaConfig | CpuConfig) -> int:
@@ -273,16 +285,23 @@ def _symbolic_head() -> Refusal:
     return Refusal("symbolic_head", "The head dimension (of keys or of values) is symbolic.")
 
 
-def _flops(pattern: Pattern, rows: int, queries: int) -> int:
+def _rows(pattern: Pattern) -> tuple[int, int]:
+    """Count the heads of all batches, and the queries of one."""
+    heads = math.prod(at(a.extent) for a in pattern.batch)
+    return heads, 1 if pattern.query is None else at(pattern.query.extent)
+
+
+def _flops(pattern: Pattern, rows: int, queries: int, config: AnyConfig | CpuConfig) -> int:
     keys = at(pattern.key.extent)
     depth, columns = at(pattern.depth.extent), at(pattern.column.extent)
     products = 2 * rows * queries * keys * (depth + columns)
     softmax = rows * queries * keys * (operations(pattern.score, pattern.weight) + EXP_OPERATIONS)
     packing = operations(pattern.k) * depth + operations(pattern.v) * columns
     blocks = math.ceil(queries / QUERIES_PER_TASK)
-    return (
-        products
-        + softmax
+    vectors = (
+        softmax
         + rows * (blocks * keys * packing + queries * depth * operations(pattern.q))
         + sum(points(pattern.product.stage) * operations(r.value) for r in pattern.product.results)
     )
+    # The price of all is that of products, which is far below that of vectors on tile registers.
+    return products + vectors * (SPEEDUP if isinstance(config, TileAttentionConfig) else 1)

@@ -6,13 +6,15 @@ of keys:
 
 parallel for batch, head, block of `block` queries:
     for tile of `keys` keys and values (sized for half of the L2 cache):
-        pack k (transposed panels) and v of the tile
+        pack k and v of the tile
         for `rows` queries of the block:
-            s = q @ k, in register tiles of rows x width
+            s = q @ k, in register tiles
             (keys that a mask by position hides from all of them are left out)
             m_new = max(m_i, score(s)); rescale l_i, acc; p = exp(s - m_new); l_i += sum(p)
             acc += weight(p) @ v, in register tiles
     out = epilogue(acc / l_i)
+
+Register tiles are of vectors, or AMX's (``products``, ``tile_products``).
 """
 
 from __future__ import annotations
@@ -20,16 +22,15 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import block, ceildiv, constant, index, local, loop, sequence, substitute, when
+from ....core.loops import block, ceildiv, constant, index, loop, sequence, when
 from ....program.program import Program
-from ...cpu.register_tile import accumulate, clear, each
-from ..problem.online_softmax import float_
 from ..problem.pattern import FLOAT, Pattern
 from .config import CpuConfig
 from .epilogue import Epilogue
-from .pack_kv import pack_panels, pack_rows
+from .products import Products, VectorProducts
 from .softmax import OnlineSoftmax
+from .tile_config import TileAttentionConfig
+from .tile_products import TileProducts
 from .visible_keys import VisibleKeys, Where, query_blocks
 
 
@@ -59,11 +60,10 @@ class _Kernel:
 
     def _block(self, where: Where, first: ir.Expr, rows: int) -> tirx.Stmt:
         config = self._config
-        panels = [index(config.keys // config.width), index(config.depth), index(config.width)]
-        keys = scratch(panels, FLOAT, "keys")
-        values = scratch([index(config.keys), index(config.columns)], FLOAT, "values")
         slots = rows if config.single else config.block
         acc = scratch([index(slots), index(config.columns)], FLOAT, "acc")
+        uses_tiles = isinstance(config, TileAttentionConfig)
+        products = (TileProducts if uses_tiles else VectorProducts)(self._pattern, config, rows)
         left = tirx.min(self._queries - first, index(config.block))
         if (size := constant(self._queries)) is not None and size % config.block == 0:
             left = index(config.block)
@@ -82,15 +82,14 @@ class _Kernel:
                 count = config.keys
             if config.single and size is not None:
                 count = size
-            packed = self._packed(where, start, count, keys, values)
 
             def run(row: ir.Expr) -> tirx.Stmt:
                 slot = index(0) if config.single else row * rows
                 return self._tile(
-                    state, epilogue, where, begin(row), slot, start, count, keys, values, acc
+                    products, state, epilogue, where, begin(row), slot, start, count, acc
                 )
 
-            return sequence([*packed, loop("row", tiles, run)])
+            return sequence([*products.pack(where, start, count), loop("row", tiles, run)])
 
         stmts = [tile(index(0))]
         if not config.single:
@@ -104,35 +103,12 @@ class _Kernel:
                 return epilogue.rows(where, begin(row), row * rows, rows)
 
             stmts.append(loop("row", tiles, end))
-        return block("queries", sequence(stmts), [keys, values, acc, *state.running])
-
-    def _packed(
-        self,
-        where: Where,
-        start: ir.Expr,
-        count: ir.Expr | int,
-        keys: ir.Var,
-        values: ir.Var,
-    ) -> list[tirx.Stmt]:
-        """Pack a tile of keys and values."""
-        pattern, config = self._pattern, self._config
-        extent = constant(pattern.column.extent) or config.columns
-
-        def k(key: ir.Expr, depth: ir.Expr) -> ir.Expr:
-            at = {**where, pattern.key.var: start + key, pattern.depth.var: depth}
-            return substitute(pattern.k, at)
-
-        def v(key: ir.Expr, column: ir.Expr) -> ir.Expr:
-            at = {**where, pattern.key.var: start + key, pattern.column.var: column}
-            return substitute(pattern.v, at)
-
-        return [
-            pack_panels(config, keys, k, count),
-            pack_rows(values, v, extent, config.width, count),
-        ]
+        whole = sequence([*products.begin(acc), *stmts, *products.end()])
+        return block("queries", whole, [*products.buffers, acc, *state.running])
 
     def _tile(
         self,
+        products: Products,
         state: OnlineSoftmax,
         epilogue: Epilogue,
         where: Where,
@@ -140,8 +116,6 @@ class _Kernel:
         slot: ir.Expr,
         start: ir.Expr,
         count: ir.Expr | int,
-        keys: ir.Var,
-        values: ir.Var,
         acc: ir.Var,
     ) -> tirx.Stmt:
         """Compute some rows against a tile of keys."""
@@ -149,88 +123,14 @@ class _Kernel:
         seen: ir.Expr | None = None
         if self._visible.skips:
             seen, count = self._visible.of_tile(where, (query, query + (rows - 1)), start, count)
-        queries = scratch([index(rows), index(config.depth)], FLOAT, "queries")
-        # Rows a power of two apart would fall into the same cache sets.
-        scores = scratch([index(rows), index(config.keys + config.lanes)], FLOAT, "scores")
-        stmts = [state.pack(queries, where, query)]
-        buffers = [queries, scores, *state.local]
-
-        def product_of(panel: ir.Expr, offset: ir.Expr, columns: int) -> tirx.Stmt:
-            first = panel * config.width + offset
-            sums = local("sums", [rows, columns], FLOAT)
-            parts = [
-                clear(sums, float_(0)),
-                accumulate(
-                    sums,
-                    config.depth,
-                    lambda i, k: load(queries, [i, k]),
-                    lambda k, lane: load(keys, [panel, k, offset + lane]),
-                ),
-                each(
-                    sums,
-                    lambda i, lane: tirx.BufferStore(
-                        scores, load(sums, [i, lane]), [i, first + lane]
-                    ),
-                ),
-            ]
-            return block("scores", sequence(parts), [sums])
-
-        stmts.extend(_tiles(count, config, product_of))
-        stmts.append(state.softmax(scores, acc, where, query, slot, start, count))
-
-        def accumulate_values(first: int, columns: int) -> tirx.Stmt:
-            sums = local("sums", [rows, columns], FLOAT)
-            fresh = clear(sums, float_(0))
-            if not config.single:
-                fresh = each(
-                    sums,
-                    lambda i, lane: tirx.BufferStore(
-                        sums, load(acc, [slot + i, first + lane]), [i, lane]
-                    ),
-                )
-            parts = [
-                fresh,
-                accumulate(
-                    sums,
-                    count,
-                    lambda i, k: load(scores, [i, k]),
-                    lambda k, lane: load(values, [k, first + lane]),
-                ),
-                each(
-                    sums,
-                    lambda i, lane: tirx.BufferStore(
-                        acc, load(sums, [i, lane]), [slot + i, first + lane]
-                    ),
-                ),
-            ]
-            return block("results", sequence(parts), [sums])
-
-        done = 0
-        while done < config.columns:
-            columns = min(config.width, config.columns - done)
-            stmts.append(accumulate_values(done, columns))
-            done += columns
+        stmts = [
+            *products.load_queries(where, query),
+            *products.multiply_keys(count),
+            state.softmax(products.scores, acc, where, query, slot, start, count),
+            *products.multiply_values(acc, slot, count),
+        ]
         if config.single:
             stmts.append(epilogue.rows(where, query, slot, rows))
-        stmt = block("rows", sequence(stmts), buffers)
+        stmt = block("rows", sequence(stmts), [*products.row_buffers, *state.local])
         # What is known of rows without a key is stored, too.
         return stmt if seen is None or config.single else when(seen, stmt)
-
-
-def _tiles(count: ir.Expr | int, config: CpuConfig, make) -> list[tirx.Stmt]:
-    """Cover columns by tiles of full width, then the remainder by whole vectors."""
-    width, lanes = config.width, config.lanes
-    size = constant(count)
-    zero = index(0)
-    if size is not None:
-        stmts = [loop("part", size // width, lambda n: make(n, zero, width))]
-        if size % width:
-            rest = -(-(size % width) // lanes) * lanes
-            stmts.append(make(index(size // width), zero, rest))
-        return stmts
-    whole = tirx.floordiv(count, index(width))
-    vectors = ceildiv(tirx.floormod(count, index(width)), lanes)
-    return [
-        loop("part", whole, lambda n: make(n, zero, width)),
-        loop("part", vectors, lambda n: make(whole, n * lanes, lanes)),
-    ]

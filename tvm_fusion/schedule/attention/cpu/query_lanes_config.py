@@ -20,6 +20,7 @@ from ...cpu.register_tile import VectorUnit
 from ...index.design_space import Kernels
 from ..problem.pattern import Pattern
 from . import config as config_cpu
+from . import tile_config
 from .config import FIELDS, CpuConfig, block_of, cycles_of_step, heights
 
 VECTORS = {True: 2, False: 1}  # of a row of a tile, by whether there are 32 registers
@@ -45,17 +46,23 @@ class QueryLanesConfig(CpuConfig):
 
 
 KERNELS = Kernels(
-    {CpuConfig: ("flash cpu", FIELDS), QueryLanesConfig: ("flash cpu, queries as lanes", FIELDS)}
+    {
+        CpuConfig: ("flash cpu", FIELDS),
+        QueryLanesConfig: ("flash cpu, queries as lanes", FIELDS),
+        tile_config.TileAttentionConfig: ("flash cpu, tile registers", FIELDS),
+    }
 )
 
 
 def default(pattern: Pattern, device: Device) -> CpuConfig | None:
     """Choose tiles for a CPU; ``None`` where a head's elements are symbolic."""
-    return next(_query_lanes(pattern, device), None) or CpuConfig.of(pattern, device)
+    tiles = tile_config.default(pattern, device)
+    return tiles or next(_query_lanes(pattern, device), None) or CpuConfig.of(pattern, device)
 
 
 def configs(pattern: Pattern, device: Device) -> Iterator[CpuConfig]:
-    """Enumerate the configurations of both kernels, the default first."""
+    """Enumerate the configurations of all kernels, the default first."""
+    yield from tile_config.configs(pattern, device)
     yield from _query_lanes(pattern, device)
     yield from config_cpu.configs(pattern, device)
 

@@ -65,25 +65,6 @@ class OnlineSoftmax:
 
         return loop("slot", self._slots, row)
 
-    def pack(self, queries: ir.Var, where: Where, first: ir.Expr) -> tirx.Stmt:
-        """Write ``queries[row, depth] = q``, computed once for all keys."""
-        pattern, lanes = self._pattern, self._config.lanes
-
-        def row(i: ir.Expr) -> tirx.Stmt:
-            stmts = []
-            for d in range(0, self._config.depth, lanes):
-                width = min(lanes, self._config.depth - d)
-
-                def store(lane: ir.Expr, d: int = d, width: int = width) -> tirx.Stmt:
-                    at = {**self._at(where, first + i), pattern.depth.var: lane + d}
-                    value = resolved(substitute(pattern.q, at), lane, width)
-                    return tirx.BufferStore(queries, vector_math(value, lane), [i, lane + d])
-
-                stmts.append(vectorized(width, store))
-            return sequence(stmts)
-
-        return loop("i", self.rows, row)
-
     def softmax(
         self,
         scores: ir.Var,
