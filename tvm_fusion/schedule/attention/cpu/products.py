@@ -46,15 +46,12 @@ class Products(ABC):
         Memory of a task, and of some queries against a tile of keys.
     """
 
+    scores: ir.Var
     buffers: list[ir.Var]
     row_buffers: list[ir.Var]
 
     def __init__(self, pattern: Pattern, config: CpuConfig, rows: int) -> None:
         self.pattern, self.config, self.rows = pattern, config, rows
-        # Rows a power of two apart would fall into the same cache sets. The second vector is beyond
-        # all that TVM believes is stored: it would allocate longer rows than tiles are stored by.
-        width = config.keys + 2 * config.lanes
-        self.scores = scratch([index(rows), index(width)], FLOAT, "scores")
 
     def begin(self, acc: ir.Var) -> list[tirx.Stmt]:
         """Begin a task, whose sums of values are in a buffer."""
@@ -112,6 +109,8 @@ class VectorProducts(Products):
         self._keys = scratch(panels, FLOAT, "keys")
         self._values = scratch([index(config.keys), index(config.columns)], FLOAT, "values")
         self._queries = scratch([index(rows), index(config.depth)], FLOAT, "queries")
+        # Rows a power of two apart would fall into the same cache sets.
+        self.scores = scratch([index(rows), index(config.keys + config.lanes)], FLOAT, "scores")
         self.buffers = [self._keys, self._values]
         self.row_buffers = [self._queries, self.scores]
 

@@ -32,7 +32,7 @@ from ...instructions.tiles import (
     tile_config,
 )
 from ...math.vector_math import vector_math
-from ..problem.pattern import Pattern
+from ..problem.pattern import FLOAT, Pattern
 from .config import CpuConfig
 from .products import Products, over_panels
 from .softmax import resolved
@@ -59,6 +59,10 @@ class TileProducts(Products):
         # Rows a power of two apart would fall into the same cache sets.
         self._queries = scratch([index(rows), index(depth + STEP)], DTYPE, "queries")
         self._weights = scratch([index(rows), index(keys + STEP)], DTYPE, "weights")
+        # TVM 0.27 makes a buffer longer where it cannot bound what is stored: up to a panel
+        # and a vector behind an unknown number of keys; tiles would be at other distances then.
+        width = config.keys + config.width + config.lanes
+        self.scores = scratch([index(rows), index(width)], FLOAT, "scores")
         self._memory = tile_config()
         self.buffers = [self._keys, self._values, self._memory]
         self.row_buffers = [self._queries, self.scores, self._weights]
