@@ -235,8 +235,8 @@ def test_claims_follow_their_configuration():
     assert changed.flops < claim.flops
 
 
-@pytest.mark.parametrize("size", [(1, 512, 64), (3, 512, 64), (8, 8, 16)])
-def test_few_queries_are_left_to_vectors(size):
+@pytest.mark.parametrize("size", [(1, 512, 64), (3, 512, 64), (8, 8, 16), (256, 256, 8)])
+def test_small_heads_are_left_to_vectors(size):
     members = group(tensors(2, *size), attention(), XEON)
     claim, func = kernel(Attention(False), members, XEON)
     assert claim.matrix_dtype == ""

@@ -22,6 +22,7 @@ KEYS = 512  # of a tile, at most
 CHOICES = (128, 256, KEYS, 1024)  # for the design space
 ROWS = 2 * TILE_ROWS
 LEAST_QUERIES = 4
+LEAST_ELEMENTS = 16  # of a head: smaller ones are softmax, for which queries are better lanes
 LEAST = 1 << 15  # multiplications of a head: of fewer, shaping the tiles takes longer
 COLUMNS = {True: 2, False: 4}  # of tiles of a block, by whether it has two rows of them
 
@@ -39,6 +40,8 @@ def default(pattern: Pattern, device: Device) -> TileAttentionConfig | None:
     queries = 1 if pattern.query is None else constant(pattern.query.extent)
     count = constant(pattern.key.extent)
     if not depth or not elements or (queries is not None and queries < LEAST_QUERIES):
+        return None
+    if max(depth, elements) < LEAST_ELEMENTS:
         return None
     if queries is not None and count is not None and queries * count * depth < LEAST:
         return None
