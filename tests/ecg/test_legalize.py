@@ -154,6 +154,25 @@ def test_padding_stays_half(target):
     assert types == {"pad_temp": "float16", "conv2d_nchw_wide": "float32"}
 
 
+@pytest.mark.parametrize(
+    ("cpu", "dtype", "accumulator"),
+    [
+        ("x86-64-v3", "float16", "float32"),
+        ("x86-64-v4", "float16", "float32"),
+        ("x86-64-v4", "bfloat16", "float32"),
+        ("sapphirerapids", "bfloat16", "float32"),
+        ("sapphirerapids", "float16", None),  # has arithmetic of float16
+    ],
+)
+def test_cpus_accumulate_maxima_in_a_type_that_they_compute(cpu, dtype, accumulator):
+    x = tensor("x", (1, 3, 9, 9), dtype)
+    with parse(f"cpu:{cpu}").tvm_target():
+        mod = main_module([x], lambda _, x: relax.op.nn.max_pool2d(x, (3, 3)))
+        func = transform.Legalize()(mod)["max_pool2d"]
+    types = {b.name: str(b.ty.dtype) for b in func.body.block.alloc_buffers}
+    assert types.get("pool_max_wide") == accumulator
+
+
 def test_wide_results_of_half_operands_are_stocks(target):
     params = [tensor("x", (5, 7), "float16"), tensor("w", (7, 3), "float16")]
     mod = main_module(params, lambda _, x, w: relax.op.matmul(x, w, out_dtype="float32"))

@@ -17,8 +17,8 @@ op = relax.op
 BF16 = ml_dtypes.bfloat16
 
 
-def build(compute, *shapes, target="cpu"):
-    params = [tensor(f"x{i}", *shape, dtype="bfloat16") for i, shape in enumerate(shapes)]
+def build(compute, *shapes, target="cpu", dtype="bfloat16"):
+    params = [tensor(f"x{i}", *shape, dtype=dtype) for i, shape in enumerate(shapes)]
     llvm = parse(target).tvm_target()
     with llvm:
         return tvm.compile(
@@ -141,12 +141,51 @@ def test_casts_through_bfloat16_round():
     np.testing.assert_array_equal(run(executable, x), x.astype(BF16).astype(np.float64))
 
 
-def test_vectors_are_made():
-    executable = build(op.exp, (64, 64), target="cpu:skylake-avx512")
+def test_nan_of_every_payload_stays_nan():
+    bits = np.array([0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF, 0x7F800000], np.uint32)
+    param = tensor("x", 5)
+    target = parse("cpu:x86-64-v3").tvm_target()
+    with target:
+        executable = tvm.compile(
+            main_module([param], lambda *_: op.astype(param, "bfloat16")),
+            target,
+            relax_pipeline="tvm_fusion",
+            tir_pipeline="tvm_fusion",
+        )
+    found = run(executable, bits.view(np.float32))
+    assert list(np.isnan(found)) == [True] * 4 + [False]
+
+
+def assembly(executable):
     kernels = [m for m in (executable.mod, *executable.mod.imports) if m.kind == "llvm"]
-    assembly = "".join(m.inspect_source("asm") for m in kernels)
-    assert "vpmovzxwd" in assembly  # 16 bits of each lane into 32
-    assert "expf" not in assembly
+    return "".join(m.inspect_source("asm") for m in kernels)
+
+
+def test_vectors_are_made():
+    found = assembly(build(op.exp, (64, 64), target="cpu:skylake-avx512"))
+    assert "vpmovzxwd" in found  # 16 bits of each lane into 32
+    assert "expf" not in found
+
+
+def test_pools_of_float16_convert_elements_once():
+    """AVX2 has no arithmetic of float16: a maximum converts elements, and the result at the end."""
+    found = assembly(
+        build(
+            lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1), layout="NHWC"),
+            (1, 21, 21, 32),
+            target="cpu:x86-64-v3",
+            dtype="float16",
+        )
+    )
+    vectors = 32 // 8
+    assert found.count("\tvcvtps2ph") == vectors
+    assert found.count("\tvcvtph2ps") <= 9 * vectors
+
+
+def test_avx2_rounds_without_blends():
+    found = assembly(build(lambda x: x * x, (64, 64), target="cpu:x86-64-v3"))
+    assert "vpackusdw" in found
+    assert "vblendvps" not in found
 
 
 @T.prim_func(s_tir=True)

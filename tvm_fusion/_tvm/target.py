@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.target import codegen
+from tvm.target import Target, codegen
 
 
 def target_kind(func: tirx.PrimFunc) -> str:
@@ -14,4 +14,9 @@ def target_kind(func: tirx.PrimFunc) -> str:
 
 def has_llvm_feature(func: tirx.PrimFunc, name: str) -> bool:
     """Whether LLVM compiles a function for a CPU with an instruction set, by LLVM's name."""
-    return bool(codegen.llvm_cpu_has_features(name, func.attrs["target"]))
+    return has_feature(func.attrs["target"], name)
+
+
+def has_feature(target: Target, name: str) -> bool:
+    """Whether LLVM compiles for a CPU with an instruction set, by LLVM's name."""
+    return bool(codegen.llvm_cpu_has_features(name, target))

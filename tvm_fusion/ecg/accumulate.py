@@ -13,6 +13,7 @@ from typing import Any
 from tvm import ir, relax
 from tvm.target import Target
 
+from .._tvm.target import has_feature
 from ..core.decisions import Decision, record
 from ..core.untouched import has_blocks, is_scheduled
 from ..frontend.half.intermediates import adds_or_multiplies
@@ -62,8 +63,9 @@ FUNCTIONS = frozenset(
     )
 )
 
-#: Widened as well in bfloat16 on a CPU, which computes it in float32: only so are there vectors of
-#: functions, and what is rounded is each operator's result, as in PyTorch.
+#: Widened as well on a CPU that computes a half type in float32: only so are there vectors of
+#: functions and accumulators that no step converts, and what is rounded is each operator's result,
+#: as in PyTorch.
 WIDENED_ON_CPU = frozenset(
     {
         *(f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "power", "mod")),
@@ -86,12 +88,18 @@ def accumulates_in_half(call: relax.Call) -> bool:
         return False  # it copies elements
     if name.startswith("relax.scatter_"):
         return bool(types & set(HALF)) and adds_or_multiplies(call)
-    if target is not None and target.kind.name == "llvm" and "bfloat16" in types:
+    if target is not None and target.kind.name == "llvm" and types & _computed_in_float32(target):
         return name in WIDENED or name in FUNCTIONS or name in WIDENED_ON_CPU
     if not types & set(HALF):
         return False
     steps = target is None or target.kind.name in ("llvm", "rocm")
     return name in WIDENED or (steps and name in FUNCTIONS)
+
+
+def _computed_in_float32(target: Target) -> frozenset[str]:
+    """Half types that a CPU only stores; x86-64 and Arm have extensions with float16 arithmetic."""
+    has_float16 = any(has_feature(target, name) for name in ("avx512fp16", "fullfp16"))
+    return frozenset({"bfloat16"} if has_float16 else HALF)
 
 
 def widen(

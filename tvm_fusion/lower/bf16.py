@@ -25,7 +25,8 @@ from ..core.loops import find
 
 BF16, FLOAT, BITS = "bfloat16", "float32", "uint16"
 _NAME = "tvm_fusion_round_bf16_{lanes}"
-# NaN stays NaN, made quiet: adding to its bits could carry into the sign.
+# Every NaN becomes the one of all ones: adding to its bits could carry into the sign, and AVX2
+# chooses by a comparison in two or three operations, but sets bits by it in one.
 _SOURCE = """
 define linkonce_odr {half} @{name}({float} %x) alwaysinline {{
   %bits = bitcast {float} %x to {word}
@@ -33,11 +34,11 @@ define linkonce_odr {half} @{name}({float} %x) alwaysinline {{
   %odd = and {word} %high, {one}
   %bias = add {word} %odd, {below}
   %sum = add {word} %bits, %bias
-  %rounded = lshr {word} %sum, {sixteen}
-  %quiet = or {word} %high, {quiet}
   %nan = fcmp uno {float} %x, {zero}
-  %chosen = select {truth} %nan, {word} %quiet, {word} %rounded
-  %half = trunc {word} %chosen to {half}
+  %ones = sext {truth} %nan to {word}
+  %number = or {word} %sum, %ones
+  %rounded = lshr {word} %number, {sixteen}
+  %half = trunc {word} %rounded to {half}
   ret {half} %half
 }}
 """
@@ -286,7 +287,6 @@ def _source(lanes: int, has_instruction: bool) -> str:
     zero = "0.0" if lanes == 1 else "zeroinitializer"
     return (_BY_INSTRUCTION if has_instruction else _SOURCE).format(
         name=_NAME.format(lanes=lanes),
-        quiet=number(0x40),
         zero=zero,
         **words,
         **{n: kind(t) for n, t in kinds.items()},

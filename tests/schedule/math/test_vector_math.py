@@ -2,6 +2,7 @@
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -10,7 +11,7 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.loops import block, loop
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.math.vector_functions import ZERO, decay, unit_decay
+from tvm_fusion.schedule.math.vector_functions import ZERO, decay, half_decay, unit_decay
 
 pytestmark = pytest.mark.slow_beyond(4)
 
@@ -158,8 +159,31 @@ def test_functions_over_the_whole_range(name):
         assert np.abs(found[plain]).max() == 1
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sigmoids_of_half_types_are_nearly_rounded_right(dtype):
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.dtype(dtype))
+    wide = every.astype("float32")
+    half = every[np.isfinite(wide) & (np.abs(wide) < 80)]
+    param = relax.Var("x", relax.TensorType(half.shape, dtype))
+    target = parse("cpu:x86-64-v3").tvm_target()
+    with target:
+        executable = tvm.compile(
+            main_module([param], lambda emit, x: emit(relax.op.nn.silu(x))),
+            target,
+            relax_pipeline="tvm_fusion",
+            tir_pipeline="tvm_fusion",
+        )
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(half))
+    x = half.astype("float64")
+    exact = x / (1 + np.exp(-x))
+    info = ml_dtypes.finfo(dtype)
+    unit = 2.0 ** np.floor(np.log2(np.maximum(np.abs(exact), float(info.smallest_normal))))
+    error = np.abs(found.numpy().astype("float64") - exact) / (unit * float(info.eps))
+    assert error.max() < 0.52
+
+
 @pytest.mark.parametrize("cpu", ["cpu", "cpu:x86-64-v2"])
-@pytest.mark.parametrize("function", [decay, unit_decay])
+@pytest.mark.parametrize("function", [decay, unit_decay, half_decay])
 def test_decay_over_its_whole_range(function, cpu):
     """With fused multiply-adds and without them."""
     near, far = np.linspace(ZERO, 0, 1 << 19), -(10.0 ** np.linspace(-45, 38.5, 1 << 12))
@@ -183,6 +207,8 @@ def test_decay_over_its_whole_range(function, cpu):
     unit = np.spacing(exact[normal].astype("float32"))
     if function is unit_decay:
         unit = np.maximum(unit * (1 + np.abs(x[normal])), 2.0**-24)
+    if function is half_decay:
+        unit = exact[normal] * 2.0**-16
     assert (np.abs(found[normal] - exact[normal]) / unit).max() < (1.5 if function is decay else 1)
     assert (found[small] >= 0).all()
     assert (found[small] < np.finfo("float32").tiny).all()

@@ -24,6 +24,8 @@ EXP = (0.5, 0.16666576266288757, 0.04166646674275398, 0.008363181725144386,
 # (2**r - 1) / r on |r| <= 1/2: least squares reweighted until the errors of 2**r were even; 1.6e-8.
 EXP2 = (0.6931471824645996, 0.24022647738456726, 0.055503323674201965, 0.00961843691766262,
         0.0013398875016719103, 0.00015353361959569156)  # fmt: skip
+# The same to 2**-18, for results of half types.
+HALF_EXP2 = (0.6931241750717163, 0.24024099111557007, 0.055906426161527634, 0.009582852013409138)
 # Quotients of two polynomials in x**2, lowest power first, times x; 1 and -1 beyond the limit:
 # weighted least squares at Chebyshev points, reweighted until the errors were even; their own
 # errors are below 2e-8.
@@ -135,12 +137,33 @@ def unit_decay(argument: ir.Expr) -> ir.Expr:
     Two multiplications less than that: ``x / ln 2`` is rounded, which is an error of the result by
     ``|x| exp(x) / 2**24`` at most. Softmax sums such weights beside the 1 of the maximum.
     """
+    return _exp2_of_normal(argument, EXP2, lambda raw: _at_least(raw, -127))
+
+
+def half_decay(argument: ir.Expr) -> ir.Expr:
+    """``exp(x)`` of a number that is not positive, right to 2**-16; else like `decay`.
+
+    For results that are rounded to a half type, an ulp of which is 2**-10 at best.
+    """
+    return _exp2_of_normal(argument, HALF_EXP2, lambda raw: _at_least(raw, -127))
+
+
+def half_sigmoid(argument: ir.Expr) -> ir.Expr:
+    """Compute :func:`sigmoid` right to 2**-16, for results that are rounded to a half type."""
+    growth = _exp2_of_normal(_float(0) - argument, HALF_EXP2, lambda raw: _clipped(raw, -127, 128))
+    return _float(1) / (_float(1) + growth)
+
+
+def _exp2_of_normal(
+    argument: ir.Expr, coefficients: Sequence[float], limited: Callable[[ir.Expr], ir.Expr]
+) -> ir.Expr:
+    """Compute ``exp(x)`` as ``2**(x / ln 2)``, where the quotient is within limits."""
     raw, x, shifted, r = (tirx.Var(name, "float32") for name in ("raw", "x", "shifted", "r"))
-    result = _polynomial((1.0, *EXP2), r) * _power_of_biased(shifted)
+    result = _polynomial((1.0, *coefficients), r) * _power_of_biased(shifted)
     for variable, value in (
         (r, x - (shifted - _float(BIASED))),
         (shifted, x + _float(BIASED)),
-        (x, _at_least(raw, -127)),
+        (x, limited(raw)),
         (raw, argument * _float(1 / math.log(2))),
     ):
         result = tirx.Let(variable, value, result)

@@ -11,7 +11,18 @@ from tvm import ir, tirx
 
 from ...core.expressions import call_name
 from ...core.loops import find
-from .vector_functions import _float, _polynomial, erf, exp, log, nearbyint, sigmoid, tanh
+from .half_math import HALF_TYPES
+from .vector_functions import (
+    _float,
+    _polynomial,
+    erf,
+    exp,
+    half_sigmoid,
+    log,
+    nearbyint,
+    sigmoid,
+    tanh,
+)
 
 # Trigonometric functions of :mod:`vector_math` and their inverses, without branches.
 #
@@ -213,6 +224,7 @@ def _lowered(
     """Lower the calls of some functions that neither bind nor are bound or repeated often."""
     kept = [call for let in find(expr, tirx.Let) for call in find(let, ir.Call)]
     calls = find(expr, ir.Call)
+    coarse = [f for cast in find(expr, tirx.Cast) for f in _rounded_sigmoids(cast)]
     copies = Counter(map(tvm_ffi.StructuralKey, calls))
     for call in calls:
         if call_name(call) in REPEATING:
@@ -228,9 +240,30 @@ def _lowered(
         shared = lane is not None and not any(v.same_as(lane) for v in used)
         if shared or any(call.same_as(other) for other in kept):
             return call
+        if any(call.same_as(other) for other in coarse):
+            return half_sigmoid(call.args[0])
         return functions[name](call.args[0])
 
     return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
+
+
+def _rounded_sigmoids(cast: tirx.Cast) -> list[ir.Call]:
+    """Find sigmoids in products and choices that a cast rounds to a half type."""
+    found: list[ir.Call] = []
+
+    def visit(expr: ir.Expr) -> None:
+        if isinstance(expr, tirx.Mul | tirx.Div | tirx.Max | tirx.Min):
+            visit(expr.a)
+            visit(expr.b)
+        elif isinstance(expr, tirx.Select):
+            visit(expr.true_value)
+            visit(expr.false_value)
+        elif call_name(expr) == "sigmoid":
+            found.append(expr)
+
+    if str(cast.ty.dtype) in HALF_TYPES:
+        visit(cast.value)
+    return found
 
 
 def _without_isnan(call: ir.Call) -> ir.Expr:

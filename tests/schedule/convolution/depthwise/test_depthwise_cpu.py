@@ -1,7 +1,7 @@
 """Depthwise convolutions on CPUs in vectors of channels, against float64."""
 
 import pytest
-from group_kernels import CPU, group
+from group_kernels import CPU, group, tensor
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +37,17 @@ CASES = {
 def test_depthwise_against_float64(case):
     claim = check(CASES[case])
     assert isinstance(claim.details.config, DepthwiseConfig)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_no_task_widens_the_weight(dtype):
+    """It is as small as a few pixels, and every row of every image would widen it anew."""
+    conv = depthwise(32, (7, 7))
+    members = group([tensor(p.name, *p.ty.shape, dtype=dtype) for p in conv.params()], conv.body)
+    claim = CpuConvolution().claim(members, CPU.device)
+    emission = CpuConvolution().emit(claim, CPU.tvm_target())
+    packed = [p for k in emission.kernels for p in k.func.params if p.name.endswith("_packed")]
+    assert [str(p.ty.dtype) for p in packed] == ["float32"]
 
 
 @st.composite

@@ -60,9 +60,13 @@ class PackedWeight(KernelWeight):
     tiles : int
         Tiles of pixels of a task that read the same weight: a weight of a half type is in float32
         while many do.
+    is_small : bool
+        Whether a weight of a half type is packed in float32, so that no task widens it.
     """
 
-    def __init__(self, problem: ConvProblem, width: int, tiles: int = 1) -> None:
+    def __init__(
+        self, problem: ConvProblem, width: int, tiles: int = 1, is_small: bool = False
+    ) -> None:
         self._width = width
         self.band = Band(problem, width)
         self.block = problem.depth if self.band.is_aligned else 1
@@ -74,6 +78,8 @@ class PackedWeight(KernelWeight):
             index(width),
         ]
         self._core, self._casts = _core(problem.weight)
+        if is_small and str(self._core.ty.dtype) in HALF_TYPES:
+            self._core, self._casts = problem.weight, []
         dtype = str(self._core.ty.dtype)
         super().__init__(problem, declare(shape, dtype, f"{problem.source.name}_packed"))
         self._wide: ir.Var | None = None

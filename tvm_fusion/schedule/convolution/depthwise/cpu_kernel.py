@@ -47,7 +47,7 @@ class DepthwiseLoops:
 
     def __init__(self, problem: ConvProblem, config: DepthwiseConfig) -> None:
         self._problem, self._config = problem, config
-        self.weight = PackedWeight(problem, config.lanes)
+        self.weight = PackedWeight(problem, config.lanes, is_small=True)
         self._epilogue = ConvEpilogue(problem, config.lanes)
         self._value = vector_math(problem.image.value)
         self._ranges = Ranges()

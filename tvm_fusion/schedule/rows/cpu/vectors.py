@@ -10,7 +10,8 @@ from tvm import ir, tirx
 from ...._tvm.buffer import scratch
 from ....core.expressions import substitute, variables
 from ....core.loops import Body, index, loop, product, sequence, store_all, update_in_turn
-from ...math.vector_functions import decay
+from ...math.half_math import HALF_TYPES
+from ...math.vector_functions import decay, half_decay
 from ...math.vector_math import makes_vectors, vector_math
 from ..program.combiner import Combiner
 from ..program.emit import Pairs, bind, flatten, replace
@@ -41,6 +42,8 @@ class CpuRowVectors:
     ):
         self.program, self._row, self._row_lanes = program, row, row_lanes
         self._decaying = decaying(program)
+        is_half = all(str(b.dtype) in HALF_TYPES for b in program.outputs)
+        self._decay = half_decay if is_half else decay
         self._private = private_buffers(program, passes)
         self._local: dict[ir.Var, ir.Var] = {}
         self._partial: dict[ir.Var, ir.Var] = {}
@@ -152,7 +155,7 @@ class CpuRowVectors:
             if not any(call.same_as(other) for other in self._decaying):
                 return call
             varies = any(v.same_as(lane) for v in variables(substitute(call, dict(pairs))))
-            return decay(call.args[0]) if varies else call
+            return self._decay(call.args[0]) if varies else call
 
         return tvm_ffi.structural_map(expr, (ir.Call, lower), order="post")
 
