@@ -52,6 +52,31 @@ def test_nodes_with_names_without_and_with_the_same():
     ]
 
 
+def test_nodes_of_local_functions():
+    """By the call, which stands in the model, and their own names, or operators."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    body = [
+        helper.make_node("Exp", ["a"], ["t"], name="first"),
+        helper.make_node("Inner", ["t"], ["b"], name="second", domain="own"),
+    ]
+    model = nodes_of(
+        helper.make_node("Outer", ["x"], ["y"], name="/layer.0/Outer", domain="own"),
+        helper.make_node("Sin", ["y"], ["z"], name="/layer.1/Sin"),
+        helper.make_node("Outer", ["z"], ["out"], domain="own"),
+    )
+    model.opset_import.append(opsets[1])
+    inner = [helper.make_node("Tanh", ["a"], ["b"])]
+    model.functions.append(helper.make_function("own", "Outer", ["a"], ["b"], body, opsets))
+    model.functions.append(helper.make_function("own", "Inner", ["a"], ["b"], inner, opsets[:1]))
+    assert names(import_model(model).mod) == [
+        ("/layer.0/Outer/first",),
+        ("/layer.0/Outer/Tanh",),
+        ("/layer.1/Sin",),
+        ("out/first",),
+        ("out/Tanh",),
+    ]
+
+
 def test_a_node_that_becomes_several_operators():
     model = nodes_of(
         helper.make_node("Softplus", ["x"], ["a"], name="first"),
