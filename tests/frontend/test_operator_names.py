@@ -1,17 +1,21 @@
 """Names of ONNX nodes and tensors, and variables of Relax modules, on what they became."""
 
+import numpy as np
 import onnx
 import pytest
 import tvm
 from onnx import TensorProto as T
-from onnx import helper, parser
+from onnx import helper, numpy_helper, parser
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion import FusionConfig
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.source_names import Source, bindings_of, names_of, sources_of
+from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
+from tvm_fusion.rewrite.products.transposed_phases import TransposedConvByPhases
 from tvm_fusion.transform import Legalize, Rewrite
 
 STRANGE = 'it\'s "a" name\n/with spaces/größe'
@@ -181,3 +185,20 @@ def test_constants_fold_as_before():
     )
     onnx.checker.check_model(model)
     assert names(import_model(model).mod) == [("Mul",)]
+
+
+def test_decisions_about_a_transposed_convolution_name_it():
+    rng = np.random.default_rng()
+    weight = numpy_helper.from_array(rng.normal(size=(4, 3, 4, 4)).astype("float32"), "w")
+    node = helper.make_node(
+        "ConvTranspose", ["x", "w"], ["y"], name="/up/ConvTranspose", strides=[2, 2]
+    )
+    shapes = {"x": [1, 4, 5, 5], "y": [1, 3, 12, 12]}
+    x, y = (helper.make_tensor_value_info(n, T.FLOAT, shape) for n, shape in shapes.items())
+    graph = helper.make_graph([node], "g", [x], [y], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    imported = import_model(model)
+    with parse("cpu").tvm_target(), recording() as decisions:
+        TransposedConvByPhases()(imported.mod)
+    found = [d.producer_names for d in decisions if d.code == "transposed_conv"]
+    assert found == [("/up/ConvTranspose",)]
