@@ -209,7 +209,10 @@ class Options(TypedDict, total=False):
     """Fields of :class:`FusionConfig`, as keywords or in a dict."""
 
     precision: Precision
+    error_bound: float | None
+    samples: Mapping[str, Any]
     half_io: bool
+    wide_residuals: bool | None
     dims: Mapping[str, int | DimRange]
     constants: Mapping[str, Any]
     cuda_graph: bool

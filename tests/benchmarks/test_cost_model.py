@@ -81,11 +81,17 @@ def test_what_ships_is_of_the_samples():
     data = command.load()
     counts = [len(device["rows"]) for device in data.values()]
     assert [one.provenance["kernels"] for one in fitted.fits().values()] == counts
-    (gpu,) = [one for (kind, *_), one in fitted.fits().items() if kind == "cuda"]
-    assert gpu.provenance["alternatives"] == len(results.samples("cuda:sm_90a", results.FIT))
-    assert gpu.provenance["judged"] == len(results.samples("cuda:sm_90a", results.JUDGE))
     templates = {row["template"] for device in data.values() for row in device["rows"]}
     assert all(f"| {name} |" in (command.HERE / "README.md").read_text() for name in templates)
+
+
+def test_what_ships_prices_groups_that_were_measured_later():
+    target = "cuda:sm_90a"
+    rows = [row for row in results.load()[target]["rows"] if row.get("us", {}).get("fused", 0) > 3]
+    ratios = [results.price(row, target)["fused"] / row["us"]["fused"] for row in rows]
+    errors = sorted(max(ratio, 1 / ratio) - 1 for ratio in ratios)
+    assert len(errors) > 400
+    assert errors[len(errors) // 2] < 0.15
 
 
 def test_rows_of_a_table_come_back():

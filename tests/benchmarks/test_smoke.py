@@ -76,9 +76,13 @@ COMMAND_LINES = {
     "compile_time": "test_compile_time.py",
     "cost_model": "test_cost_model.py",
     "harness": "test_harness.py",
+    "cpu_half.run": None,
+    "held_out": None,
+    "held_out.run": None,
 }
 #: Processes that the commands above start, without a command line for people.
 WORKERS = {
+    *("cpu_half.worker", "held_out.worker"),
     *("compile_time.sample", "gpu.once", "gpu.warm", "gpu_check.worker", "gpu_models.worker"),
     *("harness.arena", "harness.worker", "kernel_diff.collect", "kernels.measure"),
     *("graphnet.run", "half_sweep.worker", "operators_onnx.worker", "operators_speed.measure"),

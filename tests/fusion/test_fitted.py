@@ -59,6 +59,8 @@ def test_features_take_work_apart():
     assert twice.row[:7] == (3.0, 2048.0, 4096.0, 131072.0, 1372.16, 0.0, 2000.0)
     few = features_of(replace(claim, parallelism=7), 32 * MIB, 100)
     assert few.unit_kib == pytest.approx(68608 / 7)
+    again = replace(claim, parallelism=7, work=KernelWork(reread_bytes=7 * MIB))
+    assert features_of(again, 32 * MIB, 100).unit_kib == pytest.approx(68608 / 7 + 1024)
     dense = features_of(make([weight], [small], 10**9), 32 * MIB)
     assert (dense.matrix_mflop, dense.vector_mflop) == (1000.0, 0.0)
 

@@ -1,9 +1,12 @@
 """What claims tell of their kernels: clocks grow with sizes, elements cost where they are moved."""
 
+from dataclasses import replace
+
 import pytest
 from group_kernels import group, tensor
 from tvm import relax
 
+from tvm_fusion.core.kernel_work import NO_WORK
 from tvm_fusion.core.templates import template
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.cost import CostModel
@@ -97,3 +100,21 @@ def test_gathered_maps_count_their_loads():
     single = claim("elementwise", [half("x", 64, 1024)], taken)
     assert plain.work.element_loads == plain.work.element_stores == 0
     assert single.work.element_loads == 64 * 512
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 200704), (200, 100000)])
+def test_rows_that_registers_do_not_hold_are_read_again(rows, size):
+    """A norm reads a row for its mean, for the deviations from it and to normalize: three times."""
+
+    def norm(emit, x, scale, shift):
+        return emit(op.nn.layer_norm(x, scale, shift, -1))
+
+    vectors = [half(name, size) for name in ("scale", "shift")]
+    long = claim("rows", [half("x", rows, size), *vectors], norm)
+    assert long.work.reread_bytes == 2 * rows * size * 2
+    assert us(replace(long, work=NO_WORK)) < us(long)
+
+
+def test_rows_in_registers_are_read_once():
+    kept = claim("rows", [half("x", 64, 4096)], lambda emit, x: op.nn.softmax(x))
+    assert kept.work.reread_bytes == 0

@@ -23,6 +23,8 @@ class KernelWork:
         Elements that threads store one by one, or in vectors of less than 16 bytes: stores.
     operand_operations : float
         Operations on operands on their way to tensor cores, as often as they are repeated.
+    reread_bytes : int
+        Bytes that blocks read again from caches: rows that registers do not hold, in every pass.
     """
 
     clocks: float = 0.0
@@ -30,6 +32,7 @@ class KernelWork:
     thread_loads: float = 0.0
     element_stores: float = 0.0
     operand_operations: float = 0.0
+    reread_bytes: int = 0
 
 
 NO_WORK = KernelWork()

@@ -33,6 +33,18 @@ def per_axis(value: Any, rank: int) -> list[int]:
     return values * rank if len(values) == 1 else values
 
 
+def steps_inside(
+    extent: int, out: int, kernel: int, stride: int, dilation: int, before: int
+) -> tuple[int, int]:
+    """Return the first step of windows along an axis that lies in the tensor, and how many do.
+
+    Of ``ceil_mode`` with a window larger than the image most steps lie beyond it in all windows.
+    """
+    place = np.arange(out)[:, None] * stride - before + np.arange(kernel) * dilation
+    inside = np.flatnonzero(((place >= 0) & (place < extent)).any(0))
+    return (int(inside[0]), int(inside[-1] - inside[0]) + 1) if len(inside) else (0, 1)
+
+
 def average_windows(
     x: Any,
     emit: Callable[[Any], Any],
@@ -48,7 +60,8 @@ def average_windows(
     """Average windows of which the last may reach beyond the padding.
 
     The sums are divided by ``divisor`` or, without one, by how many elements of each window lie in
-    the tensor, or in the padded tensor if ``counts_padding``: numbers that are known now.
+    the tensor, or in the padded tensor if ``counts_padding``: numbers that are known now. Steps of
+    windows that lie in the tensor nowhere are left out, since zeros add nothing.
 
     Parameters
     ----------
@@ -64,24 +77,30 @@ def average_windows(
         Before and after each spatial axis.
     """
     rank, dtype = len(kernel), dtype_of(x)
-    width, crop = [0, 0, 0, 0], []
-    scale = np.full(out, math.prod(kernel), "float64")
+    width, padded, begin, end, read = [0, 0, 0, 0], [], [], [], []
+    counts = np.ones(out, "int64")
     axes = zip(extents, out, kernel, strides, dilations, *padding, strict=True)
     for axis, (extent, o, k, stride, dilation, before, after) in enumerate(axes):
-        reach = (o - 1) * stride + (k - 1) * dilation + 1
-        width += [before, max(after, reach - extent - before)]
-        crop.append(reach)
+        skipped, steps = steps_inside(extent, o, k, stride, dilation, before)
+        first = skipped * dilation - before
+        last = first + (o - 1) * stride + (steps - 1) * dilation + 1
+        width += [max(0, -first), max(0, last - extent)]
+        padded.append(extent + width[-2] + width[-1])
+        begin.append(max(0, first))
+        end.append(last + max(0, -first))
+        read.append(steps)
         place = np.arange(o)[:, None] * stride - before + np.arange(k) * dilation
         low, high = (-before, extent + after) if counts_padding else (0, extent)
         count = ((place >= low) & (place < high)).sum(1)
-        if divisor is None:
-            scale /= count.reshape([-1 if a == axis else 1 for a in range(rank)])
-    if divisor is not None:
-        scale /= divisor
+        counts *= count.reshape([-1 if a == axis else 1 for a in range(rank)])
+    scale = math.prod(read) / (counts if divisor is None else np.full(out, divisor, "float64"))
     x = emit(nn.pad(x, width)) if any(width) else x
-    x = emit(relax.op.strided_slice(x, list(range(2, 2 + rank)), [0] * rank, crop))
+    if any(begin) or any(last < have for last, have in zip(end, padded, strict=True)):
+        x = emit(relax.op.strided_slice(x, list(range(2, 2 + rank)), begin, end))
     layout = DATA_LAYOUT[rank]
     mean = AVG_POOL[rank](
-        x, kernel, strides, dilation=dilations, layout=layout, count_include_pad=True
+        x, read, strides, dilation=dilations, layout=layout, count_include_pad=True
     )
+    if (scale == 1).all():
+        return mean
     return relax.op.multiply(emit(mean), relax.const(scale.astype(dtype), dtype))

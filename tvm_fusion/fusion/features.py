@@ -32,7 +32,8 @@ class Features:
         Traffic by where it comes from: parameters, tensors that fit into the last-level cache, and
         those that do not.
     unit_kib : float
-        Traffic of the busiest multiprocessor or core: few blocks have few loads in flight.
+        Traffic of the busiest multiprocessor or core, with what it reads again from caches: few
+        blocks have few loads in flight.
     matrix_mflop, vector_mflop : float
         Operations of contractions whose kernels have no model, and all others.
     kiloclocks : float
@@ -89,7 +90,7 @@ def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
         sizes["weight"] * scale,
         sizes["cached"] * scale,
         sizes["other"] * scale,
-        claim.bytes / 1024 / max(1, min(claim.parallelism, units)),
+        (claim.bytes + work.reread_bytes) / 1024 / max(1, min(claim.parallelism, units)),
         0.0 if work.clocks else total * share / 1e6,
         total * (1 - share) / 1e6,
         work.clocks / 1e3,

@@ -34,13 +34,15 @@ _BLOCK = 16  # lanes of channels that are the last axis as a whole
 _Lanes = list[dict[ir.Var, int]]  # per stage: axes to split, and by how much
 
 
-def with_channel_lanes(program: Program) -> Program:
+def with_channel_lanes(program: Program, sums_alone: bool = True) -> Program:
     """Split the axes of channels that are blocks in memory.
 
     Parameters
     ----------
     program : Program
         Some of its inputs or outputs are in blocked layouts.
+    sums_alone : bool
+        Whether to split reduced axes as well where no axis of a result is split.
 
     Returns
     -------
@@ -48,7 +50,7 @@ def with_channel_lanes(program: Program) -> Program:
         The same one where no axis can be split.
     """
     lanes = _wanted(program)
-    if not any(lanes):
+    if not any(lanes) or not (sums_alone or _splits_results(program, lanes)):
         return program
     rows = _split_rows(program, lanes)
     stages = [_split_reduced(s, own) for s, own in zip(program.stages, lanes, strict=True)]
@@ -134,6 +136,12 @@ def _follow(program: Program, lanes: _Lanes) -> None:
             for there, here in zip(write, found.indices, strict=True):
                 if isinstance(there, ir.Var) and there in lanes[k] and here in mine:
                     own.setdefault(here, lanes[k][there])
+
+
+def _splits_results(program: Program, lanes: _Lanes) -> bool:
+    """Whether an axis of rows or of results in them is split."""
+    stages = zip(program.stages, lanes, strict=True)
+    return any(axis.var in own for stage, own in stages for axis in stage.axes)
 
 
 def _split_rows(program: Program, lanes: _Lanes) -> int:

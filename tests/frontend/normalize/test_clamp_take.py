@@ -6,6 +6,7 @@ import tvm
 from onnx import helper
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.frontend import import_model
@@ -76,3 +77,48 @@ def test_an_index_in_range_becomes_part_of_the_operator():
 def test_an_index_out_of_range_is_clamped(index):
     before = one_row(R.const(index, "int64"), "fast")
     tvm.ir.assert_structural_equal(ClampTake()(before), one_row(R.const(index, "int64"), "clip"))
+
+
+def rows(indices, mode="fast"):
+    @I.ir_module
+    class Lookup:
+        @R.function
+        def main(x: R.Tensor((5, 3), F32)) -> R.Tensor(None, F32, ndim=2):
+            with R.dataflow():
+                a = R.take(x, R.const(indices, "int64"), axis=0, mode=mode)
+                y = R.exp(a)
+                R.output(y)
+            return y
+
+    return Lookup
+
+
+@pytest.mark.parametrize(
+    ("indices", "left"),
+    [
+        ([0, 1, 2, 3, 4], ["exp"]),
+        ([0, 1, 2, 3], ["take", "exp"]),
+        ([0, 1, 2, 3, 4, 5], ["take", "exp"]),
+        ([4, 3, 2, 1, 0], ["take", "exp"]),
+    ],
+)
+@pytest.mark.parametrize("mode", ["fast", "clip"])
+def test_all_indices_in_order_take_the_table_itself(indices, left, mode, operators):
+    assert operators(ClampTake()(rows(indices, mode))["main"]) == left
+
+
+@pytest.mark.parametrize(("axis", "left"), [(0, ["exp"]), (1, ["arange", "take", "exp"])])
+def test_an_unknown_number_of_indices_in_order(axis, left, operators):
+    @I.ir_module
+    class Lookup:
+        @R.function
+        def main(x: R.Tensor(("n", "m"), F32)) -> R.Tensor(None, F32, ndim=2):
+            n = T.int64()
+            with R.dataflow():
+                i = R.arange(0, n, 1, "int64")
+                a = R.take(x, i, axis=axis, mode="fast")
+                y = R.exp(a)
+                R.output(y)
+            return y
+
+    assert operators(ClampTake()(Lookup)["main"]) == left

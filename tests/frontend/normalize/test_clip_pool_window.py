@@ -114,3 +114,46 @@ def test_ordinary_pools_stay():
             return z
 
     assert ClipPoolWindow()(Ordinary).same_as(Ordinary)
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool"])
+@pytest.mark.parametrize(
+    ("attrs", "window"),
+    [
+        ({"kernel_shape": [40, 3], "strides": [40, 2]}, [9, 3]),
+        ({"kernel_shape": [12, 3], "strides": [4, 2], "pads": [2, 0, 1, 1]}, [11, 3]),
+        ({"kernel_shape": [3, 3], "strides": [3, 2]}, [3, 3]),
+    ],
+)
+def test_windows_beyond_any_extent_of_a_range(
+    op, attrs, window, onnx_model, onnxruntime_run, run, rng
+):
+    model = onnx_model(
+        [helper.make_node(op, ["x"], ["y"], ceil_mode=1, **attrs)],
+        {"x": (F32, [1, 2, "h", 7])},
+        {"y": (F32, [1, 2, "?", "?"])},
+        opset=19,
+    )
+    mod = import_model(model, FusionConfig(dims={"h": DimRange(3, 9)})).mod
+    call = mod["main"].body.blocks[0].bindings[0].value
+    assert [int(n) for n in call.attrs.pool_size] == window
+    for h in (3, 5, 9):
+        x = rng.standard_normal((1, 2, h, 7), dtype=F32)
+        (expected,) = onnxruntime_run(model, x=x)
+        np.testing.assert_allclose(run(mod, x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_windows_over_a_range_stay_where_padding_counts():
+    @I.ir_module
+    class Counted:
+        @R.function
+        def main(x: R.Tensor((1, 4, 7, "w"), F32)) -> R.Tensor(None, F32, ndim=4):
+            R.func_attr({"tir_var_upper_bound": {"w": 5}})
+            with R.dataflow():
+                y = R.nn.avg_pool2d(
+                    x, pool_size=[9, 9], padding=[4, 4, 4, 4], count_include_pad=True
+                )
+                R.output(y)
+            return y
+
+    assert ClipPoolWindow()(Counted).same_as(Counted)

@@ -96,5 +96,5 @@ def test_proto_whose_weights_are_elsewhere(stored_outside):
 
 
 def test_unknown_type_of_model():
-    with pytest.raises(UserError, match="a model of type dict; expected an ONNX file"):
+    with pytest.raises(UserError, match=r"a model of type dict; expected an ONNX or \.pt2 file"):
         import_model({})

@@ -160,6 +160,24 @@ def test_pools(run):
     check(run, functions, torch.randn(1, 2, 7, 9))
 
 
+def test_windows_beyond_the_image(run):
+    functions = [
+        lambda x: F.avg_pool2d(x, (4, 20), (3, 20), (2, 9), ceil_mode=True),
+        lambda x: F.avg_pool2d(x, 9, 2, 4, ceil_mode=True, count_include_pad=False),
+        lambda x: F.avg_pool2d(x, 12, 3, 5, ceil_mode=True, divisor_override=7),
+        lambda x: F.max_pool2d(x, 20, 6, 10, ceil_mode=True),
+        lambda x: F.max_pool2d(x, 5, 6, 2, 3, ceil_mode=True, return_indices=True)[1],
+    ]
+    check(run, functions, torch.randn(1, 2, 7, 9))
+
+
+def test_averages_of_what_exists_alone(operators):
+    """EfficientNet averages its last image by windows of 1280 x 1280."""
+    pool = torch.nn.AvgPool2d(1280, ceil_mode=True)
+    program = torch.export.export(pool, (torch.randn(1, 4, 7, 7),))
+    assert operators(import_model(program).mod["main"]) == ["mean"]
+
+
 def test_writes_that_add(run):
     def put(x, i):
         return torch.zeros(3, 4).index_put((i, i + 1), x[0, :4], accumulate=True)

@@ -71,7 +71,7 @@ def built(func, spec):
 @pytest.mark.parametrize("row", DOTS, ids=name_of)
 def test_vectors_in_assembly(row):
     # With VNNI, LLVM has another instruction for sums of pairs.
-    names = ("nehalem", "haswell", "skylake-avx512", "sapphirerapids")
+    names = ("nehalem", "haswell", "skylake-avx512", "sapphirerapids", "znver4")
     specs = (parse(f"cpu:{name}") for name in names)
     spec = next(s for s in specs if has(s.device, row))
     text = built(dot_kernel(row), spec).inspect_source("asm")

@@ -10,7 +10,7 @@ from tvm_fusion.schedule.instructions.instruction import Instruction
 from tvm_fusion.schedule.instructions.layout import layout
 from tvm_fusion.schedule.instructions.table import INSTRUCTIONS, find, has, instructions_of, newest
 
-CPUS = [parse(f"cpu:{arch}") for arch in ("nehalem", "haswell", "sapphirerapids")]
+CPUS = [parse(f"cpu:{arch}") for arch in ("nehalem", "haswell", "sapphirerapids", "znver4")]
 DEVICES = [*GPUS.values(), *(cpu.device for cpu in CPUS)]
 
 

@@ -1,12 +1,16 @@
 """The tables of forms of rows on a GPU: the first that rows have is claimed, and all are told."""
 
+import numpy as np
 import pytest
 from group_kernels import CUDA, group, tensor
+from relax_modules import main_module
 from tvm import relax
 
-from tests.schedule.rows.split_norms import group_norm, parameters
+from tests.layout.laid_out import variant_of
+from tests.schedule.rows.split_norms import check, drawn, group_norm, parameters, run
 from tvm_fusion.core.template import Claim
 from tvm_fusion.device import parse
+from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.rows.gpu.forms import ROWS, estimate_rows_gpu
 from tvm_fusion.schedule.rows.program.read import rows_of
 from tvm_fusion.schedule.rows.split.forms import ROWS as TWO_LAUNCHES
@@ -65,6 +69,19 @@ def test_the_first_form_is_claimed_and_told(name):
     assert all(sentences[other] for other in before)
     assert not any(sentences[other].startswith("By rule") for other in before)
     assert sentences["a block, read again"] in ("", f"By rule, {name} comes first.")
+
+
+def test_one_group_of_channels_last_is_read_in_the_order_of_memory():
+    """Blocks of channels, as pooling takes them, would be read again in another order."""
+    shape = (1, 32, 33, 35)
+    *_, found = variant_of(main_module(parameters(shape), group_norm(1)), Layout(0), "cuda:sm_90a")
+    claim = Rows().claim(found.group, CUDA.device)
+    chosen, _ = told(Rows(), claim)
+    assert (chosen.name, claim.work.reread_bytes) == ("in registers", 0)
+    x, *vectors = drawn(shape, "float16", 3)
+    last = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    result = run(claim, [last, *vectors], last.shape, "float16")
+    check(result.transpose(0, 3, 1, 2), [x, *vectors], "float16", 1)
 
 
 def test_what_threads_exchange_lies_in_shared_memory():

@@ -33,7 +33,7 @@ def _simplified(arg: Any, scope: Scope) -> Any:
         return arg
     if all(isinstance(extent, ir.Var | tirx.IntImm) for extent in arg.values):
         return arg
-    analyzer = _analyzer(arg.values, scope)
+    analyzer = ranged_analyzer(arg.values, scope)
     extents = [analyzer.simplify(extent) for extent in arg.values]
     is_same = all(new.same_as(old) for new, old in zip(extents, arg.values, strict=True))
     return arg if is_same else relax.ShapeExpr(extents)
@@ -53,7 +53,7 @@ def _inbound(value: relax.Call, scope: Scope) -> Any:
     bounds = [*begins, *ends]
     if all(isinstance(bound, tirx.IntImm) for bound in bounds):
         return None
-    analyzer = _analyzer([*bounds, *shape.values], scope)
+    analyzer = ranged_analyzer([*bounds, *shape.values], scope)
     for axis, begin, end in zip(axes, begins, ends, strict=True):
         within = (begin >= 0, begin <= end, end <= shape.values[int(axis)])
         if not all(analyzer.can_prove(condition) for condition in within):
@@ -61,7 +61,7 @@ def _inbound(value: relax.Call, scope: Scope) -> Any:
     return relax.op.strided_slice(data, axes, begins, ends, *strides, assume_inbound=True)
 
 
-def _analyzer(exprs: Iterable[Any], scope: Scope) -> sym.Analyzer:
+def ranged_analyzer(exprs: Iterable[Any], scope: Scope) -> sym.Analyzer:
     """Make an analyzer that knows the ranges of the variables in some expressions."""
     highs, lows = _ranges(scope, "upper"), _ranges(scope, "lower")
     analyzer = sym.Analyzer()

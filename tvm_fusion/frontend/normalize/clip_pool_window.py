@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from .apply_ranges import ranged_analyzer
 from .engine import Scope, op_name, rewrite_pass
 
 _POOLS = {f"relax.nn.{kind}_pool{n}d": (kind, n) for kind in ("avg", "max") for n in (1, 2, 3)}
@@ -14,13 +15,14 @@ _AXES = {1: "W", 2: "HW", 3: "DHW"}
 
 
 @rewrite_pass
-def ClipPoolWindow(value: Any, _scope: Scope) -> Any:
+def ClipPoolWindow(value: Any, scope: Scope) -> Any:
     """Cut pooling windows down to the padded input; average over all of it as a mean.
 
     Along an axis on which the window is larger than the padded input there is one output, and
     elements beyond the padding count neither for the sum nor for the divisor (ONNX's AveragePool
     with ``ceil_mode``). TVM would pad the input to the window's size instead. An average over a
-    whole input without padding becomes ``relax.mean``.
+    whole input without padding becomes ``relax.mean``. Windows over a symbolic extent are cut down
+    to the largest that it may be, with as much of the padding behind, unless padding counts.
     """
     if op_name(value) not in _POOLS:
         return None
@@ -32,7 +34,7 @@ def ClipPoolWindow(value: Any, _scope: Scope) -> Any:
         return None
     extents = [data.ty.shape[axis] for axis in axes]
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
-        return None
+        return _clipped_to_bounds(value, scope, kind, extents)
     extents = [int(extent) for extent in extents]
     window, dilation = [int(x) for x in attrs.pool_size], [int(x) for x in attrs.dilation]
     padding = [int(x) for x in attrs.padding]
@@ -47,15 +49,42 @@ def ClipPoolWindow(value: Any, _scope: Scope) -> Any:
     cut = [c != w for c, w in zip(clipped, window, strict=True)]
     if not any(cut) or any(x and r != p for x, r, p in zip(cut, reach, padded, strict=True)):
         return None
-    pool = getattr(relax.op.nn, f"{kind}_pool{n}d")
-    return pool(
-        data,
-        clipped,
+    return _pool(value, clipped, padding, bool(attrs.ceil_mode))
+
+
+def _clipped_to_bounds(value: Any, scope: Scope, kind: str, extents: list[Any]) -> Any:
+    """Cut windows and the padding behind them alike, so that as many are left of any extent."""
+    attrs, n = value.attrs, len(extents)
+    if kind == "avg" and attrs.count_include_pad:
+        return None
+    analyzer = ranged_analyzer(extents, scope)
+    windows, padding = list(map(int, attrs.pool_size)), list(map(int, attrs.padding))
+    before = [*windows]
+    for axis, (extent, stride, by) in enumerate(
+        zip(extents, map(int, attrs.strides), map(int, attrs.dilation), strict=True)
+    ):
+        if attrs.ceil_mode:  # padding that makes rounding down count as many windows
+            if padding[axis] + stride > (windows[axis] - 1) * by + 1:
+                return None  # a last one may begin in the padding, where it does not count
+            padding[n + axis] += stride - 1
+        most = int(analyzer.const_int_bound(extent).max_value)
+        needed = (most - 1 + padding[axis]) // by + 1
+        cut = max(0, min(windows[axis] - needed, padding[n + axis] // by))
+        windows[axis] -= cut
+        padding[n + axis] -= cut * by
+    return None if windows == before else _pool(value, windows, padding, False)
+
+
+def _pool(value: Any, windows: list[int], padding: list[int], ceil_mode: bool) -> Any:
+    attrs = value.attrs
+    return getattr(relax.op.nn, op_name(value).rsplit(".", 1)[-1])(
+        value.args[0],
+        windows,
         list(map(int, attrs.strides)),
         padding,
-        dilation,
-        bool(attrs.ceil_mode),
+        list(map(int, attrs.dilation)),
+        ceil_mode,
         bool(attrs.count_include_pad),
-        layout,
+        str(attrs.layout),
         str(attrs.out_layout),
     )

@@ -10,7 +10,15 @@ from torch import fx
 from tvm import relax
 
 from ..registry import Unsupported
-from ..spatial import ADAPTIVE_AVG_POOL, AVG_POOL, DATA_LAYOUT, MAX_POOL, average_windows, per_axis
+from ..spatial import (
+    ADAPTIVE_AVG_POOL,
+    AVG_POOL,
+    DATA_LAYOUT,
+    MAX_POOL,
+    average_windows,
+    per_axis,
+    steps_inside,
+)
 from ..tensor_types import dtype_of, is_float
 from .call import Call, static
 from .registry import register
@@ -58,7 +66,7 @@ def avg_pool(call: Call) -> Any:
         if counts and any(padding):
             text = "with ceil_mode, counted padding and a symbolic extent"
             raise Unsupported(text, "set count_include_pad=False or give the dimension an extent")
-        x, padding = _ceiled(call, x, call.out, kernel, stride, padding, [1] * rank)
+        x, kernel, padding = _ceiled(call, x, call.out, kernel, stride, padding, [1] * rank)
         options = {"layout": DATA_LAYOUT[rank], "count_include_pad": False}
         result = call.emit(AVG_POOL[rank](x, kernel, stride, padding, **options))
         return _unbatched(call, result, call.out)
@@ -81,7 +89,7 @@ def max_pool(call: Call) -> Any:
     x = _batched(call, rank)
     if not call.is_used(1):
         if ceil_mode:
-            x, padding = _ceiled(call, x, fake, kernel, stride, padding, dilation)
+            x, kernel, padding = _ceiled(call, x, fake, kernel, stride, padding, dilation)
         result = MAX_POOL[rank](
             x,
             pool_size=kernel,
@@ -102,30 +110,35 @@ def _ceiled(
     stride: list[int],
     padding: list[int],
     by: list[int],
-) -> tuple[Any, list[int]]:
-    """Pad behind, or cut off, what makes rounding down count as many windows as rounding up.
+) -> tuple[Any, list[int], list[int]]:
+    """Pad, or cut off, what makes rounding down count as many windows as rounding up.
 
-    Torch leaves out a last window that would begin in the padding.
+    Torch leaves out a last window that would begin in the padding. Steps of windows that lie in the
+    padding everywhere are left out.
     """
     rank = len(kernel)
-    cut: dict[int, int] = {}
-    behind: list[int] = []
+    cut: dict[int, tuple[int, int]] = {}
+    sizes, before, behind = [*kernel], [*padding], [0] * rank
     extents, outer = call.meta("self").shape[-rank:], fake.shape[-rank:]
     for axis, (k, s, p, d) in enumerate(zip(kernel, stride, padding, by, strict=True)):
         extent, window = extents[axis], d * (k - 1) + 1
         if isinstance(extent, int):
-            more = (int(outer[axis]) - 1) * s + window - extent - p
-            if more < 0:
-                cut[axis + 2] = extent + more
+            skipped, sizes[axis] = steps_inside(extent, int(outer[axis]), k, s, d, p)
+            first = skipped * d - p
+            last = first + (int(outer[axis]) - 1) * s + d * (sizes[axis] - 1) + 1
+            before[axis], more = max(0, -first), last - extent
+            if first > 0 or more < 0:
+                cut[axis + 2] = max(0, first), min(last, extent)
         elif p + s <= window:  # Every window begins before the padding.
             more = p + s - 1
         else:
             text = "with ceil_mode, windows that may begin in the padding, and a symbolic extent"
             raise Unsupported(text, "leave ceil_mode out or give the dimension a fixed extent")
-        behind.append(max(0, more))
+        behind[axis] = max(0, more)
     if cut:
-        x = call.emit(op.strided_slice(x, [*cut], [0] * len(cut), [*cut.values()]))
-    return x, [*padding, *behind]
+        begin, end = (list(side) for side in zip(*cut.values(), strict=True))
+        x = call.emit(op.strided_slice(x, [*cut], begin, end))
+    return x, sizes, [*before, *behind]
 
 
 def _with_places(
@@ -138,7 +151,9 @@ def _with_places(
     for axis in range(rank):
         first = np.arange(outer[axis])[:, None] * stride[axis] - padding[axis]
         at = first + np.arange(kernel[axis])[None] * by[axis]
-        steps.append((at, (at >= 0) & (at < extents[axis])))
+        inside = (at >= 0) & (at < extents[axis])
+        some = inside.any(0)
+        steps.append((at[:, some], inside[:, some]))
     return _searched(call, rank, steps)
 
 

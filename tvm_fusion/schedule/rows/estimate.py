@@ -119,7 +119,10 @@ def row_work(program: Program, estimate: RowEstimate, device: Device) -> KernelW
         for buffer, where in zip(stage.targets, stage.indices, strict=True):
             stores += points(stage) * (buffer in program.outputs and is_far(buffer, where))
     return KernelWork(
-        element_loads=float(loads), thread_loads=waiting, element_stores=float(stores)
+        element_loads=float(loads),
+        thread_loads=waiting,
+        element_stores=float(stores),
+        reread_bytes=estimate.reread_bytes,
     )
 
 

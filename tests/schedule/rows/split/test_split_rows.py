@@ -42,6 +42,42 @@ def test_both_launches_give_the_norm(dtype, offset):
     check(run(claim, inputs, inputs[0].shape, dtype), inputs, dtype, GROUPS)
 
 
+ONE_GROUP = (1, 16, SIZE, SIZE)  # a single row of 33,856 elements: it has no axis of rows
+
+
+@pytest.mark.parametrize("is_channels_last", [False, True])
+def test_a_norm_of_one_group_is_split(is_channels_last):
+    """PoolFormer's norms are over all channels of an image."""
+    inputs = drawn(ONE_GROUP, "float16", 3)
+    order = (0, 2, 3, 1) if is_channels_last else (0, 1, 2, 3)
+    if is_channels_last:
+        mod = main_module(parameters(ONE_GROUP), group_norm(1))
+        *_, claim = variant_of(mod, Layout(0), "cuda:sm_90a")
+        claim = SplitRows().claim(claim.group, CUDA.device)
+    else:
+        claim = SplitRows().claim(group(parameters(ONE_GROUP), group_norm(1), CUDA), CUDA.device)
+    assert isinstance(claim, Claim), claim
+    x = np.ascontiguousarray(inputs[0].transpose(order))
+    found = run(claim, [x, *inputs[1:]], x.shape, "float16")
+    check(found.transpose(np.argsort(order)), inputs, "float16", 1)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+def test_norms_over_whole_images_are_split(name, batch):
+    """Their weights are of every element."""
+    names = ("x", "scale", "shift")[: 3 if name == "layer_norm" else 2]
+    shapes = [(batch, *ONE_GROUP[1:]), *[ONE_GROUP[1:]] * (len(names) - 1)]
+    params = [tensor(n, *s, dtype="float16") for n, s in zip(names, shapes, strict=True)]
+    members = group(
+        params, lambda emit, *values: getattr(op.nn, name)(*values, axes=[1, 2, 3]), CUDA
+    )
+    split = split_reduction(row_program(members.program), 8)
+    assert split is not None
+    rows = [] if batch == 1 else [batch]
+    assert all([int(e) for e in p.shape] == [*rows, 8] for p in split.partial)
+
+
 @pytest.mark.slow
 def test_any_configuration_gives_the_norm():
     """The least and the greatest of the design space, and one between them."""

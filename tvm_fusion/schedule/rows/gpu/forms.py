@@ -33,7 +33,7 @@ from .one_pass_variance import sum_of_deviations
 from .register_budget import BLOCK_REGISTERS, RegisterBudget
 from .row_groups import grouped
 from .split_form import with_axes_of_maps
-from .storage import copy_inputs, place_rows
+from .storage import copy_inputs, place_rows, repeated_bytes
 from .vectorize import shares_vectors, streams_of, vectorize
 
 # Of a row that is read again in every pass: while one block reduces, another one loads. On one
@@ -88,7 +88,11 @@ class RowProblem:
 
     def holds(self, config: RowConfig) -> bool:
         """Whether registers hold what several passes load."""
-        return RegisterBudget(config).hold_all(copy_inputs(self.program))
+        return RegisterBudget(config).hold_all(self._copied)
+
+    @cached_property
+    def _copied(self) -> RowProgram:
+        return copy_inputs(self.program)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,11 +218,14 @@ class RowEstimate:
         Static shared memory for row buffers; the exchange between warps comes on top.
     registers : int
         Of a thread, where launch bounds decide how many it gets; otherwise 0.
+    reread_bytes : int
+        What all rows read again in later passes.
     """
 
     config: RowConfig
     shared_bytes: int
     registers: int
+    reread_bytes: int
 
 
 def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal:
@@ -240,7 +247,8 @@ def estimated(rows: RowProblem, form: RowForm) -> RowEstimate | Refusal:
         return Refusal("row_too_long", storage)
     is_cuda = rows.device.kind == "cuda"
     registers = _claimed_registers(rows.program, form.config) if is_cuda else 0
-    return RowEstimate(form.config, storage.shared_bytes, registers)
+    reread = 0 if rows.holds(form.config) else repeated_bytes(rows.program)
+    return RowEstimate(form.config, storage.shared_bytes, registers, reread)
 
 
 def read_rows(program: Program, device: Device) -> RowProblem | Refusal:

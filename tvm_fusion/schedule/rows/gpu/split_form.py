@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 
 from ....core.expressions import substitute
+from ....core.loops import constant
 from ..program.passes import equal_axes
 from ..program.row_program import RowProgram, RowStage
 from .one_pass_variance import sum_of_deviations
@@ -96,8 +97,15 @@ def is_float_sum(program: RowProgram, stage: RowStage) -> bool:
         and float(start.value) == 0
         and str(target.dtype) == "float32"
         and program.is_internal(target)
-        and len(where) == len(stage.rows)
-        and all(i.same_as(a.var) for i, a in zip(where, stage.rows, strict=True))
+        and is_at_row(stage, where)
+    )
+
+
+def is_at_row(stage: RowStage, where: Sequence[ir.Expr]) -> bool:
+    """Whether an element is a row's own: all axes in order, between zeros along axes of one row."""
+    places = [i for i in where if constant(i) != 0]
+    return len(places) == len(stage.rows) and all(
+        i.same_as(a.var) for i, a in zip(places, stage.rows, strict=True)
     )
 
 

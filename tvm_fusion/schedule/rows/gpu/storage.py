@@ -9,6 +9,7 @@ from tvm import DataType, ir, tirx
 
 from ...._tvm.buffer import declare
 from ....core.expressions import call_name, loads, map_loads, substitute, variables
+from ...index.estimate import points, terms
 from ..program.passes import equal_loops, plan_passes, private_buffers
 from ..program.row_program import RowProgram, RowStage
 from .config import RowConfig
@@ -97,7 +98,7 @@ def copy_inputs(program: RowProgram) -> RowProgram:
     What is gathered comes before its indices, which no pass but the first needs then.
     """
     while repeated := _repeated_loads(program):
-        load, owner = max(repeated, key=lambda one: len(loads(one[0])))
+        load, owner, _ = max(repeated, key=lambda one: len(loads(one[0])))
         axes = (*owner.rows, *owner.loop_axes)
         shape = [axis.extent for axis in axes]
         copy = declare(shape, str(load.source.dtype), f"{load.source.name}_row")
@@ -114,8 +115,16 @@ def copy_inputs(program: RowProgram) -> RowProgram:
     return program
 
 
-def _repeated_loads(program: RowProgram) -> list[tuple[ir.TensorLoad, RowStage]]:
-    """Find what several passes load at the same position, with the stage whose axes it uses."""
+def repeated_bytes(program: RowProgram) -> int:
+    """Count the bytes that passes load although an earlier one has, of all rows."""
+    return sum(
+        (times - 1) * points(owner) * terms(owner) * DataType(str(load.source.dtype)).itemsize
+        for load, owner, times in _repeated_loads(program)
+    )
+
+
+def _repeated_loads(program: RowProgram) -> list[tuple[ir.TensorLoad, RowStage, int]]:
+    """Find what several passes load at the same position, by the axes of a stage, and how many."""
     found: list[tuple[ir.TensorLoad, RowStage, set[int]]] = []
     for number, one in enumerate(plan_passes(program)):
         for stage in one.stages:
@@ -126,7 +135,7 @@ def _repeated_loads(program: RowProgram) -> list[tuple[ir.TensorLoad, RowStage]]
                         break
                 else:
                     found.append((load, stage, {number}))
-    return [(load, owner) for load, owner, numbers in found if len(numbers) > 1]
+    return [(load, owner, len(numbers)) for load, owner, numbers in found if len(numbers) > 1]
 
 
 def _plain_loads(program: RowProgram, stage: RowStage) -> list[ir.TensorLoad]:

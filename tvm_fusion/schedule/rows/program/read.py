@@ -23,8 +23,9 @@ def rows_of(group: Group, on_cpu: bool) -> Program:
     """Return the program of a group, its axes in the order of memory where images have blocks.
 
     A thread of a CPU takes several groups of channels that are in one vector; a GPU has too few
-    rows then, where channels are the last axis as a whole. On a GPU each row computes scalars of
-    few terms again, where all would be one row with them.
+    rows then, where channels are the last axis as a whole, and its threads read whole rows in the
+    order of memory, which blocks of channels are not. On a GPU each row computes scalars of few
+    terms again, where all would be one row with them.
     """
     if not on_cpu and count_rows(group.program) == 1:
         found = with_recomputed_scalars(group.program, MOST_RECOMPUTED)
@@ -32,7 +33,7 @@ def rows_of(group: Group, on_cpu: bool) -> Program:
             return found
     if any(is_layout_map(op.func) for op in group.members):
         program = with_group_lanes(group.program) if on_cpu else None
-        program = program or with_channel_lanes(group.program)
+        program = program or with_channel_lanes(group.program, sums_alone=on_cpu)
         return replace(program, stages=tuple(map(decide_for_blocks, program.stages)))
     return group.program
 
