@@ -31,7 +31,8 @@ from .lower.argument_checks import DropArgumentChecks
 from .lower.bind_once import BindOnce
 from .lower.booleans import BytesForBooleans
 from .lower.cse import without_cse
-from .lower.empty_loops import DivideByNoZeroExtent, DropEmptyLoops
+from .lower.divisors import DivideByNoZeroExtent, DivideByPositive
+from .lower.empty_loops import DropEmptyLoops
 from .lower.flatten import s_tir_pipeline
 from .lower.hyperbolic import HyperbolicByExponentials
 from .lower.integers import LowerIntegers
@@ -155,7 +156,8 @@ def tir_pipeline():
             is_thread_level = isinstance(func, tirx.PrimFunc) and not has_blocks(func)
             (thread_level if is_thread_level else scheduled)[gvar] = func
         with without_cse(ctx):
-            lowered = s_tir_passes(tvm.IRModule(scheduled, attrs=mod.attrs))
+            s_tir_module = tvm.IRModule(scheduled, attrs=mod.attrs)
+            lowered = s_tir_passes(Sequential([DivideByPositive()])(s_tir_module))
         if thread_level:
             lowered.update(tirx_passes(tvm.IRModule(thread_level, attrs=mod.attrs)))
         return lowered

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import pkgutil
+from collections.abc import Callable, Iterator
 
 from tvm_fusion.core.flags import FLAGS
+from tvm_fusion.core.template import Refusal
 from tvm_fusion.rewrite import laws
 from tvm_fusion.rewrite.egraph.law import Equation, Law
 from tvm_fusion.rewrite.recompose.patterns import PATTERNS
@@ -64,12 +65,39 @@ def _row(law: Law) -> str:
 
 
 def _refuses(law: Law) -> str:
-    """Say where a law does not hold, as its check's docstring does."""
+    """Say where a law does not hold: all that its check may refuse."""
     check = law._condition if isinstance(law, Equation) else type(law).check
     if check is None or check is Law.check:
         return ""
-    text = " ".join((inspect.getdoc(check) or "").partition("\n\n")[0].split())
-    return _plain(text.removeprefix("Refuse ").rstrip(".")) or "constants for which it is inexact"
+    return _plain("; ".join(dict.fromkeys(_refusals(check, type(law)))))
+
+
+def _refusals(check: Callable, law: type[Law]) -> Iterator[str]:
+    """Yield what a check refuses, by its docstring, or else by the sentences and checks in it."""
+    text = " ".join((check.__doc__ or "").partition("\n\n")[0].split())
+    if text.startswith("Refuse "):
+        yield text.removeprefix("Refuse ").rstrip(".")
+        return
+    code = check.__code__
+    for constant in code.co_consts:
+        if isinstance(constant, str) and constant.endswith(".") and constant != check.__doc__:
+            yield _where(constant)
+    for name in code.co_names:
+        if name == "super":
+            later = law.__mro__[[check in vars(c).values() for c in law.__mro__].index(True) + 1 :]
+            used = next(vars(c)["check"] for c in later if "check" in vars(c))
+        else:
+            used = check.__globals__.get(name, getattr(law, name, None))
+        if isinstance(used, Refusal):
+            yield _where(used.sentence)
+        elif name != "check" and "Refusal" in getattr(used, "__annotations__", {}).get(
+            "return", ""
+        ):
+            yield from _refusals(used, law)
+
+
+def _where(sentence: str) -> str:
+    return f"where {sentence[0].lower()}{sentence[1:].rstrip('.')}"
 
 
 def _code(text: str) -> str:

@@ -16,8 +16,8 @@ from benchmarks.operators_onnx.pool import judge_all
 from benchmarks.operators_onnx.table import README, behind_stock, render
 
 #: Of the cases: the same part in every run, or another one that OPERATORS_SEED names.
-PART = float(os.environ.get("OPERATORS_PART", "0.04"))  # 1 for all
-BACKEND_PART = float(os.environ.get("BACKEND_PART", "0.03"))
+PART = float(os.environ.get("OPERATORS_PART", "0.02"))  # 1 for all
+BACKEND_PART = float(os.environ.get("BACKEND_PART", "0.015"))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ pytest.importorskip("expecttest")  # which torch's operator database imports
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 # Of those that the record has; the same in every run, or others that OPERATORS_SEED names.
-CASES, PARTS = 80, 2
+CASES, PARTS = 40, 2
 
 
 def test_the_record_is_clean_and_its_page_is_generated():

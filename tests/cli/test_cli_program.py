@@ -55,6 +55,21 @@ def test_compile_check_explain_bisect(program, tmp_path, capsys):
     assert (code, found["passed"]) == (0, True)
 
 
+def test_the_page_of_a_program(program, tmp_path, capsys):
+    code, _ = run(capsys, "explain", program, "--no-stock", "--html", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert code == 0
+    assert page.startswith("<!doctype html>")
+    assert "relu" in page
+
+
+def test_a_program_where_an_artifact_is_expected(program, capsys):
+    for command in ("run", "profile", "inspect"):
+        code, found = run(capsys, command, program)
+        assert code == 2
+        assert f"compile it first, by `tvm-fusion compile {program} -o " in found["error"]
+
+
 def test_the_command_line_imports_pytorch_for_a_program(program, tmp_path):
     words = ["compile", program, "-o", tmp_path / "a", "--cache", tmp_path / "cache"]
     command = [sys.executable, "-m", "tvm_fusion.cli", *map(str, words)]

@@ -11,6 +11,7 @@ from tvm.ir.transform import Sequential
 from docs.pages import codes, copies, laws, mapping, passes, write
 from tvm_fusion import transform
 from tvm_fusion.core.decisions import recording
+from tvm_fusion.rewrite.egraph.law import Law
 from tvm_fusion.rewrite.laws import LAWS
 from tvm_fusion.rewrite.recompose.patterns import PATTERNS
 
@@ -21,6 +22,19 @@ def test_every_law_and_pattern_has_its_equation():
     assert equations.keys() == {one.name for one in (*LAWS, *PATTERNS)}
     assert equations["negate_sum"] == "`-a + -b ⇄ -(a + b)`"
     assert all("=" in text or "⇄" in text for text in equations.values())
+
+
+def test_every_condition_of_a_law_is_told():
+    rows = [
+        row.strip("| ").split(" | ") for row in laws.page().splitlines() if row.startswith("| `")
+    ]
+    told = {row[0].strip("`"): row[-1].strip("| ") for row in rows}
+    conditional = [law for law in LAWS if type(law).check is not Law.check]
+    assert all(told[law.name] for law in conditional if getattr(law, "_condition", True))
+    assert told["add_columns"].startswith("where one summand is broadcast along rows or columns;")
+    assert told["permute_to_itself"] == "where axes change places"
+    assert told["absolute_of_nonnegative"] == "where a tensor may be negative"
+    assert told["mean_of_offset"].endswith("where integer division drops a remainder")
 
 
 def test_every_pass_is_documented_once():

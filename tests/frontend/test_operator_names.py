@@ -1,17 +1,21 @@
 """Names of ONNX nodes and tensors, and variables of Relax modules, on what they became."""
 
+import numpy as np
 import onnx
 import pytest
 import tvm
 from onnx import TensorProto as T
-from onnx import helper, parser
+from onnx import helper, numpy_helper, parser
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion import FusionConfig
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.source_names import Source, bindings_of, names_of, sources_of
+from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
+from tvm_fusion.rewrite.products.transposed_phases import TransposedConvByPhases
 from tvm_fusion.transform import Legalize, Rewrite
 
 STRANGE = 'it\'s "a" name\n/with spaces/größe'
@@ -49,6 +53,31 @@ def test_nodes_with_names_without_and_with_the_same():
         (Source("/block/Exp", ("c",)),),
         (Source(STRANGE, ("t/1 ü",)),),
         (Source("", ("out",)),),
+    ]
+
+
+def test_nodes_of_local_functions():
+    """By the call, which stands in the model, and their own names, or operators."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    body = [
+        helper.make_node("Exp", ["a"], ["t"], name="first"),
+        helper.make_node("Inner", ["t"], ["b"], name="second", domain="own"),
+    ]
+    model = nodes_of(
+        helper.make_node("Outer", ["x"], ["y"], name="/layer.0/Outer", domain="own"),
+        helper.make_node("Sin", ["y"], ["z"], name="/layer.1/Sin"),
+        helper.make_node("Outer", ["z"], ["out"], domain="own"),
+    )
+    model.opset_import.append(opsets[1])
+    inner = [helper.make_node("Tanh", ["a"], ["b"])]
+    model.functions.append(helper.make_function("own", "Outer", ["a"], ["b"], body, opsets))
+    model.functions.append(helper.make_function("own", "Inner", ["a"], ["b"], inner, opsets[:1]))
+    assert names(import_model(model).mod) == [
+        ("/layer.0/Outer/first",),
+        ("/layer.0/Outer/Tanh",),
+        ("/layer.1/Sin",),
+        ("out/first",),
+        ("out/Tanh",),
     ]
 
 
@@ -156,3 +185,20 @@ def test_constants_fold_as_before():
     )
     onnx.checker.check_model(model)
     assert names(import_model(model).mod) == [("Mul",)]
+
+
+def test_decisions_about_a_transposed_convolution_name_it():
+    rng = np.random.default_rng()
+    weight = numpy_helper.from_array(rng.normal(size=(4, 3, 4, 4)).astype("float32"), "w")
+    node = helper.make_node(
+        "ConvTranspose", ["x", "w"], ["y"], name="/up/ConvTranspose", strides=[2, 2]
+    )
+    shapes = {"x": [1, 4, 5, 5], "y": [1, 3, 12, 12]}
+    x, y = (helper.make_tensor_value_info(n, T.FLOAT, shape) for n, shape in shapes.items())
+    graph = helper.make_graph([node], "g", [x], [y], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    imported = import_model(model)
+    with parse("cpu").tvm_target(), recording() as decisions:
+        TransposedConvByPhases()(imported.mod)
+    found = [d.producer_names for d in decisions if d.code == "transposed_conv"]
+    assert found == [("/up/ConvTranspose",)]

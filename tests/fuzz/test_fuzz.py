@@ -15,7 +15,7 @@ from .session import describe, run
 
 pytestmark = pytest.mark.slow_beyond(2)
 
-CI_GRAPHS, PARTS = 100 if os.environ.get("TESTS_CASES") == "all" else 40, 2
+CI_GRAPHS, PARTS = 100 if os.environ.get("TESTS_CASES") == "all" else 28, 2
 FEW = (1, 5, 6, 7, 12)  # symbolic, half, both, neither
 
 

@@ -157,7 +157,7 @@ def _table(profile: Profile, rows: list[KernelTime], is_full: bool) -> Table:
     table.add_row(host, "", "", "", "", "outside of kernels: arguments, virtual machine, gaps")
     sources = sorted({row.source for row in rows if row.source})
     prices = f"expected: {', '.join(sources)}; " if sources else ""
-    table.caption = f"{prices}bandwidth, peak: share of this machine's"
+    table.caption = f"{prices}bandwidth, peak: shares of what this machine reaches"
     if "roofline" in sources:
         table.caption += (
             "\nroofline: a model that ranks alternatives; its times are not predictions"

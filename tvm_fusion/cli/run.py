@@ -110,14 +110,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Print latencies and what came out."""
-    latency = result["latency_ms"]
+    told = {name: _significant(value) for name, value in result["latency_ms"].items()}
     console.print(
-        f"latency of {counted(result['repeat'], 'run')}: min {latency['min']:.2f}, "
-        f"median [bold]{latency['median']:.2f}[/], p90 {latency['p90']:.2f}, "
-        f"p99 {latency['p99']:.2f}, max {latency['max']:.2f} ms"
+        f"latency of {counted(result['repeat'], 'run')}: min {told['min']}, "
+        f"median [bold]{told['median']}[/], p90 {told['p90']}, p99 {told['p99']}, "
+        f"max {told['max']} ms"
     )
     threads = f" on {counted(result['threads'], 'thread')}" if result["threads"] else ""
-    console.print(f"  {result['throughput']:.4g} runs per second{threads}")
+    console.print(f"  {_significant(result['throughput'])} runs per second{threads}")
     if line := dims_line(result["dims"]):
         console.print(f"  {line}", markup=False, highlight=False)
     for name, output in result["outputs"].items():
@@ -129,6 +129,11 @@ def show(result: dict[str, Any], console: Console) -> None:
     for name, output in result["outputs"].items():
         if line := not_finite_line(name, output, math.prod(output["shape"])):
             console.print(f"  warning: {line}", style="yellow", markup=False, highlight=False)
+
+
+def _significant(value: float) -> str:
+    """Write three digits or more, without an exponent: ``0.0512``, ``14,142``."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _is_over(options: argparse.Namespace, runs: int, seconds: float) -> bool:

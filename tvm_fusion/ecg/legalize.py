@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
@@ -18,10 +19,12 @@ from .._tvm.structural import structural_map, structural_walk
 from ..core.expressions import is_load_of, loads
 from ..core.inherit_names import inheriting
 from ..core.integers import LARGEST_EXTENT, is_integer, wrapped
+from ..core.source_names import bindings_of, joined, names_of, sources_of
 from ..core.untouched import on_rewritable
 from ..errors import UserError, reason_of
 from ..frontend.normalize.engine import Scope, op_name, rewrite_pass
 from ..frontend.normalize.integer_power import IntegerPower
+from ..words import few
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .bound_indices import BoundIndices
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
@@ -42,7 +45,7 @@ DISPATCHED = (
 _NO_KERNELS = ("relax.ccl.", "relax.dist.", "relax.inspect.", "relax.grad.")
 
 
-_Remembered = dict[str, dict[str, Legalization]]  # by target, then by operator
+_Remembered = dict[str, dict[str, "_Recorded"]]  # by target, then by operator
 _remembered: ContextVar[_Remembered | None] = ContextVar("remembered", default=None)
 
 
@@ -99,7 +102,17 @@ class Legalize:
         lowered = relax.transform.LegalizeOps(known)
         unread = relax.transform.DeadCodeElimination()
         passes = [IntegerPower(), SplitLongExtrema(), lowered, TupleFields(), unread]
-        return Sequential(inheriting(on_rewritable(*passes), BoundIndices()))(mod)
+        try:
+            return Sequential(inheriting(on_rewritable(*passes), BoundIndices()))(mod)
+        except UserError as error:
+            failed = [entry.failed.pop() for entry in known.values() if entry.failed]
+            if not failed:
+                raise
+            name = describe(failed[0]).name.removeprefix("relax.")
+            raise UserError(
+                f"operator {name}{_places(mod, failed[0])} cannot be lowered to a kernel "
+                f"({str(error).rstrip('.')})"
+            ) from error
 
 
 @rewrite_pass
@@ -120,9 +133,26 @@ def _known() -> Mapping[str, Legalization | None]:
     return {**dict.fromkeys(DISPATCHED), **known, **LEGALIZATIONS}
 
 
-def _legalizations() -> dict[str, Legalization]:
+def _legalizations() -> dict[str, _Recorded]:
     """Functions for one target, on which what they remember depends."""
     return {name: _Recorded(legalization) for name, legalization in _known().items()}
+
+
+def _places(mod: tvm.IRModule, call: relax.Call) -> str:
+    """Name the model's operators that are such calls: of one operator over the same types."""
+
+    def is_alike(other: Any) -> bool:
+        same_operator = isinstance(other, relax.Call) and other.op.same_as(call.op)
+        return same_operator and all(map(tvm_ffi.structural_equal, _types(other), _types(call)))
+
+    functions = (func for func in mod.functions.values() if isinstance(func, relax.Function))
+    bindings = (b for func in functions for b in bindings_of(func.body))
+    names = names_of(joined(sources_of(b.var) for b in bindings if is_alike(b.value)))
+    return f" (at {few(names)})" if names else ""
+
+
+def _types(call: relax.Call) -> list[ir.Type]:
+    return [arg.ty for arg in call.args]
 
 
 class _Recorded:
@@ -137,6 +167,8 @@ class _Recorded:
     def __init__(self, legalization: Legalization | None) -> None:
         self._legalization = legalization
         self._done: dict[tuple[Hashable, ...], Expansion] = {}
+        #: The call that raised: errors pass through TVM without what they carry.
+        self.failed: list[relax.Call] = []
 
     def __call__(self, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if takes_keys(call):
@@ -170,8 +202,8 @@ class _Recorded:
             return None
         return self._legalization
 
-    @staticmethod
     def _expand(
+        self,
         call: relax.Call,
         params: dict[relax.Var, relax.Expr],
         legalization: Legalization | None,
@@ -181,10 +213,8 @@ class _Recorded:
                 return expand(call, params, legalization)
             # guard: told in a sentence; legalizations raise anything, from assertions on
             except Exception as error:
-                raise UserError(
-                    f"operator {describe(call).name.removeprefix('relax.')} cannot be lowered to a "
-                    f"kernel ({reason_of(error)})"
-                ) from error
+                self.failed.append(call)
+                raise UserError(reason_of(error)) from error
         passes = [relax.backend.DispatchSampling(), relax.backend.DispatchSortScan()]
         return expand_by_pass(call, params, Sequential(passes))
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from tvm.target import Target
 
 from ..core.decisions import Decision, record
+from ..core.source_names import joined, names_of
 from ..core.template import Ban, Claim, Refusal, Template
 from ..core.templates import templates
 from ..device import Device, device_of
@@ -97,7 +98,13 @@ class ClaimBook:
                 title = claim.group.title
                 record(
                     Decision(
-                        title, "", "accepted", "template_measured", sentence, (), None, then.us
+                        title,
+                        "",
+                        "accepted",
+                        "template_measured",
+                        sentence,
+                        measured_us=then.us,
+                        producer_names=names_of(joined(m.sources for m in claim.group.members)),
                     )
                 )
                 claim = other

@@ -157,8 +157,9 @@ def _no_artifact(folder: Path) -> UserError:
     """Say what is there instead of an artifact."""
     if not folder.exists():
         found, advice = f"there is no folder {str(folder)!r}", "check the path"
-    elif folder.suffix == ".onnx" and folder.is_file():
-        found, advice = f"{str(folder)!r} is a model and not an artifact", "compile it first"
+    elif folder.suffix in (".onnx", ".pt2") and folder.is_file():
+        found = f"{str(folder)!r} is a model and not an artifact"
+        advice = f"compile it first, by `tvm-fusion compile {folder} -o build/{folder.stem}`"
     else:
         found, advice = f"{str(folder)!r} is not an artifact (it has no {MANIFEST})", None
     return UserError(found, "a folder that `tvm-fusion compile` wrote", advice)

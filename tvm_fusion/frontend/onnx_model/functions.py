@@ -1,7 +1,8 @@
-"""Inline operators that ONNX defines by a function, what onnx's inliner leaves out included."""
+"""Inline functions, named by their calls, what onnx's inliner leaves out included."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping, Sequence
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
@@ -57,8 +58,44 @@ def inline_standard_functions(
         _write_defaults(node, schema_of(node, versions))
     of_model = _bodies_of_model(model, chosen, versions)
     if of_model:
-        model = inline_selected_functions(model, of_model)
-    return inline_selected_functions(model, list(names), inline_schema_functions=True)
+        model = inline_by_name(model, of_model)
+    return inline_by_name(model, names, of_standard=True)
+
+
+def inline_by_name(
+    model: onnx.ModelProto, functions: Sequence[tuple[str, str]], *, of_standard: bool = False
+) -> onnx.ModelProto:
+    """Replace calls of functions by their bodies, whose nodes are named by the call.
+
+    The call ``/decoder/Block`` makes ``/decoder/Block/Relu`` of a body's ``Relu``.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which stays as it is.
+    functions : sequence of (str, str)
+        Domain and name of each.
+    of_standard : bool
+        Whether they are operators that ONNX defines by a function, rather than the model's own.
+    """
+    calls = [node for node in nodes(model.graph) if (node.domain, node.op_type) in functions]
+    kept = {name for node in nodes(model.graph) for name in node.output}
+    inlined = inline_selected_functions(model, list(functions), inline_schema_functions=of_standard)
+    producers = {name: node for node in nodes(inlined.graph) for name in node.output}
+    for call in calls:
+        name = call.name or next(filter(None, call.output), "")
+        reached = list(call.output)
+        while reached:
+            node = producers.pop(reached.pop(), None)
+            if node is None:
+                continue
+            # onnx numbers what it inlines: the body's name is what stands before.
+            own = re.sub(r"__\d+$", "", node.name) or node.op_type
+            node.name = f"{name}/{own}"
+            reached += [source for source in node.input if source not in kept]
+            for result in node.output:
+                producers.pop(result, None)
+    return inlined
 
 
 def _write_defaults(node: onnx.NodeProto, schema: defs.OpSchema | None) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 import onnx
 from onnx import version_converter
-from onnx.inliner import inline_selected_functions
 
-from .functions import inline_standard_functions
+from .functions import inline_by_name, inline_standard_functions
 from .types import infer_types, set_shape, without_weights
 
 Extents = Mapping[str, Sequence[int | None]]
@@ -69,7 +68,7 @@ def inline_functions(model: onnx.ModelProto, kept: Container[str]) -> onnx.Model
         Functions with a converter, as ``com.acme::Foo``; their calls stay.
     """
     names = [(f.domain, f.name) for f in model.functions if f"{f.domain}::{f.name}" not in kept]
-    return inline_selected_functions(model, names) if names else model
+    return inline_by_name(model, names) if names else model
 
 
 def inlined(

@@ -78,6 +78,7 @@ def _integers(conv: relax.Call, scope: Scope) -> Any:
         return None
     decide(
         conv,
+        scope,
         "accepted",
         "bytes",
         "Both operands are 8-bit integers: instructions widen them as they multiply.",
@@ -95,11 +96,12 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
     narrow = narrowed(found.weights, int(conv.attrs.groups))
     reason = _refusal(conv, image, narrow)
     if reason is not None:
-        decide(conv, "refused", *reason)
+        decide(conv, scope, "refused", *reason)
         return None
     assert narrow is not None
     decide(
         conv,
+        scope,
         "accepted",
         "bytes",
         "The quantized operands are multiplied as 8-bit integers, and the result is dequantized.",

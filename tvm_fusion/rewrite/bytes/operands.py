@@ -14,6 +14,7 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 
 from ...core.decisions import Decision, record
+from ...core.source_names import names_of, sources_of
 from ...core.weight_names import derived
 from ...frontend.normalize.engine import Scope, op_name
 from ...frontend.tensor_types import dtype_of
@@ -150,7 +151,7 @@ def dequantized(
     elif prod(w.value.shape[k] for k in reduced) > MOST_TERMS:
         refusal = "many_terms", "Sums of so many products of bytes may overflow int32."
     if refusal is not None:
-        decide(call, "refused", *refusal)
+        decide(call, scope, "refused", *refusal)
         return None
     shape = [-1 if k == axis else 1 for k in range(w.ty.ndim)]
     spread = zeros.value.numpy().astype("int64").reshape(shape)
@@ -166,9 +167,10 @@ def _moved(weights: GenericConst, axis: int, axes: Any) -> tuple[GenericConst, i
     return derived(relax.const(array), "permute_dims", [weights]), order.index(axis)
 
 
-def decide(call: relax.Call, verdict: Any, code: str, sentence: str) -> None:
+def decide(call: relax.Call, scope: Scope, verdict: Any, code: str, sentence: str) -> None:
     """Record a decision about a product or a convolution."""
-    record(Decision(op_name(call) or "", "", verdict, code, sentence))
+    names = names_of(sources_of(scope.target))
+    record(Decision(op_name(call) or "", "", verdict, code, sentence, producer_names=names))
 
 
 def scalar(expr: ir.Expr, dtype: str, scope: Scope) -> ir.Expr:

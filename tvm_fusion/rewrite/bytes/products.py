@@ -77,12 +77,13 @@ def _integers(product: relax.Call, scope: Scope) -> Any:
         return None
     total = _bytes_product(left.data, weights, scope)
     if total is None:
-        decide(product, "refused", *WIDE_COLUMNS)
+        decide(product, scope, "refused", *WIDE_COLUMNS)
         return None
     if total.args[0].same_as(product.args[0]) and total.args[1].same_as(product.args[1]):
         return None
     decide(
         product,
+        scope,
         "accepted",
         "bytes",
         "Both operands are 8-bit integers: they are multiplied as such and accumulated in int32.",
@@ -97,10 +98,11 @@ def _dequantised(product: relax.Call, scope: Scope) -> Any:
         return None
     narrow = _bytes_product(found.data, found.weights, scope)
     if narrow is None:
-        decide(product, "refused", *WIDE_COLUMNS)
+        decide(product, scope, "refused", *WIDE_COLUMNS)
         return None
     decide(
         product,
+        scope,
         "accepted",
         "bytes",
         "The quantized operands are multiplied as 8-bit integers, and the result is dequantized.",

@@ -70,13 +70,13 @@ def widened(
     code, sentence = reason
     terms = np.abs(weights.values.reshape(len(weights.values), -1))
     if code in IN_INT16 and max(image.largest, terms.max(initial=0)) <= INT16:
-        decide(conv, "refused", code, f"{sentence} It is convolved in int16.")
+        decide(conv, scope, "refused", code, f"{sentence} It is convolved in int16.")
         return _convolved_in(conv, image, weights, "int16", "int32", scope)
     if terms.sum(axis=1).max(initial=0) * image.largest < EXACT:
-        decide(conv, "refused", code, f"{sentence} Its sums are exact in float32.")
+        decide(conv, scope, "refused", code, f"{sentence} Its sums are exact in float32.")
         total = scope.emit(_convolved_in(conv, image, weights, "float32", "float32", scope))
         return relax.op.astype(total, "int32")
-    decide(conv, "refused", code, f"{sentence} It stays in int32.")
+    decide(conv, scope, "refused", code, f"{sentence} It stays in int32.")
     return None
 
 

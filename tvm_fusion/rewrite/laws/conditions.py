@@ -85,7 +85,7 @@ def representable(match: Match, compute: Callable[..., np.ndarray], *names: str)
 
 
 def without_rounding(match: Match, *names: str) -> Refusal | None:
-    """Refuse to cancel a constant that is added to round: ``x + 2**23 - 2**23``.
+    """Refuse a constant that is added to round: ``x + 2**23 - 2**23``.
 
     Numbers beside one of ``2**22`` are whole or half ones in float32; models that add and subtract
     such a constant mean the rounding.

@@ -81,7 +81,7 @@ def _logarithm_of_product(match: Match) -> Refusal | None:
 
 
 def _logarithm_of_quotient(match: Match) -> Refusal | None:
-    """Refuse operands of unknown sign, as above."""
+    """Refuse operands of unknown sign: two negative ones have a quotient with a logarithm."""
     unknown = nonnegative(match, "a") and nonnegative(match, "b")
     return all_of(floating(match), unknown)
 

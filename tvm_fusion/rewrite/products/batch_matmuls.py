@@ -14,6 +14,7 @@ from tvm.target import Target
 from tvm_ffi import structural_equal
 
 from ...core.decisions import Decision, record
+from ...core.source_names import Sources, names_of, sources_of
 from ...core.weight_names import derived
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ..egraph.changes import Change, note
@@ -27,6 +28,7 @@ class _Product:
     matrix: GenericConst
     bias: GenericConst | None
     out_dtype: Any
+    sources: Sources
 
     @property
     def terms(self) -> int:
@@ -143,7 +145,7 @@ def _product(field: Any, scope: Scope) -> _Product | None:
     width = int(matrix.ty.shape[1])
     if bias is not None and (bias.ty.ndim != 1 or int(bias.ty.shape[0]) != width):
         return None
-    return _Product(left, matrix, bias, product.attrs.out_dtype)
+    return _Product(left, matrix, bias, product.attrs.out_dtype, sources_of(field))
 
 
 def _whole(products: list[_Product], scope: Scope) -> relax.Var | None:
@@ -187,5 +189,6 @@ def _stacked(parts: list[GenericConst]) -> GenericConst:
 
 
 def _tell(products: list[_Product], verdict: Any, code: str, sentence: str) -> None:
-    names = ", ".join(p.left.name for p in products)
-    record(Decision(names, "", verdict, code, sentence))
+    title = ", ".join(p.left.name for p in products)
+    names = names_of(source for p in products for source in p.sources)
+    record(Decision(title, "", verdict, code, sentence, producer_names=names))

@@ -13,7 +13,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
-from ...core.decisions import Decision, record
+from ...core.decisions import Decision, Verdict, record
+from ...core.source_names import names_of, sources_of
 from ...core.weight_names import derived
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ...frontend.tensor_types import HALF, dtype_of, static
@@ -116,7 +117,7 @@ def _phases(value: Any, scope: Scope) -> Any:
     groups, each = int(value.attrs.groups), int(weight.ty.shape[1])
     phases = int(np.prod(strides))
     sentence = f"It is a convolution of {phases} phases, without zero stuffing."
-    record(Decision(scope.target.name, "", "accepted", "transposed_conv", sentence))
+    _tell(scope, "accepted", sentence)
     note(
         Change(
             "", "", ("transposed_phases",), "conv_transpose(x, W)", "depth_to_space(conv(x, W'))"
@@ -138,7 +139,13 @@ def _phases(value: Any, scope: Scope) -> Any:
 
 
 def _refuse(scope: Scope, sentence: str) -> None:
-    record(Decision(scope.target.name, "", "refused", "transposed_conv", sentence))
+    _tell(scope, "refused", sentence)
+
+
+def _tell(scope: Scope, verdict: Verdict, sentence: str) -> None:
+    names = names_of(sources_of(scope.target))
+    code, name = "transposed_conv", scope.target.name
+    record(Decision(name, "", verdict, code, sentence, producer_names=names))
 
 
 def _dimensions(conv: relax.Call, dtypes: Sequence[str]) -> list[Phases] | str:
