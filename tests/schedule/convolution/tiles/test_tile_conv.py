@@ -47,17 +47,33 @@ def test_results(dtype, case, tiles):
 
 
 @pytest.mark.slow
-def test_every_configuration_is_right(tiles):
-    conv = Conv(22, 70, (9, 18), dtype="bfloat16")
+@pytest.mark.parametrize(
+    "conv",
+    [
+        Conv(22, 70, (9, 18), dtype="bfloat16"),
+        Conv(320, 320, (6, 5), stride=(2, 2), groups=5, dtype="bfloat16"),
+    ],
+    ids=["dense", "groups"],
+)
+def test_every_configuration_is_right(conv, tiles):
     template, device = CpuConvolution(), CPU.device
     claim = claimed(conv.params(), conv.body, CPU)
     shapes = {}
     for config in template.configs(claim, device):
-        shapes.setdefault((config["height"], config["width"], config["vectors"]), config)
+        sizes = ("height", "width", "vectors", *(["chunk"] if conv.groups > 1 else []))
+        shapes.setdefault(tuple(config[name] for name in sizes), config)
     for config in shapes.values():
         changed = template.configure(claim, config, device)
         assert not isinstance(changed, Refusal)
         tiles.run(lambda changed=changed: checked(conv, changed))
+
+
+def test_a_task_takes_whole_groups():
+    """Else the lines that it copies begin, or end, within a group that its tiles read."""
+    conv = Conv(1088, 1088, (14, 14), stride=(2, 2), groups=17, dtype="bfloat16")
+    claim = claimed(conv.params(), conv.body, XEON)
+    for config in CpuConvolution().configs(claim, XEON.device):
+        assert config["chunk"] in (2, 34)
 
 
 @pytest.mark.parametrize("case", CASES)
