@@ -35,7 +35,7 @@ def rows_of(stored: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
 
 def load_tables(path: Path) -> dict[str, Any]:
     """Return what ``store_tables`` has stored, in a ``.json.xz``; nothing where there is none."""
-    stored = json.loads(lzma.decompress(path.read_bytes())) if path.exists() else {}
+    stored = unpacked(path) if path.exists() else {}
     return {name: {**about, "rows": rows_of(rows)} for name, (about, *rows) in stored.items()}
 
 
@@ -46,7 +46,17 @@ def store_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
         name: [{k: v for k, v in table.items() if k != "rows"}, *columns(table["rows"])]
         for name, table in tables.items()
     }
-    path.write_bytes(lzma.compress(text(stored).encode()))
+    pack(path, stored)
+
+
+def pack(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a large record, compressed."""
+    path.write_bytes(lzma.compress(text(record).encode()))
+
+
+def unpacked(path: Path) -> dict[str, Any]:
+    """Read what ``pack`` has written."""
+    return json.loads(lzma.decompress(path.read_bytes()))
 
 
 def dated(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """The command line: claims of the zoo's groups for one CUDA device against ptxas.
 
-Writes ``results/kernel_resources.json`` and ``README.md``; prints the table, the misses and spills.
+Writes ``results/kernel_resources.json.xz`` and ``README.md``; prints the table, the misses and spills.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
@@ -17,6 +16,7 @@ from typing import Any
 from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.__main__ import write
+from benchmarks.records import pack, unpacked
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
@@ -26,7 +26,7 @@ from .table import render, summary
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-RESULT, README = HERE / "results" / "kernel_resources.json", HERE / "README.md"
+RESULT, README = HERE / "results" / "kernel_resources.json.xz", HERE / "README.md"
 MODELS = tuple(n for n in zoo.names() if not n.startswith("light_") and not n.endswith("_dyn"))
 WORKS = 6  # that are drawn, beside the named ones
 BATCH = 24  # functions that nvcc compiles at once
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compile and compare; returns the exit code."""
     options = _parser().parse_args(arguments)
     if options.table:
-        README.write_text(render(json.loads(RESULT.read_text())))
+        README.write_text(render(unpacked(RESULT)))
         return 0
     try:
         spec = parse(options.target)
@@ -58,10 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "groups": rows,
     }
     print(summary(record))
-    if options.json is not None:
-        write(options.json, record)
     if options.json == RESULT:
+        pack(RESULT, record)
         README.write_text(render(record))
+    elif options.json is not None:
+        write(options.json, record)
     return 0
 
 

@@ -138,7 +138,7 @@ def render(record: Row) -> str:
         [
             "# Claimed against allocated registers and shared memory",
             "",
-            "Generated from `results/kernel_resources.json` by `python -m"
+            "Generated from `results/kernel_resources.json.xz` by `python -m"
             " benchmarks.kernel_resources`; edits are lost.",
             "",
             f"The {len(rows)} distinct groups of the zoo's models and of the workloads of"
