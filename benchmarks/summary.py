@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.cpu_half import table as cpu_half
 from benchmarks.gpu import table as gpu
 from benchmarks.gpu_models.table import rival_us
 from benchmarks.harness.table import load, newest
+from benchmarks.held_out import table as held_out
 from benchmarks.markdown import marked, table
 from benchmarks.operators_speed import __main__ as operators
 from benchmarks.operators_torch.counts import counts
@@ -31,6 +33,8 @@ HIGHLIGHTS = {
     ("convolutions", "oneDNN", "AMD"): "layers of convolutional networks, float32",
     ("operators", "ONNX Runtime", "AMD"): "single operators",
     ("fp16 models, batch 1", "TorchInductor", "H200"): "whole models, float16",
+    ("fp16 models, held out", "TorchInductor", "H200"): "models that nobody had tuned, float16",
+    ("bf16 models", "OpenVINO", "16 threads"): "whole models, bfloat16 on AMX",
     (
         "GEMMs, fp16 and bf16",
         "PyTorch",
@@ -92,7 +96,8 @@ class Row(NamedTuple):
         slower = [f"{name} **{ratio:.2f}**" for name, ratio in ordered if ratio >= SLOWER]
         named = ", ".join(slower[:3]) or f"{ordered[0][0]} {ordered[0][1]:.2f}"
         mean = f"{self.mean():.2f}"
-        command = "benchmarks." + self.page.partition("/")[0].replace("cpu", "harness")
+        folder = self.page.partition("/")[0]
+        command = f"benchmarks.{'harness' if folder == 'cpu' else folder}"
         rest = (named, self.where, f"[{command}]({self.page}.md)")
         return self.workloads, self.baseline, mean, f"{len(slower)} of {len(ordered)}", *rest
 
@@ -124,6 +129,16 @@ def rows() -> Iterator[Row]:
                  and not row["wrong"] and (us := rival_us(row))}  # fmt: skip
         workloads, baseline = f"fp16 models, batch {batch}", "TorchInductor in a CUDA graph"
         yield Row(workloads, baseline, _where(record), "gpu_models/README", found)
+    record = _read("held_out/results/held_out.json")
+    found = {row["name"]: 1 / held_out.ratio(row) for row in record["rows"] if not row["wrong"]}
+    where = f"{record['rows'][0]['device']}, {record['about']['date']}"
+    yield Row("fp16 models, held out", baseline, where, "held_out/README", found)
+    record = _read("cpu_half/results/cpu_half.json")
+    most = max(row["threads"] for row in record["rows"])
+    found = {row["name"]: row["ms"]["bf16"] / row["ms"]["openvino"] for row in record["rows"]
+             if row["threads"] == most and cpu_half.is_right(row)}  # fmt: skip
+    where = f"Xeon ({record['about']['name']}), {most} threads, {record['about']['date']}"
+    yield Row("bf16 models", "OpenVINO as it is by default", where, "cpu_half/README", found)
     for file in (gpu.RESULT, *sorted(gpu.RESULT.parent.glob(gpu.CARDS))):
         yield from _on_gpus(json.loads(file.read_text()))
 

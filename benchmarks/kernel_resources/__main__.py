@@ -1,6 +1,6 @@
 """The command line: claims of the zoo's groups for one CUDA device against ptxas.
 
-Writes ``results/kernel_resources.json.xz`` and ``README.md``; prints the table, the misses and spills.
+Writes ``results/kernel_resources.json.xz`` and ``README.md``; prints the table, misses and spills.
 """
 
 from __future__ import annotations

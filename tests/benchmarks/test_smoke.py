@@ -76,6 +76,7 @@ COMMAND_LINES = {
     "compile_time": "test_compile_time.py",
     "cost_model": "test_cost_model.py",
     "harness": "test_harness.py",
+    "cpu_half": None,
     "cpu_half.run": None,
     "held_out": None,
     "held_out.run": None,
