@@ -16,7 +16,14 @@ from nbclient import NotebookClient
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 IMPORTS = 150  # of TVM take more of a processor than any tutorial: a minute and more
 
-scripts = pytest.mark.parametrize("script", sorted(TUTORIALS.glob("*.py")), ids=lambda p: p.stem)
+
+def marked(script):
+    """Processes of tests do without PyTorch, unless they have its mark."""
+    marks = [pytest.mark.torch] if "import torch" in script.read_text() else []
+    return pytest.param(script, id=script.stem, marks=marks)
+
+
+scripts = pytest.mark.parametrize("script", [*map(marked, sorted(TUTORIALS.glob("*.py")))])
 
 
 def test_there_are_tutorials():
@@ -47,8 +54,6 @@ def yardstick():
 @pytest.mark.slow
 @scripts
 def test_runs_as_a_program_from_anywhere(script, tmp_path, yardstick):
-    if "import torch" in script.read_text():
-        pytest.importorskip("torch")
     seconds = run(tmp_path, str(script))
     assert not list(tmp_path.iterdir())
     assert seconds < IMPORTS * yardstick

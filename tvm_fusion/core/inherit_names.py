@@ -27,6 +27,7 @@ from functools import cached_property
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import ir, relax
 from tvm.ir.transform import Pass, PassContext
 
@@ -128,7 +129,8 @@ class _Node:
     def key(self) -> Hashable:
         """What tells operators apart, whatever tensors they read."""
         constants = (x for x in operands_of(self.value) if isinstance(x, ir.GenericConst))
-        return _kind(self.value), *(tuple(x.value.shape) for x in constants)
+        tensors = (x.value for x in constants if isinstance(x.value, tvm_ffi.Tensor))
+        return _kind(self.value), *(tuple(x.shape) for x in tensors)
 
     @property
     def is_unchanged(self) -> bool:
