@@ -172,5 +172,6 @@ def test_time_of_modules(opened, content):
     rows = find(browser, "#panel summary b")
     assert sorted(row.text for row in rows) == ["a", "d.e"]
     next(row for row in rows if row.text == "a").click()
-    find(browser, "#panel details[open] button.link")[0].click()
+    waited(browser, "return document.querySelector('#panel details[open] button.link')").click()
+    waited(browser, "return document.querySelector('.node.dimmed')")
     assert [node.get_attribute("data-id") for node in find(browser, ".node.dimmed")] == ["g1"]
