@@ -84,7 +84,7 @@ def test_config_and_options_together(dense_artifact):
         (dense(), {"target": "gpu"}, "unknown target 'gpu'"),
         (dense(), {}, "unbound dimensions batch of input data"),
         (dense(), {"dims": {"length": 3}}, "--dim length names no dimension of the model"),
-        (42, {}, "a model of type int; expected an ONNX file or ModelProto"),
+        (42, {}, r"a model of type int; expected an ONNX or \.pt2 file"),
         (dense(), {"dump": "/proc/none/dump"}, "cannot write to '/proc/none/dump'"),
     ],
 )

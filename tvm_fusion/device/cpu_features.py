@@ -25,6 +25,9 @@ ARM_FEATURES: Mapping[str, str] = {
     "sve2": "sve2",
 }  # fmt: skip
 
+#: Extensions of x86-64 and Arm with float16 arithmetic.
+FLOAT16_ARITHMETIC = ("avx512fp16", "fullfp16")
+
 #: Every feature name that a Device of a CPU may list.
 CPU_FEATURES = frozenset(X86_FEATURES.values()) | frozenset(ARM_FEATURES.values())
 

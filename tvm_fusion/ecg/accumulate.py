@@ -16,6 +16,7 @@ from tvm.target import Target
 from .._tvm.target import has_feature
 from ..core.decisions import Decision, record
 from ..core.untouched import has_blocks, is_scheduled
+from ..device.cpu_features import FLOAT16_ARITHMETIC
 from ..frontend.half.intermediates import adds_or_multiplies
 from .expand import Expansion, is_call_tir, stand_in
 from .narrow import HALF, WIDE, narrow
@@ -97,8 +98,8 @@ def accumulates_in_half(call: relax.Call) -> bool:
 
 
 def _computed_in_float32(target: Target) -> frozenset[str]:
-    """Half types that a CPU only stores; x86-64 and Arm have extensions with float16 arithmetic."""
-    has_float16 = any(has_feature(target, name) for name in ("avx512fp16", "fullfp16"))
+    """Half types that a CPU only stores."""
+    has_float16 = any(has_feature(target, name) for name in FLOAT16_ARITHMETIC)
     return frozenset({"bfloat16"} if has_float16 else HALF)
 
 
