@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.__main__ import write
-from benchmarks.records import columns
+from benchmarks.records import columns, pack
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
@@ -20,7 +20,7 @@ from .table import render, summary
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-RESULT, README = HERE / "results" / "groups.json", HERE / "README.md"
+RESULT, README = HERE / "results" / "groups.json.xz", HERE / "README.md"
 MODELS = tuple(n for n in zoo.names() if not n.startswith("light_") and not n.endswith("_dyn"))
 SCHEMA = 1
 
@@ -58,7 +58,8 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
     for name in options.models:
         survey.model(name, progress=lambda line: print(line, file=sys.stderr, flush=True))
         record |= survey.result()
-        write(options.json, {**record, "groups": columns(record["groups"])})
+        store = pack if options.json == RESULT else write
+        store(options.json, {**record, "groups": columns(record["groups"])})
     return record
 
 

@@ -46,7 +46,7 @@ def render(record: dict[str, Any]) -> str:
         [
             "# Fused groups against their parts",
             "",
-            "Generated from `results/groups.json` by `python -m benchmarks.groups`; edits are"
+            "Generated from `results/groups.json.xz` by `python -m benchmarks.groups`; edits are"
             " lost.",
             "",
             f"On {found['cpu']}, {record['settings']['threads']} threads. The parts are the"
