@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(row["wrong"] for row in rows))
 
 
-def _together(names: Sequence[str], end: float) -> list[dict[str, Any]]:
+def _together(names: Sequence[str], end: float) -> Iterator[dict[str, Any]]:
     """Let models compile side by side, and time those that are right; yields their rows."""
     environment = {
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
@@ -58,15 +58,13 @@ def _together(names: Sequence[str], end: float) -> list[dict[str, Any]]:
         for name in names
     }
     ready = {n: answer(w, max(1.0, end - time.monotonic())) for n, w in workers.items()}
-    rows = []
     for name, worker in workers.items():
         row = ready[name]
         if not row["wrong"]:
             worker.send("go")
             row |= answer(worker, TIMING_SECONDS)
         worker.close()
-        rows.append({"name": name, **row})
-    return rows
+        yield {"name": name, **row}
 
 
 def _text(row: dict[str, Any]) -> str:
