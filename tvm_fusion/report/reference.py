@@ -34,9 +34,10 @@ def reference(
         If the model cannot be read or does not take the inputs.
     """
     if is_program_file(path):
+        program = load_program(path)  # which tells whether PyTorch is installed
         from .torch_reference import run_program
 
-        return "PyTorch", run_program(load_program(path), inputs, os.fspath(path))
+        return "PyTorch", run_program(program, inputs, os.fspath(path))
     return onnx_reference(path, inputs, constants)
 
 
