@@ -84,6 +84,9 @@ class Device:
         Dense ones that TVM or its CUDA compiler can be made to emit.
     arithmetic : tuple of str
         Floating types narrower than float32 that scalar instructions add and multiply.
+    lane_moves : tuple of str
+        How an AMD wave moves values between its lanes without shared memory, as
+        :mod:`tvm_fusion.schedule.instructions.lanes` names it.
     async_copy : bool
         PTX's ``cp.async``: from global to shared memory without registers.
     tma : bool
@@ -128,6 +131,7 @@ class Device:
     peak_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
     matrix_instructions: tuple[MatrixInstruction, ...] = ()
     arithmetic: tuple[str, ...] = ()
+    lane_moves: tuple[str, ...] = ()
     async_copy: bool = False
     tma: bool = False
     clusters: bool = False

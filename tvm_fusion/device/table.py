@@ -115,6 +115,7 @@ _CDNA: Fields = {
     "warp_size": 64,
     "registers_per_block": 131072,
     "max_threads_per_sm": 2048,
+    "lane_moves": ("dpp", "row_bcast"),
 }
 CDNA2: Fields = {**_CDNA, "matrix_instructions": _MFMA_CDNA2}
 CDNA3: Fields = {**_CDNA, "matrix_instructions": _MFMA_CDNA3}
@@ -123,6 +124,7 @@ RDNA3: Fields = {
     **_AMD,
     "warp_size": 32,
     "max_threads_per_sm": 1024,
+    "lane_moves": ("dpp", "row_xmask", "permlanex16"),
     "matrix_instructions": _WMMA,
 }
 
