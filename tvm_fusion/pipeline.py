@@ -42,6 +42,7 @@ from .lower.narrow_lanes import NarrowLanes
 from .lower.parallel_trips import ParallelTrips
 from .lower.reduction_results import PrivateReductionResults
 from .lower.stack import RegistersOnStack
+from .schedule.gpu.anchored_sums import AnchorSums
 from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath
@@ -178,6 +179,7 @@ def tir_pipeline():
             ReadBehindWaits(),
             PrivateReductionResults(),
             ExchangeByLaneMoves(),
+            AnchorSums(),
             NarrowLanes(),
         ]
         return Sequential([*before, finalize_device_tvm(), LowerIntegers(), PassNaNOn()])

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from tvm_fusion.device import GPUS
-from tvm_fusion.schedule.instructions.lanes import LANE_MOVES, all_reduce_moves, exchange_moves
+from tvm_fusion.schedule.instructions.lanes import (
+    LANE_MOVES,
+    STAY,
+    all_reduce_moves,
+    exchange_moves,
+)
 
 AMD = [device for device in GPUS.values() if device.kind == "rocm"]
 # Of rows of 16 lanes, by control ("DPP_ROW_*" in the guides); None: what is out of bounds.
@@ -29,7 +34,9 @@ def manual(move, lane):
     return lane // 16 * 16 + IN_ROW[move.control](lane % 16)
 
 
-@pytest.mark.parametrize("move", LANE_MOVES, ids=lambda m: f"{m.family}{m.mask or m.block}")
+@pytest.mark.parametrize(
+    "move", [STAY, *LANE_MOVES], ids=lambda m: f"{m.family}{m.mask or m.block}"
+)
 def test_a_move_reads_the_lane_of_its_control(move):
     wave = 32 if move.family in ("permlanex16", "row_xmask") else 64
     assert [move.source(lane) for lane in range(wave)] == [manual(move, i) for i in range(wave)]

@@ -38,7 +38,7 @@ class LaneMove:
     control : int
         Of a DPP instruction (``DPP_CTRL``); 0 of others.
     mask : int
-        An exchange: lane l reads lane ``l ^ mask``. 0 for a broadcast.
+        An exchange: lane l reads lane ``l ^ mask``; 0 for a broadcast, and where it stays.
     block : int
         A broadcast: lane l reads lane ``l // block * block - 1``; the first block reads 0.
     """
@@ -50,7 +50,7 @@ class LaneMove:
 
     def source(self, lane: int) -> int | None:
         """Return the lane that a lane reads; None where it gets 0."""
-        if self.mask:
+        if not self.block:
             return lane ^ self.mask
         last = lane // self.block * self.block - 1
         return None if last < 0 else last
@@ -76,6 +76,7 @@ def _quad(mask: int) -> LaneMove:
     return LaneMove("dpp", control, mask)
 
 
+STAY = _quad(0)  # each lane reads its own value
 _ROW_XMASK = 0x160
 LANE_MOVES = (
     *map(_quad, (1, 2, 3)),
