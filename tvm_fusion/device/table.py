@@ -97,8 +97,9 @@ HOPPER_ONLY: Fields = {"matrix_instructions": (*HOPPER["matrix_instructions"], *
 # Without a suffix: tcgen05 and tensor memory need one.
 BLACKWELL: Fields = HOPPER
 
-# The hardware takes 1024 threads a workgroup, but without a device at hand TVM writes the limit 256
-# into every kernel (`amdgpu-flat-work-group-size`), and a launch with more threads fails.
+# The hardware takes 1024 threads a workgroup. TVM writes the limit 256 into every kernel where it
+# sees no device, and builds keep that everywhere (`deploy.toolchain.rocm_threads`): of more threads
+# each has fewer registers.
 _TVM_ROCM_THREADS = 256
 
 # Local data share: 64 KiB a workgroup on all three (instruction set guides).
