@@ -15,9 +15,10 @@ class MatrixInstruction:
 
     Attributes
     ----------
-    name : {"mma.sync", "wgmma", "mfma", "wmma", "amx"}
+    name : {"mma.sync", "wgmma", "mfma", "wmma", "v_dot", "v_dot_iu8", "amx"}
         PTX's ``mma.sync`` of a warp and ``wgmma.mma_async`` of four warps; AMD's MFMA (CDNA) and
-        WMMA (RDNA) of a wave; x86's AMX.
+        WMMA (RDNA) of a wave, and the dot products of one lane,
+        without and with a sign for each operand; x86's AMX.
     dtype : str
         Of A and B; both 8-bit floating types, of the kind that the architecture has, are
         ``float8``.
