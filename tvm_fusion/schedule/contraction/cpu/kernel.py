@@ -42,6 +42,7 @@ from ....program.program import Program
 from ...cpu.schedule import pays_threads
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from ..problem.packing_function import packed_kernel
+from .block_weights import BlockWeights
 from .config import CpuGemmConfig
 from .half_operands import WidenedA, WidenedB, is_half, widens_a
 from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
@@ -72,9 +73,10 @@ def gemm_cpu(
         Those of operands that such maps write.
     """
     body, b = gemm_tasks(config, target)
+    packed = b.packed if isinstance(b, BlockWeights) else [b] if isinstance(b, PackedB) else []
     body = body if config.dot is None else config.dot.around(body)
     body = sequence([*(maps_cpu(maps) for maps in others), body])
-    return packed_kernel(program, body, [b] if isinstance(b, PackedB) else [], buffers)
+    return packed_kernel(program, body, packed, buffers)
 
 
 def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.For, OperandB]:
@@ -86,6 +88,8 @@ def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.For, Operand
 def operand_a(config: CpuGemmConfig, target: Target) -> OperandA:
     """Read A as its instruction and its prologue need it."""
     view, sizes, prologue, dot = config.view, config.sizes, config.prologue, config.dot
+    if config.blocks is not None:
+        return config.blocks.operand_a(view, sizes.block_m)
     if isinstance(dot, TileProduct):
         if prologue is None:
             return tile_rows(view, dot, sizes)
@@ -100,6 +104,8 @@ def operand_a(config: CpuGemmConfig, target: Target) -> OperandA:
 def operand_b(config: CpuGemmConfig) -> OperandB:
     """Read B as the configuration says."""
     view, sizes = config.view, config.sizes
+    if config.blocks is not None:
+        return BlockWeights(view, config.blocks.weights, config.blocks.size, sizes.nr)
     if config.b_source == "packed":
         rows = constant(product([a.extent for a in view.m_axes])) or sizes.mc
         if config.dot is None and is_half(view.b) and min(rows, sizes.mc) > sizes.mr:
@@ -126,6 +132,9 @@ class GemmLoops:
 
     def __init__(self, config: CpuGemmConfig, a: OperandA, b: OperandB) -> None:
         view, sizes = config.view, config.sizes
+        self._blocks = config.blocks
+        if config.blocks is not None:
+            view = config.blocks.view(view)
         self._view, self._sizes = view, sizes
         self._a, self._b, self._ragged = a, b, config.ragged
         self._m = a.rows
@@ -185,7 +194,8 @@ class GemmLoops:
                 return made
             return ragged.task(where, chunk, (start, sizes.block_m), made)
 
-        is_parallel = pays_threads([*extents, sizes.block_m * sizes.nr, self._k])
+        terms = self._k if self._blocks is None else self._k * self._blocks.size
+        is_parallel = pays_threads([*extents, sizes.block_m * sizes.nr, terms])
         return tasks(product(extents), task, is_parallel)
 
     def _range(self, pass_: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
@@ -241,7 +251,11 @@ class GemmLoops:
             last = full * sizes.mr - rows.start
             inside = tirx.And(last >= 0, last < sizes.mc)
             inside = tirx.And(inside, full * sizes.mr < self._m)
-            stmts.append(when(inside, tile(tirx.floordiv(last, sizes.mr), sizes.mr, True)))
+            number, rows_left = tirx.floordiv(last, sizes.mr), self._m - full * sizes.mr
+            rest = tile(number, sizes.mr, True)
+            for height in reversed(self._heights()):
+                rest = tirx.IfThenElse(rows_left <= height, tile(number, height, True), rest)
+            stmts.append(when(inside, rest))
         elif size % sizes.mr:
             last = full - first
             rest = tile(last, size % sizes.mr, False)
@@ -250,6 +264,12 @@ class GemmLoops:
                 inside = tirx.const(True)
             stmts.append(when(inside, rest))
         return sequence(stmts)
+
+    def _heights(self) -> list[int]:
+        """List the heights of tiles for rows that are left: few rows are those of one step."""
+        if self._blocks is None:
+            return []
+        return [1, *range(4, self._sizes.mr, 4)]
 
 
 def _both(first: tirx.Stmt | None, second: tirx.Stmt) -> tirx.Stmt:
