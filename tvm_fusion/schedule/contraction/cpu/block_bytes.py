@@ -7,6 +7,7 @@ from functools import partial
 
 from tvm import ir, tirx
 
+from ...._tvm.buffer import declare
 from ....core.expressions import load
 from ....core.loops import block, constant, index, local, loop, sequence, simplified
 from ...instructions.cpu import dot_of, multiply
@@ -33,10 +34,21 @@ class ByteBlocks(BlockProduct):
 
     speed = 3
     part_dtype = "int32"
+    multiplies_bytes = True
+    term_bytes = 1
 
     def operand_a(self, view: GemmView, rows: int) -> BlockRows:
         """Read A in place, and sum up its blocks."""
-        return ByteRows(view, self, rows)
+        zero = self.integer_zero
+        return ByteRows(view, self, rows, 1 if zero is None else -zero)
+
+    @property
+    def integer_zero(self) -> int | None:
+        """The zero point that all blocks share, from 0 up, if it is an integer."""
+        zero = self.weights.zero
+        if not isinstance(zero, tirx.FloatImm) or not float(zero.value).is_integer():
+            return None
+        return int(float(zero.value)) - self.weights.low
 
     def block(self, tile: BlockAccumulators, number: ir.Expr) -> tirx.Stmt:
         """Multiply a block word by word, then by both scales."""
@@ -70,18 +82,17 @@ class ByteBlocks(BlockProduct):
                     stmts.append(tile.each_row(partial(add, k, numbers, v)))
             return sequence(stmts)
 
-        zero = weights.constant_zero
-        is_integer = zero is not None and zero.is_integer()
+        zero = self.integer_zero
 
         def initial(i: ir.Expr) -> ir.Expr:
-            if not is_integer or not zero:
+            if not zero:
                 return tirx.const(0, "int32")
-            return a.sum(rows, offset + i, number, clamp) * tirx.const(-int(zero), "int32")
+            return a.sum(rows, offset + i, number)
 
         def scaled(i: ir.Expr, v: ir.Expr) -> ir.Expr:
             part = tirx.Cast(f"float32x{self.lanes}", load(tile.part, [i, v]))
-            if not is_integer:
-                total = tirx.Cast("float32", a.sum(rows, offset + i, number, clamp))
+            if zero is None:
+                total = tirx.Cast("float32", a.sum(rows, offset + i, number))
                 part = part - weights.zero(panel, number, v) * tirx.Broadcast(total, self.lanes)
             scale = tirx.Broadcast(a.scale(rows, offset + i, first, clamp), self.lanes)
             return part * (weights.scale(panel, number, v) * scale)
@@ -91,24 +102,30 @@ class ByteBlocks(BlockProduct):
 
 
 class ByteRows(BlockRows):
-    """A of int8 in blocks; a task sums up the numbers of each block of its rows."""
+    """A of int8 in blocks; a task sums up the numbers of each block of its rows.
 
-    def __init__(self, view: GemmView, blocks: ByteBlocks, rows: int) -> None:
+    Parameters
+    ----------
+    rows : int
+        Of a task.
+    factor : int
+        Times which sums are wanted; 0 where none are.
+    """
+
+    def __init__(self, view: GemmView, blocks: ByteBlocks, rows: int, factor: int) -> None:
         super().__init__(view, blocks)
-        self._a, self._height = blocks.a, rows
-        zero = blocks.weights.zero
-        low = blocks.weights.low
-        self._sums = not (isinstance(zero, tirx.FloatImm) and float(zero.value) == low)
+        self.numbers, self._of_a, self._height = blocks.a.numbers, blocks.a.scale, rows
+        self._factor = factor
         count = constant(blocks.blocks.extent) or 1
-        self._buffer = local("row_sums", [max(rows, 2), count], "int32")
+        self._buffer = declare([index(max(rows, 2)), index(count)], "int32", "row_sums")
 
     def buffers(self) -> list[ir.Var]:
         """Return the sums, where there is a zero point."""
-        return [self._buffer] if self._sums else []
+        return [self._buffer] if self._factor else []
 
     def fill(self, rows: RowBlock) -> tirx.Stmt | None:
         """Sum up the blocks of a task's rows."""
-        if not self._sums:
+        if not self._factor:
             return None
         count = tirx.min(index(self._height), self.rows - rows.start)
         size, buffer = self.blocks.size, self._buffer
@@ -117,12 +134,13 @@ class ByteRows(BlockRows):
             total = local("total", [1], "int32")
 
             def add(k: ir.Expr) -> tirx.Stmt:
-                value = self.value(self._a.numbers, rows, i, number * size + k)
+                value = self.value(self.numbers, rows, i, number * size + k)
                 value = load(total, [0]) + tirx.Cast("int32", value)
                 return tirx.BufferStore(total, value, [0])
 
             zero = tirx.BufferStore(total, tirx.const(0, "int32"), [0])
-            store = tirx.BufferStore(buffer, load(total, [0]), [i, number])
+            value = load(total, [0]) * tirx.const(self._factor, "int32")
+            store = tirx.BufferStore(buffer, value, [i, number])
             return block("total", sequence([zero, loop("k", size, add), store]), [total])
 
         blocks = self.blocks.blocks.extent
@@ -130,15 +148,15 @@ class ByteRows(BlockRows):
 
     def word(self, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool) -> ir.Expr:
         """Read four adjacent numbers of a row as one word."""
-        found = self.value(self._a.numbers, rows, row, term, clamp)
+        found = self.value(self.numbers, rows, row, term, clamp)
         *outer, last = found.indices
         lanes = tirx.Ramp(simplified(last), index(1), _GROUP)
         return tirx.reinterpret("int32", load(found.source, [*outer, lanes]))
 
     def scale(self, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool) -> ir.Expr:
         """Read the scale of the block that a term begins."""
-        return self.value(self._a.scale, rows, row, term, clamp)
+        return self.value(self._of_a, rows, row, term, clamp)
 
-    def sum(self, rows: RowBlock, row: ir.Expr, number: ir.Expr, clamp: bool) -> ir.Expr:
+    def sum(self, rows: RowBlock, row: ir.Expr, number: ir.Expr) -> ir.Expr:
         """Read the sum of a block's numbers; rows beyond M have a place, too."""
         return load(self._buffer, [rows.slot + row, rows.first_k + number])

@@ -13,11 +13,14 @@ from ....program.stage import Axis
 from ...cpu.register_tile import VectorUnit
 from ...index.address import known_step
 from ...instructions.table import find
+from ...instructions.tiles import TILE_ROWS
 from ..problem.block_quantized import BlockQuantized, block_quantized
 from ..problem.gemm_view import GemmView
 from .block_bytes import ByteBlocks
 from .block_floats import FloatBlocks
 from .block_product import BlockProduct
+from .block_tile_operands import is_signed
+from .block_tiles import TileBlocks, is_exact_in_bfloat16
 from .blocking import MAX_MR, MC, TASKS, Blocking, Machine
 
 _GROUP = 4  # terms of a word of bytes
@@ -56,6 +59,29 @@ def block_product(view: GemmView, dtype: str, device: Device) -> BlockProduct | 
     if shared is None or k % shared:
         return found
     return ByteBlocks(row.n, shared, axis, weights, a)
+
+
+def tile_blocks(blocks: BlockProduct, device: Device) -> TileBlocks | None:
+    """Choose the same product on tile registers; ``None`` where they cannot compute it.
+
+    Parameters
+    ----------
+    blocks : BlockProduct
+        In vectors.
+    """
+    weights, k = blocks.weights, constant(blocks.axis.extent) or 1
+    if blocks.lanes != TILE_ROWS or k % blocks.size:
+        return None
+    given = blocks.lanes, blocks.size, blocks.axis, weights
+    if isinstance(blocks, ByteBlocks):
+        row = find(device, "amx", "int8", "int8" if is_signed(weights) else "uint8")
+        steps = _GROUP * TILE_ROWS
+        is_whole = blocks.size % steps == 0 or blocks.size < steps
+        return TileBlocks(*given, row, blocks) if row is not None and is_whole else None
+    row = find(device, "amx", "bfloat16", "bfloat16")
+    if row is None or blocks.size % (2 * TILE_ROWS) or not is_exact_in_bfloat16(weights):
+        return None
+    return TileBlocks(*given, row, None)
 
 
 def _is_plain(view: GemmView, a: BlockQuantized, axis: Axis) -> bool:
@@ -99,12 +125,15 @@ def block_blocking(
     m = constant(product([a.extent for a in view.m_axes]))
     n, k = (constant(a.extent) or 1 for a in (view.n_axes[-1], blocks.axis))
     batch = constant(product([a.extent for a in (*view.batch, *view.n_axes[:-1])])) or 1
-    rows, mr = m or MC, min(most, MAX_MR)
-    if m is not None:  # as many tiles, but of even height
-        mr = math.ceil(m / math.ceil(m / mr))
+    rows, mr = m or MC, most
+    if not isinstance(blocks, TileBlocks):
+        mr = min(most, MAX_MR)
+        if m is not None:  # as many tiles, but of even height
+            mr = math.ceil(m / math.ceil(m / mr))
     nr = vectors * blocks.lanes
     panels = math.ceil(n / nr)
-    near = max(mr, machine.l2_bytes // (8 * k) // mr * mr)  # rows of float32 in half of the cache
+    # Rows in half of the cache.
+    near = max(mr, machine.l2_bytes // (2 * blocks.term_bytes * k) // mr * mr)
     block_m = min(math.ceil(rows / mr) * mr, near)
     work = rows * n * k * batch // (GRAIN * blocks.speed)
     wanted = min(TASKS * machine.cores, max(1, work))

@@ -12,7 +12,7 @@ from ....core.loops import loop, sequence
 from ..problem.gemm_view import GemmView
 from .block_product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
 
-_GROUP, _WORD = 4, 32  # bytes of a word, and its bits
+_WORD = 32  # bits
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ class FloatBlocks(BlockProduct):
     ) -> ir.Expr:
         """Unpack the numbers of one term, less their zero points."""
         lanes, bits, zero = self.lanes, self.weights.bits, tile.weights.constant_zero
-        half, byte = divmod(term, _GROUP)
-        shift = byte * 8 + half * bits
+        shift = tile.weights.shift_of(term)
         moved = tirx.shift_right(packed, lanes_of(shift, lanes)) if shift else packed
         if lanes == 16 and bits == 4 and zero is not None:
             # A permutation reads the four lowest bits of each lane: a table of all 16 numbers.

@@ -64,6 +64,8 @@ class BlockProduct(ABC):
 
     #: Products in the time of one of float32.
     speed = 1
+    #: Whether A is of bytes, too.
+    multiplies_bytes = False
 
     @property
     def blocks(self) -> Axis:
@@ -74,9 +76,16 @@ class BlockProduct(ABC):
     def operand_a(self, view: GemmView, rows: int) -> BlockRows:
         """Read A, of which a task has some rows."""
 
+    def operand_b(self, packed: BlockWeights) -> OperandB:
+        """Read packed weights."""
+        return packed
+
+    #: Bytes of a term of A that a task keeps or reads.
+    term_bytes = 4
+
     def accumulators(
         self, view: GemmView, place: TilePlace, a: OperandA, b: OperandB
-    ) -> BlockAccumulators:
+    ) -> VectorAccumulators:
         """Hold the sums of a tile."""
         assert isinstance(a, BlockRows)
         assert isinstance(b, BlockWeights)
@@ -85,9 +94,9 @@ class BlockProduct(ABC):
     #: Type of the sums of a block.
     part_dtype = "float32"
 
-    @abstractmethod
     def block(self, tile: BlockAccumulators, number: ir.Expr) -> tirx.Stmt:
         """Add the products of a block to a tile's sums."""
+        raise NotImplementedError
 
     def of(self, view: GemmView) -> BlockProduct:
         """Return the same with the B of another view of the GEMM."""

@@ -5,7 +5,8 @@
     zero    [panel][block][nr]         where it is no constant
 
 A word has a word's group of k for dot products: 4 bytes, or the low halves of 4 bytes and, of the
-next 4 k, their high halves. One load, a mask and a shift make both words of bytes.
+next 4 k, their high halves. One load, a mask and a shift make both words of bytes. For bfloat16,
+adjacent k of 4 bits are 16 bits apart, so that each shift leaves a pair in place.
 """
 
 from __future__ import annotations
@@ -41,10 +42,15 @@ class BlockWeights(OperandB):
         Terms of a block here, a divisor of those that share factors.
     width : int
         Columns of a panel.
+    by_pairs : bool
+        Whether adjacent terms of 4 bits are in the halves of a word rather than in its bytes.
     """
 
-    def __init__(self, view: GemmView, weights: BlockQuantized, size: int, width: int) -> None:
+    def __init__(
+        self, view: GemmView, weights: BlockQuantized, size: int, width: int, by_pairs: bool
+    ) -> None:
         super().__init__(view, width)
+        self._by_pairs = by_pairs
         self.weights, self.size = weights, size
         self._axis, self._column = view.k_axes[-1], view.n_axes[-1]
         self._around = (*view.batch, *view.n_axes[:-1])
@@ -73,8 +79,7 @@ class BlockWeights(OperandB):
             k = first + word.var * (_WORD // weights.bits) + term
             value = substitute(weights.numbers, {self._column.var: position, self._axis.var: k})
             value = tirx.Cast("int32", value) - tirx.const(weights.low, "int32")
-            half, byte = divmod(term, _GROUP)
-            shift = tirx.const(byte * _BYTE + half * weights.bits, "int32")
+            shift = tirx.const(self.shift_of(term), "int32")
             return tirx.shift_left(inside(value, position, k), shift)
 
         joined = part(0)
@@ -98,6 +103,13 @@ class BlockWeights(OperandB):
         shape = [index(a.extent) for a in axes]
         buffer = declare(shape, str(value.ty.dtype), f"{source.name}_{name}")
         return Reordered(source, buffer, tuple(axes), value)
+
+    def shift_of(self, term: int) -> int:
+        """Return the lowest bit of a number in its word."""
+        if self._by_pairs and self.weights.bits < _BYTE:
+            return term // 2 * self.weights.bits + term % 2 * (_WORD // 2)
+        half, byte = divmod(term, _GROUP)
+        return byte * _BYTE + half * self.weights.bits
 
     def word(self, panel: Panel, block: ir.Expr, number: ir.Expr, lane: ir.Expr) -> ir.Expr:
         """Read words of numbers, one for each lane."""

@@ -21,7 +21,7 @@ from ...instructions.tiles import TILE_ROWS
 from ..problem.gemm_view import GemmView, gemm_view, interleave_parts
 from ..problem.norm_prologue import NormPrologue
 from ..problem.sum_of_products import SumOfProducts
-from .block_choice import block_blocking, block_product
+from .block_choice import block_blocking, block_product, tile_blocks
 from .block_product import BlockProduct
 from .block_weights import is_packable
 from .blocking import (
@@ -43,6 +43,7 @@ from .tile_product import tile_product
 
 PART_TILES = (1, 2, 4, 8)  # rows of a part of a block, in tiles
 PASSES = (1, 2, 4)  # over K, times the fewest
+FEW = 12  # rows that are multiplied in vectors
 SLOWER = 1.2  # cycles of a multiplication in a register tile, over the fewest
 
 
@@ -72,6 +73,8 @@ class CpuGemmConfig:
         Groups of rows, each of which has a B.
     blocks : BlockProduct, optional
         How numbers in blocks are multiplied; the view is over single terms then.
+    many : CpuGemmConfig, optional
+        The configuration for more than :data:`FEW` rows, where their number is symbolic.
     """
 
     contraction: SumOfProducts
@@ -83,6 +86,7 @@ class CpuGemmConfig:
     prologue: NormPrologue | None
     ragged: RaggedTasks | None
     blocks: BlockProduct | None = None
+    many: CpuGemmConfig | None = None
 
 
 def default(
@@ -147,9 +151,17 @@ def _in_blocks(
             return None
         view = interleave_parts(view, split, blocks.lanes)
         blocks = blocks.of(view)
-    sizes = block_blocking(view, blocks, Machine.of(device), vectors, blocks.rows(unit, vectors))
-    lanes = blocks.lanes
-    return CpuGemmConfig(contraction, view, sizes, lanes, "blocks", None, None, None, blocks)
+
+    def config(blocks: BlockProduct, many: CpuGemmConfig | None = None) -> CpuGemmConfig:
+        most = blocks.rows(unit, vectors)
+        sizes = block_blocking(view, blocks, Machine.of(device), vectors, most)
+        read = contraction, view, sizes, blocks.lanes
+        return CpuGemmConfig(*read, "blocks", None, None, None, blocks, many)
+
+    tiles, rows = tile_blocks(blocks, device), _extent(view.m_axes)
+    if tiles is None or (rows is not None and rows <= FEW):
+        return config(blocks)
+    return config(tiles) if rows is not None else config(blocks, config(tiles))
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,9 +41,10 @@ from ....core.loops import (
 from ....program.program import Program
 from ...cpu.schedule import pays_threads
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
-from ..problem.packing_function import packed_kernel
+from ..problem.packing_function import PackedConstant, packed_kernel
+from .block_tile_operands import UnpackedTiles
 from .block_weights import BlockWeights
-from .config import CpuGemmConfig
+from .config import FEW, CpuGemmConfig
 from .half_operands import WidenedA, WidenedB, is_half, widens_a
 from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
 from .operand_b import CopiedB, DirectB, OperandB, Panel, by_columns
@@ -73,16 +74,32 @@ def gemm_cpu(
         Those of operands that such maps write.
     """
     body, b = gemm_tasks(config, target)
-    packed = b.packed if isinstance(b, BlockWeights) else [b] if isinstance(b, PackedB) else []
+    packed = packed_of(b)
     body = body if config.dot is None else config.dot.around(body)
     body = sequence([*(maps_cpu(maps) for maps in others), body])
     return packed_kernel(program, body, packed, buffers)
 
 
-def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.For, OperandB]:
-    """Write the loop over the tasks of a GEMM, and tell how it reads B."""
+def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.Stmt, OperandB]:
+    """Write the loop over the tasks of a GEMM, and tell how it reads B.
+
+    Where few and many rows take other loops, one of two.
+    """
     b = operand_b(config)
-    return GemmLoops(config, operand_a(config, target), b).tasks(), b
+    body: tirx.Stmt = GemmLoops(config, operand_a(config, target), b).tasks()
+    many = config.many
+    if many is not None and many.blocks is not None and isinstance(b, BlockWeights):
+        others = GemmLoops(many, operand_a(many, target), many.blocks.operand_b(b)).tasks()
+        rows = product([a.extent for a in config.view.m_axes])
+        body = tirx.IfThenElse(rows <= FEW, body, others)
+    return body, b
+
+
+def packed_of(b: OperandB) -> Sequence[PackedConstant]:
+    """List the packed constants that B is read from."""
+    if isinstance(b, BlockWeights | UnpackedTiles):
+        return b.packed
+    return [b] if isinstance(b, PackedB) else []
 
 
 def operand_a(config: CpuGemmConfig, target: Target) -> OperandA:
@@ -105,7 +122,9 @@ def operand_b(config: CpuGemmConfig) -> OperandB:
     """Read B as the configuration says."""
     view, sizes = config.view, config.sizes
     if config.blocks is not None:
-        return BlockWeights(view, config.blocks.weights, config.blocks.size, sizes.nr)
+        by_pairs = not config.blocks.multiplies_bytes
+        read = config.blocks.weights, config.blocks.size, sizes.nr, by_pairs
+        return config.blocks.operand_b(BlockWeights(view, *read))
     if config.b_source == "packed":
         rows = constant(product([a.extent for a in view.m_axes])) or sizes.mc
         if config.dot is None and is_half(view.b) and min(rows, sizes.mc) > sizes.mr:
@@ -188,7 +207,7 @@ class GemmLoops:
             passes = loop("pass", self._passes, one_pass)
             if self._panels_outside:
                 passes = loop("panel", count, lambda n: self._all_passes(whole, first + n))
-            body = sequence([*begin, passes, *self._tile.end_task()])
+            body = sequence([*begin, passes, *self._tile.end_task(), *self._a.end()])
             made = block("task", _both(self._a.fill(whole), body), buffers)
             if ragged is None:
                 return made
