@@ -13,15 +13,24 @@ import tvm_ffi
 from tvm import ir, relax
 from tvm.ir import GenericConst
 
-MOST = 96  # operators around a place: planning takes its time
+from ...frontend.normalize.engine import op_name
+from ..egraph.weights import REDUCTIONS
+
+MOST = (12, 32)  # operators in front of a place and behind it: planning takes its time
 _SMALL = 16  # elements of a constant that tell places apart
 
-_ANCHORS = ("relax.matmul", "relax.nn.conv", "relax.nn.attention", "relax.einsum")
+_ANCHORS = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("matmul", "einsum", "nn.attention", "nn.layer_norm", "nn.rms_norm", "nn.group_norm"),
+        *("nn.softmax", "nn.log_softmax", *REDUCTIONS),
+    )
+)
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Operators around some bindings, up to the next products and convolutions, with these.
+    """Operators around some bindings, up to the next products and reductions, with these.
 
     Attributes
     ----------
@@ -56,12 +65,9 @@ def surroundings(func: relax.Function, site: Sequence[relax.Var]) -> Surrounding
 
 
 def is_anchor(value: Any) -> bool:
-    """Whether a value is computed by a kernel that others join."""
-    return (
-        isinstance(value, relax.Call)
-        and isinstance(value.op, ir.Op)
-        and value.op.name.startswith(_ANCHORS)
-    )
+    """Whether a value is a product, a convolution or a reduction, whose kernel others join."""
+    name = op_name(value)
+    return name in _ANCHORS or name.startswith("relax.nn.conv") or "_pool" in name
 
 
 def _is_plain(binding: relax.Binding) -> bool:
@@ -82,9 +88,11 @@ def _cut(
     kept = dict.fromkeys(map(hash, site))
     # A copy reads what products compute: what these read may be its pieces.
     back = 1 if all(is_anchor(bindings[v].value) for v in kept) else 2
-    for left, follow in ((back, _before), (1, lambda b: readers[hash(b.var)])):
-        frontier = deque((var, left) for var in map(hash, site))
-        while frontier and len(kept) < MOST:
+    ways = ((back, _before), (1, lambda b: readers[hash(b.var)]))
+    for most, (passed, follow) in zip(MOST, ways, strict=True):
+        most += len(kept)
+        frontier = deque((var, passed) for var in map(hash, site))
+        while frontier and len(kept) < most:
             var, left = frontier.popleft()
             for other in follow(bindings[var]):
                 rest = left - (other in members and is_anchor(bindings[other].value))
