@@ -49,7 +49,7 @@ class FusionConfig:
         Values of inputs of an ONNX model that are the same in every run, such as axes, sizes or a
         number of steps: the compiled model is of these values and no longer has the inputs.
     cuda_graph : bool
-        On CUDA, let all launches of a function of static shapes be one CUDA graph.
+        On GPUs, let all launches of a function of static shapes be one CUDA or HIP graph.
     static_inputs : collection of str
         Inputs that lie at the same addresses in every call, such as caches: a CUDA graph reads them
         where they are instead of copies. At other addresses it is captured again, which is slow.
