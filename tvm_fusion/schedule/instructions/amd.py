@@ -20,6 +20,7 @@ from .layout import layout
 # Eight-bit floating types of CDNA3, and their names in intrinsics.
 FLOAT8_TYPES = {"float8_e4m3fnuz": "fp8", "float8_e5m2fnuz": "bf8"}
 _REGISTER_BITS = 32
+FAMILIES = ("mfma", "wmma")
 
 
 def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:
