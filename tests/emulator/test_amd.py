@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from amd_code import amd_module, reverse_twice
-from emulator.amd import Mistake, Unsupported, run
+from emulator.amd import Mistake, Unsupported, banks, loops, run
 from emulator.amd_kernels import GEMM, HALVES, SUM, WMMA, launch
 
 KERNELS = {"gemm": GEMM, "wmma": WMMA, "sum": SUM, "halves": HALVES}
@@ -83,3 +83,23 @@ def test_a_compiled_kernel_needs_no_tool(arch):
         broken = assembly.replace(missing, "s_nop 0" if missing[0] == "s" else "lgkmcnt(9)")
         with pytest.raises(Mistake):
             run(broken, "main_kernel", (1, 1, 1), (256, 1, 1), [x, y])
+
+
+def test_clocks_of_a_loop():
+    arrays = [*GEMM.inputs(np.random.default_rng()), np.zeros((32, 16), "f4")]
+    (loop,) = loops(launch(GEMM.body, *arrays, **GEMM.shape, clocks=True), "gfx942")
+    assert loop.turns == 4
+    assert loop.instructions["matrix"] == 1
+    assert (
+        loop.instructions["lds"] == loop.instructions["memory"] == loop.instructions["scalar"] == 2
+    )
+    assert loop.clocks["matrix"] == 2 * 16**3 / 512
+    assert loop.matrix_share == 16 / (16 + 2 * 4 + 2 * 4 + 2 * 4 + 2 * 4 + 4)
+    # A write of 4 bytes a lane in two turns; a read of 8 in four, of rows 8 banks apart.
+    assert loop.lds_ideal == 2 + 4
+    assert loop.lds_clocks == 2 + 4 * 4
+
+
+@pytest.mark.parametrize(("stride", "clocks"), [(4, 2), (8, 4), (128, 64), (132, 2), (0, 2)])
+def test_bank_conflicts(stride, clocks):
+    assert banks.clocks(np.arange(64) * stride, 4) == (clocks, 2)
