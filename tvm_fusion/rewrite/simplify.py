@@ -23,6 +23,7 @@ from ..frontend.normalize.read_extents import ReadExtents
 from ..frontend.normalize.scatter_rows import ScatterRows
 from . import rules
 from .bytes.products import ByteProducts
+from .bytes.rounded_activations import RoundedActivations
 from .constants_aside import with_constants_aside
 from .norms.statistics import NormStatistics
 from .products.batch_matmuls import BatchMatmuls
@@ -102,6 +103,7 @@ class Rewrite:
             "join_matmuls": JoinMatmuls(),
             "narrow_weights": TransposeNarrowWeights(),
             "norm_statistics": NormStatistics(),
+            "rounded_activations": RoundedActivations(),
         }
         return _on_rewritable(*(rule for name, rule in last.items() if name not in without))(found)
 

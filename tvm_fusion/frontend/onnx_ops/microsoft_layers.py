@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..rounded_rows import rounded_rows, widened_rows
 from .node import Node
 from .registry import Unsupported, register
 
@@ -91,30 +92,14 @@ def packed_matmul(node: Node) -> Any:
     weights = node.emit(op.reshape(weights, [columns, width]))
     if width != terms:
         weights = node.emit(op.strided_slice(weights, [1], [0], [terms]))
-    x = _rounded(node, node.inputs[0], size) if rounds else node.inputs[0]
+    x = node.inputs[0]
+    if rounds:
+        x = widened_rows(node.emit, *rounded_rows(node.emit, x, size), x)
     result = op.matmul(x, node.emit(op.permute_dims(weights)))
     return op.add(node.emit(result), node.inputs[5]) if node.has(5) else result
 
 
-_INT8, _LARGEST = 4, 127  # an accuracy level; a number of int8
-
-
-def _rounded(node: Node, x: Any, size: int) -> Any:
-    """Round activations to int8, with the scale of a block of terms each."""
-    *rows, terms = list(x.ty.shape)
-    dtype = str(x.ty.dtype.dtype)
-    blocks = node.emit(op.reshape(x, [*rows, terms // size, size]))
-    if dtype != "float32":
-        blocks = node.emit(op.astype(blocks, "float32"))
-    largest = node.emit(op.max(node.emit(op.abs(blocks)), -1, keepdims=True))
-    scale = node.emit(op.multiply(largest, relax.const(1 / _LARGEST, "float32")))
-    # Blocks of zeros have the scale 0: any other divisor gives zeros as well.
-    least = relax.const(np.finfo("float32").tiny, "float32")
-    steps = node.emit(op.divide(blocks, node.emit(op.maximum(scale, least))))
-    numbers = node.emit(op.astype(node.emit(op.round(steps)), "int8"))
-    values = node.emit(op.multiply(node.emit(op.astype(numbers, "float32")), scale))
-    values = node.emit(op.reshape(values, [*rows, terms]))
-    return values if dtype == "float32" else node.emit(op.astype(values, dtype))
+_INT8 = 4  # an accuracy level
 
 
 def _numbers(node: Node, packed: Any, bits: int) -> Any:
