@@ -24,6 +24,7 @@ from ..frontend.normalize.scatter_rows import ScatterRows
 from ..fusion.claims import remembering
 from . import rules
 from .bytes.products import ByteProducts
+from .bytes.rounded_activations import RoundedActivations
 from .constants_aside import with_constants_aside
 from .norms.statistics import NormStatistics
 from .products.batch_matmuls import BatchMatmuls
@@ -118,6 +119,7 @@ class Rewrite:
             "join_matmuls": JoinMatmuls,
             "narrow_weights": lambda _: TransposeNarrowWeights(),
             "norm_statistics": lambda _: NormStatistics(),
+            "rounded_activations": lambda _: RoundedActivations(),
         }
         yield from ((name, make) for name, make in found.items() if name not in without)
 

@@ -21,6 +21,7 @@ from ..packed_weights import (
     unpack_array,
     unpacked,
 )
+from ..rounded_rows import rounded_rows, widened_rows
 from .casts import decoded
 from .node import Node
 from .registry import Unsupported, register
@@ -126,7 +127,7 @@ def packed_matmul(node: Node) -> Any:
     x, ops = node.inputs[0], RelaxOperators(node.emit)
     # Level 4 asks for activations of int8; at others they stay as they are, which is more precise.
     if node.attribute("accuracy_level", 0) == _INT8 and terms % size == 0:
-        x = _rounded(node, x, size)
+        x = widened_rows(node.emit, *rounded_rows(node.emit, x, size), x)
     arrays = {"scales": ops.reshape(node.inputs[2], [columns, packing.blocks])}
     if node.has(3):
         arrays["zeros"] = _zero_points(node, packing, bits)
@@ -144,25 +145,7 @@ def packed_matmul(node: Node) -> Any:
     return op.add(node.emit(result), node.inputs[5]) if node.has(5) else result
 
 
-_INT8, _LARGEST = 4, 127  # an accuracy level; a number of int8
-
-
-def _rounded(node: Node, x: Any, size: int) -> Any:
-    """Round activations to int8, with the scale of a block of terms each."""
-    *rows, terms = list(x.ty.shape)
-    dtype = str(x.ty.dtype.dtype)
-    blocks = node.emit(op.reshape(x, [*rows, terms // size, size]))
-    if dtype != "float32":
-        blocks = node.emit(op.astype(blocks, "float32"))
-    largest = node.emit(op.max(node.emit(op.abs(blocks)), -1, keepdims=True))
-    scale = node.emit(op.multiply(largest, relax.const(1 / _LARGEST, "float32")))
-    # Blocks of zeros have the scale 0: any other divisor gives zeros as well.
-    least = relax.const(np.finfo("float32").tiny, "float32")
-    steps = node.emit(op.divide(blocks, node.emit(op.maximum(scale, least))))
-    numbers = node.emit(op.astype(node.emit(op.round(steps)), "int8"))
-    values = node.emit(op.multiply(node.emit(op.astype(numbers, "float32")), scale))
-    values = node.emit(op.reshape(values, [*rows, terms]))
-    return values if dtype == "float32" else node.emit(op.astype(values, dtype))
+_INT8 = 4  # an accuracy level
 
 
 def _planes(
