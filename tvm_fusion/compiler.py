@@ -337,7 +337,9 @@ def _decisions(common: list[Decision], taken: Mapping[str, list[Decision]]) -> l
 
 def _in_place(signature: Signature, names: Mapping[str, str]) -> dict[str, str]:
     """List a function's inputs that it writes to, with their outputs."""
-    return {spec.name: names[spec.name] for spec in signature.inputs if spec.name in names}
+    outputs = {spec.name for spec in signature.outputs}
+    inputs = [spec.name for spec in signature.inputs if names.get(spec.name) in outputs]
+    return {name: names[name] for name in inputs}
 
 
 def _describe(spec: TargetSpec, needed: Mapping[str, list[str]]) -> dict[str, Any]:

@@ -1,13 +1,18 @@
 """Language models of transformers as programs over caches of fixed size.
 
-``causal_lm``  prefill and decode of a decoder
-``window``     keys and values of the last positions, written in turn
+``causal_lm``     prefill and decode of a decoder
+``seq2seq_lm``    the same of a decoder with an encoder, whose keys and values are caches, too
+``static_cache``  the caches' tensors, by name
+``window``        keys and values of the last positions, written in turn
+``programs``      what is exported, as the compiler takes it
 """
 
 from ..errors import UserError
 
 try:
-    from .causal_lm import Programs, causal_lm
+    from .causal_lm import causal_lm
+    from .programs import Programs
+    from .seq2seq_lm import seq2seq_lm
 except ModuleNotFoundError as error:
     if error.name not in ("torch", "transformers"):
         raise
@@ -17,4 +22,4 @@ except ModuleNotFoundError as error:
         "pip install 'tvm_fusion[transformers]'",
     ) from error
 
-__all__ = ["Programs", "causal_lm"]
+__all__ = ["Programs", "causal_lm", "seq2seq_lm"]

@@ -46,6 +46,7 @@ def update_in_place(
         input.
     """
     check_inputs(signatures, names)
+    _check_outputs(signatures, names)
     for function, signature in signatures.items():
         pairs = pairs_of(signature, names)
         if pairs:
@@ -64,16 +65,14 @@ def pairs_of(signature: Signature, names: Mapping[str, str]) -> dict[int, int]:
     Raises
     ------
     UserError
-        For an output that the function does not have, or that does not fit into its input.
+        For an output that does not fit into its input.
     """
     outputs = {spec.name: i for i, spec in enumerate(signature.outputs)}
     pairs = {}
     for i, spec in enumerate(signature.inputs):
-        if spec.name not in names:
-            continue
-        output = names[spec.name]
+        output = names.get(spec.name)
         if output not in outputs:
-            raise UserError(f"there is no output {output!r}", f"one of {', '.join(outputs)}")
+            continue
         result = signature.outputs[outputs[output]]
         if (result.shape, result.dtype) != (spec.shape, spec.dtype):
             raise UserError(
@@ -83,6 +82,15 @@ def pairs_of(signature: Signature, names: Mapping[str, str]) -> dict[int, int]:
             )
         pairs[i] = outputs[output]
     return pairs
+
+
+def _check_outputs(signatures: Mapping[str, Signature], names: Mapping[str, str]) -> None:
+    """Check that some function that has an input has the output that it is to hold."""
+    for name, output in names.items():
+        having = [s for s in signatures.values() if name in (spec.name for spec in s.inputs)]
+        known = dict.fromkeys(spec.name for s in having for spec in s.outputs)
+        if output not in known:
+            raise UserError(f"there is no output {output!r}", f"one of {', '.join(known)}")
 
 
 def _text(spec: TensorSpec) -> str:

@@ -41,8 +41,12 @@ class Session:
         self.caches: Mapping[str, Any] = MappingProxyType(
             {name: _zeros(spec, self._device) for name, spec in specs.items()}
         )
+        signatures = executable.signatures
+        # Where some functions have a position, others, such as an encoder, take no tokens of it.
+        having = [n for n, s in signatures.items() if position in (spec.name for spec in s.inputs)]
         self._steps = {
-            name: _Step(executable, name, self.caches, position) for name in executable.signatures
+            name: _Step(executable, name, self.caches, position, name in having or not having)
+            for name in signatures
         }
         self.length = 0
 
@@ -146,11 +150,17 @@ class _Step:
     """
 
     def __init__(
-        self, executable: Executable, name: str, caches: Mapping[str, Any], position: str
+        self,
+        executable: Executable,
+        name: str,
+        caches: Mapping[str, Any],
+        position: str,
+        counts: bool,
     ) -> None:
         entry = executable.manifest["functions"][name]
-        own = {n: caches[n] for n in entry.get("in_place", {})}
-        inputs = [s for s in executable.signatures[name].inputs if s.name not in own]
+        signature = executable.signatures[name]
+        own = {s.name: caches[s.name] for s in signature.inputs if s.name in caches}
+        inputs = [s for s in signature.inputs if s.name not in own]
         self.name, self._position = name, position
         self._function: Function = executable.bind(own, function=name)
         self._limits = entry.get("limits", {})
@@ -158,7 +168,7 @@ class _Step:
         self._where = next((s for s in inputs if s.name == position), None)
         self._specs = {s.name: s for s in inputs if s.name != position}
         self.names = tuple(self._specs)
-        extent = self._extent()
+        extent = self._extent() if counts else None
         self._axes = {s.name: a for s in inputs if (a := _axis(s, extent)) is not None}
         self.tokens = None
         if isinstance(extent, int):
@@ -250,10 +260,11 @@ def _caches_of(executable: Executable) -> dict[str, TensorSpec]:
         Where there is none, one has no fixed shape, or several shapes.
     """
     found: dict[str, TensorSpec] = {}
+    functions = executable.manifest["functions"].values()
+    written = {name for entry in functions for name in entry.get("in_place", {})}
     for name, signature in executable.signatures.items():
-        own = executable.manifest["functions"][name].get("in_place", {})
         for spec in signature.inputs:
-            if spec.name not in own:
+            if spec.name not in written:
                 continue
             known = found.setdefault(spec.name, spec)
             if known != spec:
