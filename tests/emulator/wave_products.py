@@ -74,31 +74,36 @@ def intrinsic(translate, node):
     a, b, c = (translate.values(x) for x in arguments[:3])
 
     def run(m):
-        if m.mask is not None:
-            raise EmulationError(f"{name}: some threads of a wave take no part")
         if m.per_block % shape.lanes:
             raise EmulationError(f"{name}: a wave of a block is not whole")
-        sides = [_held(shape, x(m), m, dtype, s) for x, s in zip((a, b), signs, strict=True)]
+        waves = np.ones(m.threads, bool) if m.mask is None else m.mask
+        waves = waves.reshape(-1, shape.lanes)
+        if (waves.any(1) != waves.all(1)).any():
+            raise EmulationError(f"{name}: some threads of a wave take no part")
+        active = waves.any(1)
+        given = zip((a, b), signs, strict=True)
+        sides = [held(shape, x(m), m, dtype, s, active) for x, s in given]
         given = np.broadcast_to(np.asarray(c(m)), (m.threads, np.shape(c(m))[-1]))
-        waves = given.reshape(-1, shape.lanes, given.shape[1])
+        before = given.reshape(-1, shape.lanes, given.shape[1])
         lane, item = shape.sums
         wide = "int64" if dtype.kind == "i" else "float32"
         product = np.matmul(sides[0].astype(wide), sides[1].astype(wide).swapaxes(1, 2))
-        made = waves.copy()
-        made[:, lane, item] = waves[:, lane, item] + product.astype(waves.dtype)
+        made = before.copy()
+        made[:, lane, item] = before[:, lane, item] + product.astype(before.dtype)
         return made.reshape(given.shape)
 
     return run
 
 
-def _held(shape, value, machine, dtype, is_signed):
+def held(shape, value, machine, dtype, is_signed, active=slice(None)):
     """``[wave, row, k]`` of what lanes hold."""
-    held = np.ascontiguousarray(np.broadcast_to(value, (machine.threads, np.shape(value)[-1])))
-    held = held.view(dtype if is_signed else "uint8")
-    waves = held.reshape(-1, shape.lanes, held.shape[1])
-    if shape.family == "wmma" and not (_bits(waves[:, :16]) == _bits(waves[:, 16:])).all():
+    own = np.ascontiguousarray(np.broadcast_to(value, (machine.threads, np.shape(value)[-1])))
+    own = own.view(dtype if is_signed else "uint8")
+    waves = own.reshape(-1, shape.lanes, own.shape[1])
+    halves = (_bits(waves[active, lanes]) for lanes in (slice(16), slice(16, 32)))
+    if shape.family == "wmma" and not np.equal(*halves).all():
         raise EmulationError("WMMA: the halves of a wave hold different operands")
-    lane, item = shape.operand(held.shape[1])
+    lane, item = shape.operand(own.shape[1])
     return waves[:, lane, item]
 
 

@@ -28,15 +28,17 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from ....core.expressions import load
-from ....core.loops import constant, index, local, loop, sequence, unrolled, when
+from ....core.loops import index, local, loop, sequence, unrolled, when
 from ...gpu.pipeline import OffsetRing, WrittenOutRing
 from ...gpu.shared_tiles import touch
 from ...gpu.warp import warp_of
 from ..tile.config import TileGemmConfig
 from ..tile.grid import TilePlace
 from ..tile.operand import OperandTile
+from ..tile.operand_chunks import OperandChunks
 from ..tile.operand_layout import TilePosition
 from ..tile.shape import M16
+from ..tile.turned_operand import TurnedOperandTile
 from .fragments import fragments_of
 
 
@@ -103,9 +105,10 @@ class TileMmaMainloop(TileAccumulators):
         super().__init__(config)
         self._place, self._shared = place, shared
         self._count = config.steps(config.grid.k_tiles)
-        self._a, self._b = OperandTile(config, True), OperandTile(config, False)
+        self._a, self._b = _operand(config, True), _operand(config, False)
         self._steps = config.tile.block_k // config.problem.k_step // config.tile.warps_k
-        self._slots = 2 if self._steps % 2 == 0 else 1
+        # LLVM has fragments of a next step on the way by itself, in as many registers as it wants.
+        self._slots = 2 if self._steps % 2 == 0 and not config.problem.is_amd else 1
         self._frags = fragments_of(config, (self._a, self._b), self._slots)
         frags = self._frags.buffers
         self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
@@ -160,15 +163,16 @@ class TileMmaMainloop(TileAccumulators):
 
     def _trips(self, step: Callable[[ir.Expr], tirx.Stmt]) -> list[tirx.Stmt]:
         """Write the loop over the tiles of K: trips of as many as the ring has written out."""
-        each, count = self._ring.steps, constant(self._count)
-        if each == 1 or count is None:
-            return [loop("k_tile", self._count, step)]
-        whole = count // each * each
+        each, steps = self._ring.steps, self._config.steps
+        trips, rest = divmod(self._config.grid.k_tiles, each)
 
         def trip(number: ir.Expr) -> tirx.Stmt:
             return sequence([step(number * each + n) for n in range(each)])
 
-        return [loop("k_tile", whole // each, trip), *(step(index(n)) for n in range(whole, count))]
+        stmts = [loop("k_tile", steps(trips), trip)]
+        for n in range(rest):
+            stmts.append(when(self._count > trips * each + n, step(index(trips * each + n))))
+        return stmts
 
     def _promote(self) -> tirx.Stmt:
         """Add the sums of a tile to those of all."""
@@ -267,6 +271,13 @@ class TileMmaMainloop(TileAccumulators):
             return unrolled("i", self.slabs, row)
 
         return sequence([of_instruction(n) for n in range(self._frags.instructions)])
+
+
+def _operand(config: TileGemmConfig, is_a: bool) -> OperandTile | TurnedOperandTile:
+    """Choose the copies of an operand; AMD's tiles have rows of K whatever it lies along."""
+    is_along_k = OperandChunks(config.problem, is_a).layout.is_k
+    kind = OperandTile if is_along_k or not config.problem.is_amd else TurnedOperandTile
+    return kind(config, is_a)
 
 
 def _ring(config: TileGemmConfig, size: int) -> OffsetRing | WrittenOutRing:

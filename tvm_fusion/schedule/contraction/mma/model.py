@@ -31,7 +31,7 @@ from ..problem.result_traffic import read_bytes, written_bytes
 from ..tile.problem import GemmProblem, Sizes
 from ..tile.result_vectors import result_vectors
 from ..tile.shape import REGISTER_FILE, TileConfig
-from .wave_tiles import LATENCY, wave_clocks
+from .wave_tiles import LATENCY, OF_L3, wave_clocks
 
 RESERVED_SHARED = 1024  # of every block, by the device
 # Of the registers that a thread would take: ptxas makes do with them where blocks have to share.
@@ -135,7 +135,8 @@ def rates_of(problem: GemmProblem, device: Device) -> Rates:
     if problem.is_amd and peak and memory:
         own = device.peak_flops.get(problem.mma.kind, peak) / peak * problem.item_bytes / 2
         dram = memory / peak * 2 * rates.mma
-        rates = replace(rates, mma=rates.mma * own, dram=dram, partial=dram, latency=LATENCY)
+        partial = dram * (OF_L3 if device.l3_bytes else 1)
+        rates = replace(rates, mma=rates.mma * own, dram=dram, partial=partial, latency=LATENCY)
     return replace(
         rates,
         element=RATES.element + EXPENSIVE * any(is_expensive(r.value) for r in results),

@@ -51,6 +51,7 @@ _WAVES_OF_32 = (
 )
 WAVE_STAGES, WAVE_BLOCK_K_BYTES = (2,), (64, 128)
 LATENCY = 1000.0  # clocks from a load to its arrival
+OF_L3 = 3.0  # how much faster the Infinity Cache is than memory (CDNA3 white paper)
 _SIMDS = {64: 4, 32: 2}  # of a compute unit, by the lanes of a wave
 _ISSUE = {64: 4, 32: 1}  # clocks of an instruction
 _STEP = 20  # instructions of a step beside its loads, stores and products

@@ -96,6 +96,9 @@ class OperandChunks:
         if problem.item_bytes == 1 or problem.is_amd:  # a tile has rows of K alone
             orders = orders[:1]
         layout = _chunk_layout(problem, self.expr, orders if is_a else orders[::-1])
+        if problem.is_amd and layout.values is None and is_plain(self.expr):
+            other = _chunk_layout(problem, self.expr, [(False, self.axes)])
+            layout = layout if other.values is None or len(other.vectors) > 1 else other
         is_loaded = is_plain(self.expr) or layout.guard is not None
         self.layout = layout
         self.is_copied = layout.values is not None and len(layout.vectors) == 1 and is_loaded

@@ -101,8 +101,6 @@ def _typed(
         contraction=contraction,
         ragged=ragged,
     )
-    if problem.is_amd and (ragged is not None or contraction.group_sums is not None):
-        return None
     batch, m, n, _ = gemm_sizes(problem)
     problem = (
         problem

@@ -16,6 +16,7 @@ from ...instructions.table import newest
 M16 = newest("mma.sync", "float16", "float16").m  # of all types
 CHUNK_BYTES = 16  # of a copy to shared memory
 OTHER_REGISTERS = 24  # of a thread, beside accumulators, fragments and addresses
+WAVE_REGISTERS = 18  # the same of AMD's, whose addresses and conditions are scalars
 REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
 STAGED_REGISTERS = 14  # of a chunk of 8 elements, their addresses and conditions
 
@@ -227,7 +228,13 @@ class TileConfig:
     @property
     def wanted_registers(self) -> int:
         """Registers that a thread would take if it could."""
-        operands, fragments = self.operands, (self.warp_m + self.warp_n) // M16 * 4 * 2
+        operands, of_16 = self.operands, (self.warp_m + self.warp_n) // M16
+        if operands.is_amd:
+            row = operands.mma
+            own = of_16 * operands.k_step * row.k_per_lane // row.k * operands.item_bytes // 4
+            chunks = -(-self.stage_bytes // CHUNK_BYTES // self.threads)
+            return WAVE_REGISTERS + self.accumulators + own + chunks * CHUNK_BYTES // 4
+        fragments = of_16 * 4 * 2
         # Of split operands: sums of a tile of K, of lower halves, and of all.
         wanted = OTHER_REGISTERS + self.accumulators * operands.products + fragments
         for rows, is_staged in (
