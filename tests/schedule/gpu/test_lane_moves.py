@@ -1,10 +1,12 @@
-"""Reductions and exchanges between the lanes of AMD waves, as they are compiled."""
+"""Reductions and exchanges between the lanes of AMD waves, compiled and interpreted."""
 
 import re
 
+import numpy as np
 import pytest
 import tvm
 from amd_code import amd_module
+from emulator.amd import run
 from tvm import te
 from tvm.script import tirx as T
 
@@ -38,6 +40,10 @@ def test_sums_over_lanes_take_no_shared_memory(arch, lanes, dtype):
     # The last lane of each block has the result where rows of 16 lanes are broadcast.
     blocks = wave // lanes if "row_bcast" in text else 0
     assert len(re.findall("v_readlane", text)) == blocks
+    x = np.random.default_rng().integers(-99, 99, (2, lanes)).astype(dtype)
+    y = np.zeros(2, dtype)
+    run(text, "main_kernel", (1, 1, 1), (lanes, 2, 1), [x, y])
+    np.testing.assert_array_equal(y, x.sum(1))
 
 
 def exchange(mask):
@@ -64,6 +70,9 @@ def test_exchanges_take_no_shared_memory(arch, moves):
     text = amd_module({"main": exchange(4)}, arch).inspect_source("asm")
     assert not re.findall(r"\bds_\w+", text)
     assert len(re.findall(r"v_mov_b32_dpp", text)) == moves
+    x, y = np.random.default_rng().random((4, 16), "float32"), np.zeros((4, 16), "float32")
+    run(text, "main_kernel", (1, 1, 1), (16, 4, 1), [x, y])
+    np.testing.assert_array_equal(y, x[:, np.arange(16) ^ 4])
 
 
 def test_what_the_moves_do_not_reach_is_shuffled():
