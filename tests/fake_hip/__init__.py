@@ -64,6 +64,13 @@ class FakeHip:
         """Names of the kernels that ran, in order."""
         return self._library.fake_log().decode().split()
 
+    def memory(self):
+        """Addresses and sizes of what is allocated on the GPU."""
+        room = self.allocations()
+        addresses, sizes = (ctypes.c_void_p * room)(), (ctypes.c_size_t * room)()
+        self._library.fake_memory(addresses, sizes, ctypes.c_long(room))
+        return list(zip(addresses, sizes, strict=True))
+
     def complaint(self):
         return self._library.fake_complaint().decode()
 

@@ -1,4 +1,4 @@
-// A HIP runtime of the 30 functions that deploy/rocm calls, whose GPUs are this process: nothing here runs on a GPU.
+// A HIP runtime of the functions that deploy/rocm and profiles call, whose GPUs are this process: nothing here runs on a GPU.
 //
 //   streams   Launches, copies and events wait in the queue of their stream until something waits for that stream.
 //             What is read without waiting is stale.
@@ -200,6 +200,16 @@ void fake_set_launcher(Launcher launcher) { fake->launcher = launcher; }
 void fake_fail(const char* function, int status) { fake->failures[function] = status; }
 int fake_owns(const void* pointer, size_t bytes) { return Owns(pointer, bytes); }
 long fake_allocations() { return static_cast<long>(fake->allocations.size()); }
+// Addresses and sizes of what is allocated, as far as there is room.
+long fake_memory(void** addresses, size_t* sizes, long room) {
+  long count = 0;
+  for (const auto& [start, size] : fake->allocations) {
+    if (count == room) break;
+    addresses[count] = start;
+    sizes[count++] = size;
+  }
+  return count;
+}
 long fake_launches() { return fake->launches; }
 long fake_graph_launches() { return fake->graph_launches; }
 long fake_captures() { return fake->captures; }
@@ -354,6 +364,14 @@ int hipMemcpyAsync(void* to, const void* from, size_t bytes, int kind, void* han
     std::string held(static_cast<const char*>(from), bytes);
     Enqueue(stream, [=] { std::memcpy(to, held.data(), bytes); });
   }
+  return 0;
+}
+
+int hipMemsetAsync(void* to, int value, size_t bytes, void* handle) {
+  ENTER;
+  Stream* stream = Known(handle);
+  if (!stream || !Owns(to, bytes)) return kInvalidValue;
+  Enqueue(stream, [=] { std::memset(to, value, bytes); });
   return 0;
 }
 

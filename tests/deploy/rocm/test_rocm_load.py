@@ -14,6 +14,7 @@ from softmax_chain import ROWS, WIDTH, chain_expected
 
 import tvm_fusion
 from tvm_fusion.deploy.runtime.executable import release_pools
+from tvm_fusion.deploy.runtime.profile import clocks, rates
 from tvm_fusion.deploy.runtime.tensors import copy_to, to_numpy, to_tensor
 
 
@@ -127,6 +128,27 @@ def test_the_timer_asks_the_gpu(hip, chain_folder):
     evaluator = machine.time_evaluator("main" + suffix, executable.device, number=1, repeat=2)
     # Each step on the fake takes a millisecond: six kernels and the second event.
     assert evaluator(x, *weights).results == pytest.approx([0.007, 0.007])
+
+
+def test_a_profile_launches_kernels_between_events(hip, chain_folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where the device's rates are kept
+    monkeypatch.setattr(clocks, "_DELAY_BYTES", 1 << 12)
+    monkeypatch.setattr(rates, "_COPIED_ON_GPU", 1 << 12)
+    before = hip.allocations()
+    executable = tvm_fusion.load(chain_folder)
+    executable(x=data())
+    found = executable.profile({"x": data()}, runs=2)
+    assert (found.device, found.clock) == ("fake gfx942", "hip events")
+    names = {kernel for row in found.rows for kernel in row.kernels}
+    assert len(names) == 2
+    # An event and a kernel take a millisecond each on the fake, and two events around nothing one.
+    assert {row.least_us for row in found.rows} == {1000.0}
+    assert "HIP gives the kernels of a graph no times of their own" in found.notes[0]
+    assert hip.captures() == 1
+    del executable, found
+    gc.collect()
+    release_pools()
+    assert hip.allocations() <= before
 
 
 def test_attributes_of_the_device(hip, chain_folder):
