@@ -91,6 +91,9 @@ REASONS: dict[str, dict[str, Reason]] = {
             "benchmarks/gpu/FUSED_GEMMS.md", "norms of models that are exported in a half type"
         ),
         "TransposedConvByPhases": Reason(_OPERATORS, "ConvTranspose, on CPUs"),
+        "RoundedActivations": Reason(
+            "benchmarks/nbits/README.md", "activations of int8 beside packed weights, on CPUs"
+        ),
         "TransposeNarrowWeights": Reason(
             "benchmarks/gpu/narrow_products.py", "weights of bytes and float8"
         ),
