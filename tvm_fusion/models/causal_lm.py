@@ -96,7 +96,7 @@ class _Step(nn.Module):
     def forward(self, input_ids: Tensor, position: Tensor | None = None) -> dict[str, Tensor]:
         """Return the logits of the last token; the caches hold all tokens then."""
         for state in self._states:
-            state.holder[state.key] = getattr(self, state.name)
+            state.write(getattr(self, state.name))
         if position is not None:
             for layer in filter(is_counted, self.layers):
                 layer.cumulative_length = position[0].clone()

@@ -107,7 +107,7 @@ class _Decoder(nn.Module):
         self._own = with_buffers(self, self._cache.self_attention_cache)
         self.names = tuple(state.name for state in self._own)
         self._of_source = states_of_source(self._cache)
-        self.source = {s.name: torch.zeros_like(s.holder[s.key]) for s in self._of_source}
+        self.source = {s.name: torch.zeros_like(s.read()) for s in self._of_source}
         if "attention_mask" in given:
             self.source["mask"] = torch.zeros_like(given["attention_mask"])
 
@@ -126,9 +126,9 @@ class _Decoder(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the logits of the last token; the caches hold all tokens then."""
         for state in self._own:
-            state.holder[state.key] = getattr(self, state.name)
+            state.write(getattr(self, state.name))
         for state in self._of_source:
-            state.holder[state.key] = source[state.name]
+            state.write(source[state.name])
         for layer in filter(is_counted, self._cache.self_attention_cache.layers):
             vars(layer)["cumulative_length"] = position[0].clone()
         # The shape of what the encoder returned alone counts: keys and values are there.
@@ -146,7 +146,7 @@ class _Decoder(nn.Module):
 def states_of_source(cache: EncoderDecoderCache) -> list[State]:
     """List the keys and values that a decoder's layers made of an encoder's states."""
     return [
-        State(f"{kind}_{number}", vars(layer), kind)
+        State(f"{kind}_{number}", layer, kind)
         for number, layer in enumerate(cache.cross_attention_cache.layers)
         for kind in ("keys", "values")
     ]
@@ -176,7 +176,7 @@ class _Encoder(nn.Module):
         first = torch.zeros(hidden.shape[0], 1, dtype=torch.int64)
         self._steps.step(first, cache, hidden, attention_mask)
         for state in states_of_source(cache):
-            source[state.name].copy_(state.holder[state.key])
+            source[state.name].copy_(state.read())
         if attention_mask is not None:
             source["mask"].copy_(attention_mask)
         return {"encoder_states": hidden}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from transformers.cache_utils import (
     DummyLayer,
     LinearAttentionLayer,
@@ -29,13 +29,26 @@ class State:
     ----------
     name : str
         Of the buffer: ``keys_0``.
-    holder, key : dict, Hashable
-        Where the cache's layer reads it.
+    holder, key : object, str, or dict, int
+        Where the cache's layer reads it: its attribute, or an entry of its states.
     """
 
     name: str
-    holder: dict[Any, Any]
+    holder: Any
     key: Any
+
+    def read(self) -> Tensor:
+        """Return the tensor that the cache has."""
+        if isinstance(self.holder, dict):
+            return self.holder[self.key]
+        return getattr(self.holder, self.key)
+
+    def write(self, tensor: Tensor) -> None:
+        """Let the cache have another tensor."""
+        if isinstance(self.holder, dict):
+            self.holder[self.key] = tensor
+        else:
+            setattr(self.holder, self.key, tensor)
 
 
 def static_cache(model: Any, config: Any, max_length: int) -> Any:
@@ -73,8 +86,8 @@ def states_of(cache: Any) -> Iterator[State]:
     """Yield the tensors of a cache that has seen a token."""
     for number, layer in enumerate(cache.layers):
         if is_counted(layer) and layer.is_initialized:
-            yield State(f"keys_{number}", vars(layer), "keys")
-            yield State(f"values_{number}", vars(layer), "values")
+            yield State(f"keys_{number}", layer, "keys")
+            yield State(f"values_{number}", layer, "values")
         for kind in ("conv_states", "recurrent_states"):
             tensors = getattr(layer, kind, {})
             for place, tensor in tensors.items():
@@ -87,7 +100,7 @@ def with_buffers(module: nn.Module, cache: Any) -> list[State]:
     """Register a module's buffers for the tensors of a cache that has seen a token."""
     states = list(states_of(cache))
     for state in states:
-        module.register_buffer(state.name, torch.zeros_like(state.holder[state.key]))
+        module.register_buffer(state.name, torch.zeros_like(state.read()))
     return states
 
 
