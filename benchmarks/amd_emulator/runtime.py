@@ -109,6 +109,13 @@ def install(folder: Path, compiler: str, reverse: bool = False) -> list[str]:
             tvm_ffi.register_global_func(name, function, override=True)
         return _trampolines(names, compiler)
 
+    invoke = tvm_ffi.get_global_func("vm.builtin.invoke_closure")
+    graph = "tvm_fusion.hip_graph."
+    for name, call in {  # kernels of graphs are launched one by one
+        "run_or_capture": lambda machine, function, args, *_: invoke(machine, function, *args),
+        "get_cached_alloc": lambda machine, function, _: invoke(machine, function),
+    }.items():
+        tvm_ffi.register_global_func(graph + name, call, override=True)
     cpu = tvm_ffi.get_global_func("device_api.cpu")
     tvm_ffi.register_global_func("device_api.rocm", lambda: cpu(), override=True)
     tvm_ffi.register_global_func("ffi.Module.load_from_bytes.hip", load_hip, override=True)

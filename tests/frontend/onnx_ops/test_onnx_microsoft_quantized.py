@@ -176,3 +176,18 @@ def test_streams_of_computed_weights_are_refused(onnx_model):
     model = onnx_model([node], inputs, {"y": (F32, None)}, domains=["com.microsoft"])
     with pytest.raises(UserError, match=r"of 3 bits that are computed.*make the weights constants"):
         import_model(model)
+
+
+def test_activations_of_int8(agrees, rng):
+    """As ONNX Runtime rounds them at accuracy level 4: a scale for each block of a row."""
+    size, terms, columns = 32, 96, 7
+    inputs = {"x": rng.standard_normal((3, terms), F32)}
+    inputs["x"][0, :size] = 0
+    inputs["q"] = rng.integers(0, 256, (columns, terms // size, size // 2)).astype("uint8")
+    inputs["s"] = rng.uniform(0.1, 1, (columns, terms // size)).astype(F32)
+    (got,) = agrees("com.microsoft::MatMulNBits", inputs, {"y": F32}, constants=["q", "s"],
+                    rtol=1e-4, atol=1e-3, bits=4, K=terms, N=columns, block_size=size,
+                    accuracy_level=4)  # fmt: skip
+    q = np.stack([inputs["q"] & 15, inputs["q"] >> 4], -1).reshape(columns, -1, size) - 8.0
+    exact = inputs["x"] @ (q * inputs["s"][..., None]).reshape(columns, terms).T
+    assert np.abs(got - exact).max() > 1e-3

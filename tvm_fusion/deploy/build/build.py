@@ -23,6 +23,8 @@ from ..count import Lowered, count, is_gpu
 from ..runtime.weights_file import StoredWeight
 from ..toolchain import thread_team, tile_permission, toolchain
 from ..toolchain.rocm_code import KernelCode, amd_modules, faults, kernels
+from ..toolchain.rocm_runtime import LINK_OPTIONS, begin_rocm_runtime, rocm_runtime
+from ..toolchain.rocm_threads import texts_of
 from .codegen import Compiled, compiling
 from .cpu_features import needed_features
 from .prepare import Prepared, same_bits
@@ -69,6 +71,8 @@ def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
     UserError
         If a kernel's machine code is wrong, as far as that is checked.
     """
+    if spec.kind == "rocm":
+        begin_rocm_runtime()
     mods = {arch: one.mod for arch, one in prepared.items()}
     suffixes, merged = dict.fromkeys(mods, ""), Merged(next(iter(mods.values())), {}, {})
     if len(mods) > 1:
@@ -140,9 +144,12 @@ def export_library(
         Instruction sets that a CPU's code needs: for AMX's the library asks when it is opened.
     """
     with toolchain(spec) as tools, tempfile.TemporaryDirectory() as folder:
-        code = [*compiled.objects]
+        code, options = [*compiled.objects], {}
         if spec.kind == "llvm":
             code.append(thread_team(spec.triple))
+        if spec.kind == "rocm":
+            code.append(rocm_runtime())
+            options = {"options": [*LINK_OPTIONS]}
         if need_tiles(features):
             code.append(tile_permission(spec.triple))
         objects = [Path(folder, f"part{number}.o") for number in range(len(code))]
@@ -150,7 +157,10 @@ def export_library(
             place.write_bytes(content)
         try:
             compiled.executable.export_library(
-                str(path), fcompile=tools.link, addons=[str(place) for place in objects]
+                str(path),
+                fcompile=tools.link,
+                addons=[str(place) for place in objects],
+                **options,
             )
         except RuntimeError as error:  # what TVM raises around the linker's output
             output = str(error).strip().splitlines()[1:] or [str(error)]
@@ -330,8 +340,8 @@ def check_amd_code(module: Any) -> None:
         scratch memory, are recorded as decisions instead.
     """
     for one in amd_modules(module):
-        assembly = one.inspect_source("asm")
-        for name, fault in faults(one.inspect_source("hip"), assembly):
+        text, assembly = texts_of(one)
+        for name, fault in faults(text, assembly):
             raise UserError(
                 f"kernel '{name}' {fault}, in the code that was generated for the AMD GPU",
                 "none that does",

@@ -24,6 +24,9 @@ tvm::ffi::Tensor CopyTo(const tvm::ffi::Tensor& tensor, DLDevice device);
 
 void Synchronize(DLDevice device);
 
+// Whether an error's message is one sentence for the user: those of libraries with code for AMD GPUs are.
+bool IsSentence(const tvm::ffi::Error& error);
+
 }  // namespace tvm_fusion
 
 #endif  // TVM_FUSION_DEVICE_H_
