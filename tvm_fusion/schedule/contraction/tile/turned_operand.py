@@ -49,22 +49,36 @@ class TurnedOperandTile(OperandLayout):
         """Load a tile into registers."""
         problem, block_k = self._config.problem, self._config.tile.block_k
         has_tail = problem.k % (block_k * self._config.tile.split_k) != 0
+        is_whole = tile.first + self._block <= self._extent  # of rows
+        size = self._rows * problem.item_bytes
 
         def one(i: ir.Expr) -> tirx.Stmt:
             chunk, first, inside = self._unit(i, thread)
             row = tile.first + first
-            if not self._is_exact():
-                row = tirx.min(row, self._extent - self._rows)
-            own = {**tile.where, **axis_values(self._axes, row)}
+            last = self._extent - (1 if self.is_unaligned else self._rows)
+
+            def element(row: ir.Expr, k: ir.Expr) -> ir.TensorLoad:
+                there = axis_values(self._axes, row) | axis_values(problem.k_axes, k)
+                return substitute(self._expr, {**tile.where, **there})
 
             def term(n: ir.Expr) -> tirx.Stmt:
                 k = tile.k_tile * block_k + chunk * self._chunk + n
                 is_term = k < problem.k if has_tail else tirx.const(True)
                 k = tirx.min(k, problem.k - 1) if has_tail else k
-                source = substitute(self._expr, {**own, **axis_values(problem.k_axes, k)})
-                to = load(self._held, [(i * self._chunk + n) * self._rows])
-                size = self._rows * problem.item_bytes
-                return self.moves.load_or_zero(to, source, size, is_term)
+                place = (i * self._chunk + n) * self._rows
+                near = row if self._is_exact() else tirx.min(row, last)
+                vector = self.moves.load_or_zero(
+                    load(self._held, [place]), element(near, k), size, is_term
+                )
+                if not self.is_unaligned or self._is_exact():
+                    return vector
+                stores = []
+                for r in range(self._rows):
+                    held = self.moves.held(element(tirx.min(row + r, last), k))
+                    zero = tirx.const(0, str(held.ty.dtype))
+                    value = tirx.if_then_else(is_term, held, zero) if has_tail else held
+                    stores.append(tirx.BufferStore(self._held, value, [place + r]))
+                return tirx.IfThenElse(is_whole, vector, sequence(stores))
 
             return when(inside, unrolled("term", self._chunk, term))
 
