@@ -3,8 +3,9 @@
 The overview is in the README beside.
 """
 
+from .clocks import Loop, loops
 from .machine import Launch, Mistake
 from .run import load, run
 from .text import Unsupported
 
-__all__ = ["Launch", "Mistake", "Unsupported", "load", "run"]
+__all__ = ["Launch", "Loop", "Mistake", "Unsupported", "load", "loops", "run"]

@@ -86,7 +86,7 @@ def _branch(inst: Instruction, place: dict[int | str, int]) -> Step:
                 raise g.mistake("it branches on registers that nothing wrote")
         return condition(g), to
 
-    return Step(inst, run, frozenset(reads))
+    return Step(inst, run, frozenset(reads), goes_to=to)
 
 
 def _wait(inst: Instruction) -> Step:

@@ -11,7 +11,7 @@ from .atomics import OPERATIONS, combine
 from .banks import conflict_clocks
 from .group import Group
 from .machine import active, waves_of
-from .memory_steps import WIDTHS, data_of, deliver, destination
+from .memory_steps import WIDTHS, agree, data_of, deliver, destination
 from .operands import put, source
 from .step import Processor, Step, numbers
 from .text import Instruction, Unsupported
@@ -136,6 +136,7 @@ def _store(inst: Instruction, size: int, half: int | None, offsets: list[int]) -
                 found = shadow.write(at, size, machine.stamps[waves], changed, False)
                 machine.race(found, "LDS", True)
                 machine.lds.store(at, size, values)
+                agree(g, machine.lds, at, size, values)
                 machine.lds_undefined.store(at, size, 0 if undefined is None else undefined)
                 access = (shadow, at, size, waves, "LDS", True, False)
             if k == 0:

@@ -56,7 +56,9 @@ class Launch:
         self.shadow = Shadow(int(regions.shadows[-1]), granules["global"])
         #: Waves that ran each instruction.
         self.counts = np.zeros(len(steps), "i8")
+        #: By address of an LDS instruction: its clocks, those without conflicts, how often it ran.
         self.clocks: dict[int, list[int]] | None = None
+        self.waves = 0
         numbers = [n for step in steps for n in step.touched if n < SGPR]
         vectors = [n for n in numbers if n < AGPR]
         self.vectors = max(vectors, default=0) + 1
@@ -81,6 +83,7 @@ class Machine:
     def __init__(self, launch: Launch, blocks: np.ndarray, waves: int, lds: int, scratch: int):
         count = len(blocks) * waves
         self.launch = launch
+        launch.waves += count
         #: Of each wave: which of the blocks here, which in the grid, its number in the block.
         self.slot = np.repeat(np.arange(len(blocks)), waves)
         self.block = np.repeat(blocks, waves)

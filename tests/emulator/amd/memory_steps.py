@@ -10,6 +10,7 @@ import numpy as np
 
 from .group import Group
 from .machine import active, spread, waves_of
+from .memory import Bytes
 from .operands import pair, put, put_half, source
 from .registers import M0, SGPR, Registers, registers
 from .scalar_operands import scalar_source
@@ -336,6 +337,12 @@ def _store(
     return Step(inst, run, address.registers | frozenset(data.registers))
 
 
+def agree(g: Group, memory: Bytes, at: np.ndarray, size: int, values: np.ndarray) -> None:
+    """Fail if lanes have written different values to the same bytes."""
+    if (memory.load(at, size) != values).any():
+        raise g.mistake("it writes other values to the same bytes than other lanes of the wave")
+
+
 def store_device(
     g: Group, places: np.ndarray, size: int, values: np.ndarray, waves: np.ndarray
 ) -> Any:
@@ -348,6 +355,7 @@ def store_device(
     found = shadow.write(shadows, size, machine.stamps[waves], changed, False)
     machine.race(found, "memory", True)
     memory.store(offsets, size, values)
+    agree(g, memory, offsets, size, values)
     return (shadow, shadows, size, waves, "memory", True, False)
 
 

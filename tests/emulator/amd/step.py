@@ -43,12 +43,15 @@ class Step:
         ``(group) -> None``.
     reads, writes : frozenset of int
         Numbers of registers.
+    goes_to : int, optional
+        Number of the step that a branch goes to.
     """
 
     inst: Instruction
     run: Callable[[Group], Any]
     reads: frozenset[int] = frozenset()
     writes: frozenset[int] = frozenset()
+    goes_to: int | None = None
     touched: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:

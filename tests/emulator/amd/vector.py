@@ -73,8 +73,9 @@ def _bfe_u32(x: Any, at: Any, width: Any) -> Any:
 
 
 def _bfe_i32(x: Any, at: Any, width: Any) -> Any:
+    """Take bits out and extend the sign; behind the top of x stand copies of its sign."""
     at, width = at & U32(31), width & U32(31)
-    part = np.asarray(x).view(U32) >> at & ((U32(1) << width) - U32(1))
+    part = (x >> at.astype("i4")).astype(U32) & ((U32(1) << width) - U32(1))
     sign = U32(1) << ((width - U32(1)) & U32(31))
     return np.where(width == 0, U32(0), (part ^ sign) - sign).astype(U32).view("i4")
 
@@ -278,7 +279,7 @@ _row("xor3_b32", "u32", "u32 u32 u32", lambda a, b, c: a ^ b ^ c, bad.any_bit)
 _row("xad_u32", "u32", "u32 u32 u32", lambda a, b, c: (a ^ b) + c)
 _row("lshl_add_u64", "u64", "u64 u32 u64", lambda a, b, c: (a << (b & U32(7)).astype("u8")) + c)
 _row("bfe_u32", "u32", "u32 u32 u32", _bfe_u32, bad.shifted_last(_bfe_u32))
-_row("bfe_i32", "i32", "u32 u32 u32", _bfe_i32, bad.shifted_last(_bfe_u32))
+_row("bfe_i32", "i32", "i32 u32 u32", _bfe_i32, bad.shifted_last(_bfe_u32))
 _row("bfi_b32", "u32", "u32 u32 u32", lambda a, b, c: (a & b) | (~a & c), bad.inserted)
 _row(
     "bfm_b32", "u32", "u32 u32", lambda a, b: ((U32(1) << (a & U32(31))) - U32(1)) << (b & U32(31))
@@ -316,14 +317,13 @@ _row("sad_u32", "u32", "u32 u32 u32", _sad)
 
 _row("cndmask_b32", "b32", "b32 b32 mask", lambda a, b, m: np.where(m, b, a), bad.chosen)
 _row("cndmask_b16", "b16", "b16 b16 mask", lambda a, b, m: np.where(m, b, a), bad.chosen)
-_row(
-    "div_fmas_f32", "f32", "f32 f32 f32 vcc",
-    lambda a, b, c, m: math.fma_f32(a, b, c) * np.where(m, np.float32(2.0**32), np.float32(1)),
-)  # fmt: skip
-_row(
-    "div_fmas_f64", "f64", "f64 f64 f64 vcc",
-    lambda a, b, c, m: math.fma_f64(a, b, c) * np.where(m, 2.0**64, 1.0),
-)  # fmt: skip
+for _kind, _fma, _power in (("f32", math.fma_f32, 64), ("f64", math.fma_f64, 128)):
+
+    def _scaled(a: Any, b: Any, c: Any, m: Any, fma: Any = _fma, power: int = _power) -> Any:
+        scale = np.where(np.abs(c) >= 2, 2.0**power, 2.0**-power)
+        return fma(a, b, c) * np.where(m, scale, 1).astype(np.asarray(c).dtype)
+
+    _row(f"div_fmas_{_kind}", _kind, f"{_kind} {_kind} {_kind} vcc", _scaled)
 
 
 def _with_carry(a: Any, b: Any, carry: Any = 0) -> tuple[Any, Any]:
