@@ -87,7 +87,8 @@ def run(func, members, inputs, spec=CPU, kernels=None):
     passed = [array(v, inputs) for v in members.inputs] + [SIZE] * len(members.scalars)
     results = [np.full(extents(v.type), 7).astype(v.dtype) for v in members.outputs]
     if is_for_gpu(func):
-        launched = launch(func, [*passed, *results], CUDA.tvm_target())
+        gpu = CUDA if spec.kind == "llvm" else spec
+        launched = launch(func, [*passed, *results], gpu.tvm_target())
         assert kernels in (None, len(launched))
         return results
     results = [tvm.runtime.tensor(r) for r in results]

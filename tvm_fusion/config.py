@@ -55,7 +55,8 @@ class FusionConfig:
         where they are instead of copies. At other addresses it is captured again, which is slow.
     in_place : mapping of str to str, or collection of str
         Inputs that are written to, with the outputs whose values they are to hold; names alone
-        stand for both. See :mod:`tvm_fusion.deploy.memory.in_place`.
+        stand for both. Functions without the output read the input. See
+        :mod:`tvm_fusion.deploy.memory.in_place`.
     rewrite : {"search", "greedy", "none"}
         Which equivalent graph is chosen: the cheapest by the planner's cost model, by DNNFusion's
         greedy rule of fewest operations, or the model's own.

@@ -42,6 +42,8 @@ from .lower.narrow_lanes import NarrowLanes
 from .lower.parallel_trips import ParallelTrips
 from .lower.reduction_results import PrivateReductionResults
 from .lower.stack import RegistersOnStack
+from .schedule.gpu.anchored_sums import AnchorSums
+from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath
 
@@ -143,7 +145,7 @@ def tir_pipeline():
     tuple
         The module pass and the factories of host and device finalisation, as TVM registers them.
     """
-    s_tir_passes, finalize_host_tvm, finalize_device_tvm = s_tir_pipeline()
+    s_tir_passes, finalize_host_tvm, finalize_device_tvm = s_tir_pipeline(ReduceByLaneMoves)
     tirx_passes, _, _ = compilation_pipeline.PIPELINE_MAP["tirx"]()
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
@@ -173,7 +175,13 @@ def tir_pipeline():
         return Sequential([*before, finalize_host_tvm(), *after])
 
     def finalize_device() -> Pass:
-        before = [ReadBehindWaits(), PrivateReductionResults(), NarrowLanes()]
+        before = [
+            ReadBehindWaits(),
+            PrivateReductionResults(),
+            ExchangeByLaneMoves(),
+            AnchorSums(),
+            NarrowLanes(),
+        ]
         return Sequential([*before, finalize_device_tvm(), LowerIntegers(), PassNaNOn()])
 
     return run, finalize_host, finalize_device

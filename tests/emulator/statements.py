@@ -7,6 +7,7 @@ from tvm import ir, tirx
 
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.core.loops import find
+from tvm_fusion.schedule.gpu import lds
 
 from .expressions import Expressions, lanes_of
 from .hopper import WAITS
@@ -108,7 +109,7 @@ class Statements:
             if scope == "local":
                 kind = Accumulators if slot in self.expressions.sums else Registers
                 memory = kind(buffer.name, size, dtype, m)
-            elif scope in ("shared", "shared.dyn"):
+            elif scope in ("shared", "shared.dyn", lds.SCOPE):
                 unit = min([dtype.itemsize, *(x for s, x in self.units.values() if s == slot)])
                 memory = Memory(buffer.name, poison(size, dtype), m, per_block=True, unit=unit)
                 m.place(memory, max(1, int(buffer.ty.data_alignment)))

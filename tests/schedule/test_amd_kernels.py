@@ -52,7 +52,8 @@ def sums_of_a_thread(target, rows, dtype):
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_few_rows_leave_registers_to_what_is_read_ahead(arch, dtype):
-    assert sums_of_a_thread(f"rocm:{arch}", 16, dtype) == 64
+    """Eight, of which matrix cores would multiply half of what they could."""
+    assert sums_of_a_thread(f"rocm:{arch}", 8, dtype) == (64 if dtype == "float16" else 32)
     assert sums_of_a_thread(f"rocm:{arch}", 1, dtype) == (8 if dtype == "float16" else 4)
 
 

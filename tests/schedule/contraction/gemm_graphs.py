@@ -87,16 +87,16 @@ def contraction_of(params, body):
     return members, analyse(members.program, inlined(members.program))
 
 
-def computes(func, members, case, seed):
+def computes(func, members, case, seed, spec=CUDA):
     """Run a kernel of a case on the emulator, and compare each result as exactly as its type is."""
     params, _, reference = case
     inputs = arrays(params, seed)
     expected = reference(*(x.astype("float64") for x in inputs.values()))
-    for result, wide in zip(run(func, members, inputs), expected, strict=True):
+    for result, wide in zip(run(func, members, inputs, spec), expected, strict=True):
         close([result], [wide], 2e-3 if result.dtype == "float16" else 2e-5)
 
 
-def results(members, emission, given):
+def results(members, emission, given, spec=CUDA):
     """Run all kernels of an emission over inputs by name; workspaces held NaNs before."""
     held = {}
     for position, value in enumerate(members.inputs):
@@ -114,7 +114,7 @@ def results(members, emission, given):
         held[kind, i] = np.full(shape, np.nan, str(type_.dtype))
     for kernel in emission.kernels:
         slots = (*kernel.reads, *kernel.writes)
-        launch(kernel.func, [held[s.kind, s.index] for s in slots], CUDA.tvm_target())
+        launch(kernel.func, [held[s.kind, s.index] for s in slots], spec.tvm_target())
     return [held["output", i] for i in range(len(members.outputs))]
 
 

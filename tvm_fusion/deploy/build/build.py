@@ -24,6 +24,7 @@ from ..runtime.weights_file import StoredWeight
 from ..toolchain import thread_team, tile_permission, toolchain
 from ..toolchain.rocm_code import KernelCode, amd_modules, faults, kernels
 from ..toolchain.rocm_runtime import LINK_OPTIONS, begin_rocm_runtime, rocm_runtime
+from ..toolchain.rocm_threads import texts_of
 from .codegen import Compiled, compiling
 from .cpu_features import needed_features
 from .prepare import Prepared, same_bits
@@ -339,8 +340,8 @@ def check_amd_code(module: Any) -> None:
         scratch memory, are recorded as decisions instead.
     """
     for one in amd_modules(module):
-        assembly = one.inspect_source("asm")
-        for name, fault in faults(one.inspect_source("hip"), assembly):
+        text, assembly = texts_of(one)
+        for name, fault in faults(text, assembly):
             raise UserError(
                 f"kernel '{name}' {fault}, in the code that was generated for the AMD GPU",
                 "none that does",

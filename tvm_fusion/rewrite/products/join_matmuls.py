@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from string import ascii_uppercase
 from typing import Any
@@ -20,7 +20,10 @@ from ...core.evaluate import operand_of
 from ...core.source_names import names_of, sources_of
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
-from ..egraph.changes import Change, note
+from ..egraph.changes import Change, Gain, note
+from ..search.judge import Choose, always
+
+MOST = 6  # siblings of which one may be left out
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class _Siblings:
 
     products: tuple[relax.Var, ...]
     weights: tuple[GenericConst, ...]
+    gain: Gain | None = None
 
     @property
     def name(self) -> str:
@@ -57,6 +61,9 @@ class JoinMatmuls:
     ['relax.matmul', 'relax.split', 'relax.add']
     """
 
+    def __init__(self, choose: Choose = always) -> None:
+        self._choose = choose
+
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Join in every rewritable function; each refusal is recorded."""
         ours = [(gvar, func) for gvar, func in mod.functions.items() if is_rewritable(func)]
@@ -65,7 +72,8 @@ class JoinMatmuls:
         joined: dict[tuple[int, ...], GenericConst] = {}
         result = mod
         for gvar, func in ours:
-            groups = [g for s in found[gvar] if (g := _without(s, shared)) is not None]
+            alike = [g for s in found[gvar] if (g := _without(s, shared)) is not None]
+            groups = [g for s in alike if (g := _chosen(func, s, self._choose)) is not None]
             if groups:
                 result = mod.clone() if result is mod else result
                 result[gvar] = _Joiner(mod, groups, joined).visit_expr(func)
@@ -153,6 +161,26 @@ def _without(siblings: _Siblings, shared: set[int]) -> _Siblings | None:
     return _Siblings(products, weights)
 
 
+def _chosen(func: relax.Function, siblings: _Siblings, choose: Choose) -> _Siblings | None:
+    """Return those of some siblings that are joined; None where that does not pay.
+
+    Where all together do not, one of them may be the reason.
+    """
+    choice = choose(func, siblings.products)
+    if choice.is_taken:
+        return replace(siblings, gain=choice.gain)
+    best, most_us = None, 0.0
+    for left_out in range(len(siblings.products) if 2 < len(siblings.products) <= MOST else 0):
+        products, weights = (
+            (*part[:left_out], *part[left_out + 1 :])
+            for part in (siblings.products, siblings.weights)
+        )
+        choice = choose(func, products)
+        if choice.is_taken and (best is None or choice.us > most_us):
+            best, most_us = _Siblings(products, weights, choice.gain), choice.us
+    return best
+
+
 @mutator
 class _Joiner(PyExprMutator):
     """Puts the joined product in the place of the first sibling."""
@@ -199,7 +227,7 @@ class _Joiner(PyExprMutator):
         names = ", ".join(f"x {letter}" for letter in ascii_uppercase[: len(widths)])
         joined = " | ".join(ascii_uppercase[: len(widths)])
         rule, after = ("join_matmuls",), f"x [{joined}]"
-        note(Change("", siblings.name, rule, names, after, names=siblings.names))
+        note(Change("", siblings.name, rule, names, after, siblings.gain, names=siblings.names))
         return self.builder_.emit(relax.op.split(wide, boundaries, axis=-1))
 
     def _matrix(self, weights: tuple[GenericConst, ...]) -> GenericConst:

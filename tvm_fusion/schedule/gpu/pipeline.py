@@ -13,12 +13,13 @@ By commit groups, where all threads copy and read (cp.async):
                                 copy step + stages - 1 into the stage that was read before;  commit
 
 ``Ring`` is of barriers. Of commit groups, ``StageRing`` finds stages by a step's number, in loops
-that are unrolled, ``OffsetRing`` by offsets in registers.
+that are unrolled, ``OffsetRing`` by offsets in registers. ``WrittenOutRing`` is of a barrier of the
+block alone, in loops whose trips are as many steps as there are stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
@@ -28,7 +29,7 @@ from ...core.expressions import load
 from ...core.loops import index, local, sequence, simplified, when
 from . import mbarrier
 from .cp_async import commit, copy_16
-from .shared_tiles import block_barrier, wait_and_barrier
+from .shared_tiles import wait_and_barrier
 
 
 @dataclass(frozen=True)
@@ -225,20 +226,25 @@ class OffsetRing:
     ----------
     stages, size : int
         Stages, and elements of one.
-    is_async : bool
-        Whether copies are cp.async; loads and stores are ordered by the block's barrier alone.
+    barrier : callable, optional
+        Of the block, which alone orders loads and stores; copies are cp.async without.
 
     Attributes
     ----------
     read, write : Expr
         Offsets of the stage that is read, and of the one that is copied to.
-    buffer : Var
+    buffers : list of Var
         Registers.
     """
 
-    def __init__(self, stages: int, size: int, is_async: bool) -> None:
-        self._stages, self._size, self._is_async = stages, size, is_async
+    steps = 1  # of a trip of the loop
+
+    def __init__(
+        self, stages: int, size: int, barrier: Callable[[], tirx.Stmt] | None = None
+    ) -> None:
+        self._stages, self._size, self._barrier = stages, size, barrier
         self.buffer = local("stage_word", [2], "int32")
+        self.buffers = [self.buffer]
         self.read, self.write = (
             tirx.Cast("int64", load(self.buffer, [index(i)])) for i in (_READ, _WRITE)
         )
@@ -258,11 +264,11 @@ class OffsetRing:
 
     def commit(self) -> tirx.Stmt:
         """Close the commit group of a stage, which may be empty."""
-        return commit() if self._is_async else sequence([])
+        return commit() if self._barrier is None else sequence([])
 
     def wait(self) -> tirx.Stmt:
         """Wait until every thread's copies are there, but for the last ``stages - 2`` stages."""
-        return wait_and_barrier(self._stages - 2) if self._is_async else block_barrier()
+        return wait_and_barrier(self._stages - 2) if self._barrier is None else self._barrier()
 
     def _advance(self, name: int) -> tirx.Stmt:
         offset = load(self.buffer, [index(name)])
@@ -272,3 +278,61 @@ class OffsetRing:
 
     def _set(self, name: int, value: ir.Expr) -> tirx.Stmt:
         return tirx.BufferStore(self.buffer, value, [name])
+
+
+class WrittenOutRing:
+    """A ring of stages of equal size whose loop is written out: stages are constants of the code.
+
+    Steps are written in the order in which they run, and a trip of the loop leaves the ring as it
+    found it. So a compiler adds no offset of a stage to the addresses of a step.
+
+    Parameters
+    ----------
+    stages, size : int
+        Stages, and elements of one.
+    barrier : callable
+        Of the block, which orders loads and stores.
+
+    Attributes
+    ----------
+    read, write : Expr
+        Offsets of the stage that is read, and of the one that is copied to, at the step that is
+        being written.
+    steps : int
+        Of a trip of the loop.
+    buffers : list of Var
+        Registers: none.
+    """
+
+    def __init__(self, stages: int, size: int, barrier: Callable[[], tirx.Stmt]) -> None:
+        self.steps, self._size, self.wait = stages, size, barrier
+        self._read, self._write = 0, stages - 1
+        self.buffers: list[ir.Var] = []
+
+    @property
+    def read(self) -> ir.Expr:
+        """The stage that is read."""
+        return index(self._read * self._size)
+
+    @property
+    def write(self) -> ir.Expr:
+        """The stage that is copied to."""
+        return index(self._write * self._size)
+
+    def start(self) -> list[tirx.Stmt]:
+        """Begin with all stages but one filled."""
+        return []
+
+    def commit(self) -> tirx.Stmt:
+        """Do nothing: there are no groups."""
+        return sequence([])
+
+    def advance_read(self) -> tirx.Stmt:
+        """Go on to the next stage that is read."""
+        self._read = (self._read + 1) % self.steps
+        return sequence([])
+
+    def advance_write(self) -> tirx.Stmt:
+        """Go on to the next stage that is copied to."""
+        self._write = (self._write + 1) % self.steps
+        return sequence([])

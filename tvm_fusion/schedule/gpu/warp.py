@@ -62,14 +62,14 @@ def each_thread(
     return level(0, [])
 
 
-def warp_of(thread: ir.Expr) -> ir.Expr:
-    """Return the index of a thread's warp."""
-    return tirx.floordiv(thread, index(LANES))
+def warp_of(thread: ir.Expr, lanes: int = LANES) -> ir.Expr:
+    """Return the index of a thread's warp, or of its wave of so many lanes."""
+    return tirx.floordiv(thread, index(lanes))
 
 
-def lane_of(thread: ir.Expr) -> ir.Expr:
-    """Return a thread's lane in its warp."""
-    return tirx.floormod(thread, index(LANES))
+def lane_of(thread: ir.Expr, lanes: int = LANES) -> ir.Expr:
+    """Return a thread's lane in its warp, or in its wave of so many lanes."""
+    return tirx.floormod(thread, index(lanes))
 
 
 def warp_uniform(value: ir.Expr) -> ir.Expr:

@@ -119,13 +119,17 @@ def implicit_gemm(
         return other_form("An extent of the weight is symbolic.")
     shape = [index(a.extent) for a in axes]
     packed = declare(shape, str(core.ty.dtype), f"{source.name}_packed")
-    value: ir.Expr = load(packed, [a.var for a in axes])
-    if str(weight.ty.dtype) != str(core.ty.dtype):
-        value = tirx.Cast(str(weight.ty.dtype), value)
-    stage = replace(stage, reduce=tuple(order))
-    sides = (image, value) if weight is contraction.right else (value, image)
-    made = replace(contraction, stage=stage, left=sides[0], right=sides[1])
+    made = with_weight(contraction, weight, load(packed, [a.var for a in axes]))
+    made = replace(made, stage=replace(stage, reduce=tuple(order)))
     return ImplicitGemm(made, source, packed, axes, core)
+
+
+def with_weight(contraction: SumOfProducts, weight: ir.Expr, packed: ir.Expr) -> SumOfProducts:
+    """Read a packed weight, in its own type, where one of the operands is the weight."""
+    if str(weight.ty.dtype) != str(packed.ty.dtype):
+        packed = tirx.Cast(str(weight.ty.dtype), packed)
+    side = "right" if weight is contraction.right else "left"
+    return replace(contraction, **{side: packed})
 
 
 def with_stored_columns(contraction: SumOfProducts, constants: Collection[ir.Var]) -> SumOfProducts:

@@ -5,6 +5,7 @@
     ragged rows
     grouped convolution
     implicit GEMM
+    weight along K
     as it is
     aligned rows          as it is                      by the least estimated time, of these and
     partial im2col        implicit GEMM, as it is       of what they stand for
@@ -35,6 +36,7 @@ from .tile_forms import (
     implicit_form,
     packed_weight_form,
     ragged_tile,
+    weight_along_k_form,
 )
 
 Found = GemmForm | Refusal
@@ -102,6 +104,13 @@ def _implicit(product: Product) -> Found:
     return implicit_form(product.contraction, product.constants, product.device)
 
 
+def _along_k(product: Product) -> Found:
+    few = product.problem.skinny
+    if few is not None and few.m < LEAST_ROWS:
+        return other_form(f"A skinny GEMM computes {few.m} rows, fewer than {LEAST_ROWS}.")
+    return weight_along_k_form(product.contraction, product.constants, product.device)
+
+
 def _as_it_is(product: Product) -> Found:
     if product.norm_scale is not None and product.problem.skinny is None:
         sentence = (
@@ -135,6 +144,7 @@ BY_RANK = (
     Ranked("ragged rows", _ALONE, _ragged),
     Ranked("grouped convolution", _ONE, _grouped),
     Ranked("implicit GEMM", _ONE, _implicit),
+    Ranked("weight along K", _ONE, _along_k),
     Ranked("as it is", (*_ONE, Reading.NORM), _as_it_is),
 )
 BY_TIME = (

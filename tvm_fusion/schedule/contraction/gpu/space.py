@@ -98,7 +98,9 @@ class GpuGemmProblem:
         if small is None or large is None:
             return small or large
         sizes = gemm_sizes(problem, rows)
-        small_clocks = estimated_clocks(small.tile, sizes, self.device, rates_of(problem))
+        small_clocks = estimated_clocks(
+            small.tile, sizes, self.device, rates_of(problem, self.device)
+        )
         return large if wgmma_clocks(large, self.device) < small_clocks else small
 
 
@@ -126,6 +128,8 @@ def described(config: GemmConfig | None) -> str:
     name, _ = KERNELS.fields[type(config)]
     if not isinstance(config, TileGemmConfig):
         return name
+    if config.problem.is_amd:
+        name = config.problem.mma.family
     split = f", {config.tile.split_k} ranks of K" if config.tile.split_k > 1 else ""
     return f"{name}, {config.tile.block_m} x {config.tile.block_n} x {config.tile.block_k}{split}"
 
@@ -163,5 +167,5 @@ def clocks(config: TileGemmConfig, device: Device) -> float:
     if isinstance(config, WgmmaConfig):
         return wgmma_clocks(config, device)
     return estimated_clocks(
-        config.tile, gemm_sizes(config.problem), device, rates_of(config.problem)
+        config.tile, gemm_sizes(config.problem), device, rates_of(config.problem, device)
     )

@@ -21,7 +21,7 @@ from ...index.design_space import not_in_space
 from ...index.estimate import flops, operations, points, traffic
 from ...index.inline import inlined
 from ...instructions.nvidia import HALF_TYPES
-from ...instructions.table import find
+from ...instructions.table import find_of_fragments
 from ..copies.implicit_gemm import transpose_proposals
 from ..copies.operand_copies import OperandCopies
 from ..mma.grouped_choice import has_few_sums
@@ -216,7 +216,7 @@ def _refuse_split(contraction: SumOfProducts, device: Device) -> Refusal | None:
     if any(constant(a.extent) is None for a in contraction.stage.axes):
         return None
     types = [str(narrow_operand(x).ty.dtype) for x in (contraction.left, contraction.right)]
-    mma = find(device, "mma.sync", *types)
+    mma = find_of_fragments(device, *types)
     if mma is None or mma.kind == "tfloat32":
         return None
     return _no_tile(contraction)

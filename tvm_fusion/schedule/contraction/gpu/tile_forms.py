@@ -22,18 +22,21 @@ from ....core.forms import other_form
 from ....core.template import Refusal
 from ....device import Device
 from ....ecg.work import at
+from ...instructions.amd import FAMILIES as AMD_FAMILIES
+from ...instructions.table import find_of_fragments
 from ..copies.aligned_rows import aligned_rows
 from ..copies.grouped_convolution import grouped_gemms
 from ..copies.implicit_gemm import ImplicitGemm, implicit_gemm, with_stored_columns
 from ..copies.operand_copies import OperandCopies, copies_clocks, packing_bytes, packing_clocks
 from ..copies.partial_im2col import partial_im2col
+from ..copies.weight_along_k import weight_along_k
 from ..mma.model import RATES
 from ..mma.unaligned_tiles import narrow_copy_clocks
 from ..problem.ragged_rows import ragged_rows
 from ..problem.sum_of_products import SumOfProducts
 from ..skinny.gemv_config import GemvConfig
 from ..tile.concat_parts import ConcatParts
-from ..tile.config import TileGemmConfig, is_plain
+from ..tile.config import TileGemmConfig, is_plain, narrow_operand
 from ..tile.operand import is_dequantized
 from ..tile.operand_chunks import OperandChunks
 from ..tile.problem import GemmProblem, gemm_sizes
@@ -167,6 +170,23 @@ def implicit_form(
     if isinstance(made, Refusal):
         return made
     tile = _conv_tile(made.contraction, device)
+    if tile is None:
+        return other_form("Tensor cores have no tile for it.")
+    return GemmForm(made.contraction, tile, device, made)
+
+
+def weight_along_k_form(
+    contraction: SumOfProducts, constants: Collection[ir.Var], device: Device
+) -> GemmForm | Refusal:
+    """Let AMD's matrix cores read a weight that was packed along K at compile time."""
+    sides = (str(narrow_operand(x).ty.dtype) for x in (contraction.left, contraction.right))
+    row = find_of_fragments(device, *sides)
+    if row is None or row.family not in AMD_FAMILIES:
+        return other_form("The device's tiles have rows along either axis.")
+    made = weight_along_k(contraction, constants)
+    if isinstance(made, Refusal):
+        return made
+    tile = GpuGemmProblem(made.contraction, device).tile
     if tile is None:
         return other_form("Tensor cores have no tile for it.")
     return GemmForm(made.contraction, tile, device, made)

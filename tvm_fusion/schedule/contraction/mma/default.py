@@ -25,9 +25,9 @@ from .unaligned_tiles import (
     unaligned_clocks,
     unaligned_operands,
 )
+from .wave_tiles import WAVE_BLOCK_K_BYTES, WAVE_STAGES, Tile, wave_tiles
 
 C = TypeVar("C", bound=TileGemmConfig)
-Tile = tuple[int, int, int, int, int]
 # (block_m, block_n, warps_m, warps_n, warps_k) of the default's candidates, the largest first.
 TILES = (
     (128, 256, 2, 4, 1),
@@ -99,7 +99,7 @@ def best_tile(
         unaligned,
         tuple(splits),
         SHIFTED if is_slow else 1.0,
-        rates_of(problem),
+        rates_of(problem, device),
     )
     return None if shape is None else in_order(with_shape(problem, shape, sizes, device))
 
@@ -140,15 +140,8 @@ def _best_shape(
     slowdown: float,
     rates: Rates,
 ) -> TileConfig | None:
-    tiles = [*TILES]
-    sizes_of_k = [*(BLOCK_K_BYTES if start.is_async else REGISTER_BLOCK_K_BYTES)]
-    stages = [*(STAGES if start.is_async else REGISTER_STAGES)]
-    if any(unaligned):
-        tiles += UNALIGNED_TILES
-    if any(unaligned) or sizes.k * start.item_bytes <= FEW_K_BYTES:
-        sizes_of_k.append(SHORT_BLOCK_K_BYTES)
-    block_k = [size // start.item_bytes for size in sizes_of_k]
-    spaces = (tiles, block_k, stages, splits)
+    has_few_k = sizes.k * start.item_bytes <= FEW_K_BYTES
+    spaces = (*candidates(start, any(unaligned), has_few_k), splits)
     found = tile_shapes(sizes, start, device, *spaces)
 
     def clocks(shape: TileConfig) -> float:
@@ -158,6 +151,29 @@ def _best_shape(
         return slowdown * whole + reduction
 
     return min(found, key=clocks, default=None)
+
+
+def candidates(
+    start: TileOperands, is_unaligned: bool, has_few_k: bool = False
+) -> tuple[list[Tile], list[int], list[int]]:
+    """List block tiles, their terms and their stages, of which the default is chosen.
+
+    Parameters
+    ----------
+    is_unaligned : bool
+        Whether rows of an operand are not aligned.
+    has_few_k : bool
+        Whether longer tiles would be half empty.
+    """
+    if start.is_amd:
+        tiles, sizes_of_k = [*wave_tiles(start.mma.lanes)], [*WAVE_BLOCK_K_BYTES]
+        stages = [*WAVE_STAGES]
+    else:
+        tiles = [*TILES, *(UNALIGNED_TILES if is_unaligned else ())]
+        sizes_of_k = [*(BLOCK_K_BYTES if start.is_async else REGISTER_BLOCK_K_BYTES)]
+        stages = [*(STAGES if start.is_async else REGISTER_STAGES)]
+        sizes_of_k += [SHORT_BLOCK_K_BYTES] if is_unaligned or has_few_k else []
+    return tiles, [size // start.item_bytes for size in sizes_of_k], stages
 
 
 def tile_shapes(
@@ -181,7 +197,7 @@ def tile_shapes(
                 warps_n=warps_n,
                 warps_k=warps_k,
             )
-            if not _has_whole_fragments(least):
+            if not _has_whole_fragments(least, device):
                 continue
             for depth, split_k in itertools.product(stages, splits):
                 shape = replace(least, stages=depth, split_k=split_k)
@@ -189,14 +205,14 @@ def tile_shapes(
                     yield shape
 
 
-def _has_whole_fragments(shape: TileConfig) -> bool:
+def _has_whole_fragments(shape: TileConfig, device: Device) -> bool:
     """Whether warps have whole fragments, of each part of a column split, which fit registers."""
     return (
         min(shape.warp_m, shape.warp_n) >= M16
         and shape.warp_n % (shape.operands.mma.n * shape.operands.parts) == 0
         and shape.block_n % (shape.operands.panel * shape.operands.parts) == 0
         and shape.block_k // shape.operands.k_step % shape.warps_k == 0
-        and LEAST_THREADS <= shape.threads <= MOST_THREADS
+        and LEAST_THREADS <= shape.threads <= min(MOST_THREADS, device.max_threads_per_block or 0)
         and shape.accumulators <= MOST_ACCUMULATORS
         and shape.wanted_registers <= MOST_WANTED
         and shape.registers_at_most * shape.threads <= REGISTER_FILE

@@ -21,9 +21,9 @@ from ...index.estimate import points
 from ..tile.config import TileGemmConfig
 from ..tile.problem import GemmProblem, Sizes, gemm_sizes
 from ..tile.shape import TileConfig, TileOperands
-from .default import BLOCK_K_BYTES, SHORT_BLOCK_K_BYTES, SPLIT_K, STAGES, TILES, tile_shapes
+from .default import SPLIT_K, candidates, tile_shapes
 from .model import RATES, block_clocks, blocks_per_sm, estimated_clocks, memory_clocks, overlapped
-from .unaligned_tiles import UNALIGNED_TILES, unaligned_block_clocks, unaligned_operands
+from .unaligned_tiles import unaligned_block_clocks, unaligned_operands
 
 THREADS = (128, 256)
 ROUNDS = 3  # in which products choose again
@@ -67,13 +67,9 @@ class GroupedProduct:
 
     def shapes(self, threads: int, split_k: int, device: Device) -> list[TileConfig]:
         """List tiles of so many threads and ranks, the best alone first."""
-        tiles, depths = [*TILES], [*BLOCK_K_BYTES]
-        if any(self.unaligned):
-            tiles += UNALIGNED_TILES
-            depths.append(SHORT_BLOCK_K_BYTES)
+        tiles, block_k, stages = candidates(self.start, any(self.unaligned))
         tiles = [t for t in tiles if t[2] * t[3] * t[4] * self.start.mma.lanes == threads]
-        block_k = [size // self.start.item_bytes for size in depths]
-        found = tile_shapes(self.sizes, self.start, device, tiles, block_k, STAGES, (split_k,))
+        found = tile_shapes(self.sizes, self.start, device, tiles, block_k, stages, (split_k,))
         return sorted(found, key=lambda shape: estimated_clocks(shape, self.sizes, device))
 
 

@@ -94,7 +94,8 @@ class GroupedGemmConfig:
 
 def grouped_gemm_gpu(program: Program, config: GroupedGemmConfig) -> tirx.PrimFunc:
     """Make the kernel of several products, and of maps beside them."""
-    shared = scratch([index(config.shared_bytes // 4)], "float32", "tiles", scope="shared.dyn")
+    scope = config.tiles[0].problem.moves.scope
+    shared = scratch([index(config.shared_bytes // 4)], "float32", "tiles", scope=scope)
 
     def body(number: ir.Expr) -> tirx.Stmt:
         def of_thread(thread: ir.Expr) -> tirx.Stmt:

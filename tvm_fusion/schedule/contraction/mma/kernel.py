@@ -17,7 +17,6 @@ from ...._tvm.buffer import scratch
 from ....core.loops import block, index, kernel, sequence, threads, when
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
-from ...gpu.shared_tiles import block_barrier
 from ..tile.concat_parts import ConcatParts
 from ..tile.config import TileGemmConfig
 from ..tile.shared_epilogue import TileEpilogue
@@ -28,7 +27,8 @@ def tile_gemm_gpu(
     program: Program, config: TileGemmConfig, beside: ConcatParts | None = None
 ) -> tirx.PrimFunc:
     """Make the kernel of a tiled GEMM, which may store other parts of a concatenation."""
-    shared = scratch([index(config.shared_bytes // 4)], "float32", "tiles", scope="shared.dyn")
+    scope = config.problem.moves.scope
+    shared = scratch([index(config.shared_bytes // 4)], "float32", "tiles", scope=scope)
 
     def body(number: ir.Expr) -> tirx.Stmt:
         def of_thread(thread: ir.Expr) -> tirx.Stmt:
@@ -79,5 +79,10 @@ def tile_block(
         table = config.table(shared)
         fill, count = rows.fill(thread, config.tile.block_m, table), rows.count(table)
         is_tile = number < rows.tiles * (config.grid.tiles_n * config.tile.split_k)
-        stmts = [fill, block_barrier(), count, when(is_tile, sequence([*find, *stmts]))]
+        stmts = [
+            fill,
+            config.problem.moves.barrier(),
+            count,
+            when(is_tile, sequence([*find, *stmts])),
+        ]
     return block("tile_gemm", sequence(stmts), buffers)

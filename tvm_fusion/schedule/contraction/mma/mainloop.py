@@ -23,20 +23,23 @@ Of float32 that keeps its precision (3xTF32), operands are split into tfloat32, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import ir, tirx
 
 from ....core.expressions import load
 from ....core.loops import index, local, loop, sequence, unrolled, when
-from ...gpu.mma_sync import mma_fragments, mma_split_fragments
-from ...gpu.pipeline import OffsetRing
-from ...gpu.shared_tiles import block_barrier, touch
+from ...gpu.pipeline import OffsetRing, WrittenOutRing
+from ...gpu.shared_tiles import touch
 from ...gpu.warp import warp_of
 from ..tile.config import TileGemmConfig
 from ..tile.grid import TilePlace
 from ..tile.operand import OperandTile
+from ..tile.operand_chunks import OperandChunks
 from ..tile.operand_layout import TilePosition
 from ..tile.shape import M16
-from .operand_fragments import OperandFragments
+from ..tile.turned_operand import TurnedOperandTile
+from .fragments import fragments_of
 
 
 # Accumulators of mma.sync in a block's warps: what the epilogue of a tiled GEMM stores.
@@ -71,7 +74,7 @@ class TileAccumulators:
 
     def warp_of(self, thread: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         """Tell the slice of K, the row and the column of a thread's warp among the warps."""
-        warp = warp_of(thread)
+        warp = warp_of(thread, self._config.problem.mma.lanes)
         tile = self.warps_m * self.warps_n
         inside = tirx.floormod(warp, index(tile))
         return (
@@ -86,7 +89,7 @@ class TileAccumulators:
 
     def barrier(self) -> tirx.Stmt:
         """Wait for all threads that have accumulators."""
-        return block_barrier()
+        return self._config.problem.moves.barrier()
 
 
 class TileMmaMainloop(TileAccumulators):
@@ -102,16 +105,16 @@ class TileMmaMainloop(TileAccumulators):
         super().__init__(config)
         self._place, self._shared = place, shared
         self._count = config.steps(config.grid.k_tiles)
-        self._a, self._b = OperandTile(config, True), OperandTile(config, False)
+        self._a, self._b = _operand(config, True), _operand(config, False)
         self._steps = config.tile.block_k // config.problem.k_step // config.tile.warps_k
-        self._slots = 2 if self._steps % 2 == 0 else 1
-        self._a_frags = OperandFragments(config, self._a, True, self._slots)
-        self._b_frags = OperandFragments(config, self._b, False, self._slots)
-        frags = [self._a_frags.buffer, self._b_frags.buffer]
+        # LLVM has fragments of a next step on the way by itself, in as many registers as it wants.
+        self._slots = 2 if self._steps % 2 == 0 and not config.problem.is_amd else 1
+        self._frags = fragments_of(config, (self._a, self._b), self._slots)
+        frags = self._frags.buffers
         self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
         self._stage_words = self._a.words + self._b.words
-        self._ring = OffsetRing(config.tile.stages, self._stage_words, config.problem.is_async)
-        self.buffers += [self._ring.buffer, *frags, *self._a.buffers, *self._b.buffers]
+        self._ring = _ring(config, self._stage_words)
+        self.buffers += [*self._ring.buffers, *frags, *self._a.buffers, *self._b.buffers]
         self._parts: list[ir.Var] = []
         if config.problem.products > 1:
             names = ("part", "small")
@@ -155,10 +158,21 @@ class TileMmaMainloop(TileAccumulators):
         if self._slots == 2:
             stmts += [ring.wait(), self._load(thread, 0, 0)]
         promote = [self._promote()] if self._parts else []
-        stmts.append(
-            loop("k_tile", self._count, lambda tile: sequence([tile_step(thread, tile), *promote]))
-        )
+        stmts += self._trips(lambda tile: sequence([tile_step(thread, tile), *promote]))
         return sequence([*stmts, self._add_small()] if self._parts else stmts)
+
+    def _trips(self, step: Callable[[ir.Expr], tirx.Stmt]) -> list[tirx.Stmt]:
+        """Write the loop over the tiles of K: trips of as many as the ring has written out."""
+        each, steps = self._ring.steps, self._config.steps
+        trips, rest = divmod(self._config.grid.k_tiles, each)
+
+        def trip(number: ir.Expr) -> tirx.Stmt:
+            return sequence([step(number * each + n) for n in range(each)])
+
+        stmts = [loop("k_tile", steps(trips), trip)]
+        for n in range(rest):
+            stmts.append(when(self._count > trips * each + n, step(index(trips * each + n))))
+        return stmts
 
     def _promote(self) -> tirx.Stmt:
         """Add the sums of a tile to those of all."""
@@ -203,10 +217,12 @@ class TileMmaMainloop(TileAccumulators):
     def _simple(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
         """Multiply a tile, loading each of its fragments before it is used."""
         ring = self._ring
-        stmts = [ring.wait(), self._prefetch("begin", thread, tile), ring.commit()]
+        fence = self._config.problem.moves.scheduling_barrier
+        fences = [] if fence is None else [fence()]
+        stmts = [ring.wait(), self._prefetch("begin", thread, tile), ring.commit(), *fences]
         for k16 in range(self._steps):
             stmts += [self._load(thread, k16, 0), self._multiply(0)]
-        stmts.append(self._prefetch("finish", thread, tile))
+        stmts += [*fences, self._prefetch("finish", thread, tile)]
         return sequence([*stmts, ring.advance_write(), ring.advance_read()])
 
     def _prefetch(self, do: str, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
@@ -235,26 +251,38 @@ class TileMmaMainloop(TileAccumulators):
         a_tile, b_tile = (self._shared, stage), (self._shared, stage + self._a.words)
         return sequence(
             [
-                self._a_frags.load_k16(thread, warp_m, step, slot, a_tile),
-                self._b_frags.load_k16(thread, warp_n, step, slot, b_tile),
+                self._frags.a.load_k16(thread, warp_m, step, slot, a_tile),
+                self._frags.b.load_k16(thread, warp_n, step, slot, b_tile),
             ]
         )
 
     def _multiply(self, slot: int) -> tirx.Stmt:
         """Multiply all fragments of A with all of B."""
 
-        def row(i: ir.Expr) -> tirx.Stmt:
-            def one(j: ir.Expr) -> tirx.Stmt:
-                first = (i * self.n8 + j) * self._config.problem.mma.c.per_lane
-                a, b = self._a_frags.of_16(slot, i), self._b_frags.of_8(slot, j)
-                if self._parts:
-                    part, small = (load(x, [first]) for x in self._parts)
-                    return mma_split_fragments(part, small, a, b)
-                acc = load(self.acc, [first])
-                return mma_fragments(
-                    self._config.problem.a_dtype, self._config.problem.b_dtype, acc, a, b
-                )
+        def of_instruction(number: int) -> tirx.Stmt:
+            def row(i: ir.Expr) -> tirx.Stmt:
+                def one(j: ir.Expr) -> tirx.Stmt:
+                    first = (i * self.n8 + j) * self._config.problem.mma.c.per_lane
+                    sums = [load(x, [first]) for x in (self._parts or [self.acc])]
+                    return self._frags.multiply(sums, slot, i, j, number)
 
-            return unrolled("j", self.n8, one)
+                return unrolled("j", self.n8, one)
 
-        return unrolled("i", self.slabs, row)
+            return unrolled("i", self.slabs, row)
+
+        return sequence([of_instruction(n) for n in range(self._frags.instructions)])
+
+
+def _operand(config: TileGemmConfig, is_a: bool) -> OperandTile | TurnedOperandTile:
+    """Choose the copies of an operand; AMD's tiles have rows of K whatever it lies along."""
+    is_along_k = OperandChunks(config.problem, is_a).layout.is_k
+    kind = OperandTile if is_along_k or not config.problem.is_amd else TurnedOperandTile
+    return kind(config, is_a)
+
+
+def _ring(config: TileGemmConfig, size: int) -> OffsetRing | WrittenOutRing:
+    """Make the ring of stages; AMD's has as many steps in a trip as stages."""
+    problem, stages = config.problem, config.tile.stages
+    if problem.is_amd:
+        return WrittenOutRing(stages, size, problem.moves.barrier)
+    return OffsetRing(stages, size, None if problem.is_async else problem.moves.barrier)

@@ -31,6 +31,7 @@ from ..problem.result_traffic import read_bytes, written_bytes
 from ..tile.problem import GemmProblem, Sizes
 from ..tile.result_vectors import result_vectors
 from ..tile.shape import REGISTER_FILE, TileConfig
+from .wave_tiles import LATENCY, OF_L3, wave_clocks
 
 RESERVED_SHARED = 1024  # of every block, by the device
 # Of the registers that a thread would take: ptxas makes do with them where blocks have to share.
@@ -56,6 +57,8 @@ class Rates:
         Bytes from and to shared memory in a clock.
     l2 : float
         Bytes from L2 in a clock.
+    partial : float
+        The same of partial sums between two kernels.
     dram : float
         Bytes from memory in a clock, all multiprocessors busy: of an H200; an H100 has 12.5.
     latency : float
@@ -89,6 +92,7 @@ class Rates:
     mma: float = 1025.0
     shared: float = 128.0
     l2: float = 45.0
+    partial: float = 45.0
     dram: float = 18.4
     latency: float = 1465.0
     step: float = 30.0
@@ -115,17 +119,26 @@ WRITTEN = 1.5  # times the bytes of results
 SCALARS = 1.4
 
 
-def rates_of(problem: GemmProblem) -> Rates:
-    """Return the rates of a problem's epilogue.
+def rates_of(problem: GemmProblem, device: Device) -> Rates:
+    """Return the rates of a problem's epilogue, and of an AMD GPU by its figures.
+
+    Of these nothing was measured: in units of the time of as many products as ``Rates.mma``,
+    memory has what the data sheet says beside the peak of half types.
 
     Parameters
     ----------
     problem : GemmProblem
         The product.
     """
-    results = problem.contraction.results
+    results, rates = problem.contraction.results, RATES
+    peak, memory = device.peak_flops.get("float16"), device.memory_bandwidth
+    if problem.is_amd and peak and memory:
+        own = device.peak_flops.get(problem.mma.kind, peak) / peak * problem.item_bytes / 2
+        dram = memory / peak * 2 * rates.mma
+        partial = dram * (OF_L3 if device.l3_bytes else 1)
+        rates = replace(rates, mma=rates.mma * own, dram=dram, partial=partial, latency=LATENCY)
     return replace(
-        RATES,
+        rates,
         element=RATES.element + EXPENSIVE * any(is_expensive(r.value) for r in results),
         thread=RATES.thread + READ * (_read_bytes(problem) > 0),
         cluster_element=SCALARS if result_vectors(problem).width == 1 else RATES.cluster_element,
@@ -165,8 +178,11 @@ def blocks_per_sm(shape: TileConfig, device: Device) -> int:
     shared = device.shared_memory_per_sm or STATIC_SHARED_BYTES
     threads = (device.max_threads_per_sm or 1024) // shape.threads
     least = math.ceil(SQUEEZED * shape.registers_at_most / ALLOCATED) * ALLOCATED
-    registers = REGISTER_FILE // (least * shape.threads)
-    memory = shared // (shape.shared_bytes + RESERVED_SHARED)
+    file, reserved = REGISTER_FILE, RESERVED_SHARED
+    if shape.operands.is_amd:
+        file, reserved = device.registers_per_block or REGISTER_FILE, 0
+    registers = file // (least * shape.threads)
+    memory = shared // (shape.shared_bytes + reserved)
     return max(1, min(threads, registers, memory))
 
 
@@ -197,7 +213,7 @@ def reduction_clocks(
     whole = replace(shape, split_k=1, stages=2)
     resident, waves = residency(whole, sizes, device)
     elements = resident * shape.block_m * shape.block_n
-    read = 4 * shape.split_k * shape.warps_k * elements / rates.l2
+    read = 4 * shape.split_k * shape.warps_k * elements / rates.partial
     of_thread = rates.thread * shape.block_m * shape.block_n / shape.threads
     block = rates.latency + read + rates.epilogue
     block += max(RATES.cluster_element * elements, of_thread)
@@ -216,7 +232,8 @@ def block_clocks(
     """
     stage, steps = shape.stage_bytes, shape.block_k // shape.operands.k_step
     warps = shape.warps_m * shape.warps_n
-    mma = shape.block_m * shape.block_n * steps * 16 * shape.operands.products / rates.mma
+    of_halves = shape.block_k * shape.operands.item_bytes // 2
+    mma = shape.block_m * shape.block_n * of_halves * shape.operands.products / rates.mma
     if shape.operands.products > 1:
         mma *= rates.of_split
     elif shape.operands.a_dtype in FLOAT8_TYPES and device.tma:
@@ -228,10 +245,13 @@ def block_clocks(
         step = rates.split + mma / steps / (shape.warps_m * shape.warps_n) * 4
     ahead = shape.stages - 1 if shape.operands.is_async else 1  # registers hold one tile
     alone = max(step * steps / shape.warps_k, rates.latency / ahead)
+    if shape.operands.is_amd:
+        alone = max(wave_clocks(shape, mma), rates.latency / ahead)
     epilogue = rates.epilogue
     if shape.has_workspace:
         written = 4 * shape.warps_k * shape.block_m * shape.block_n
-        return k_tiles(shape, sizes) * max(busy, alone) + epilogue + resident * written / rates.l2
+        epilogue += resident * written / rates.partial
+        return k_tiles(shape, sizes) * max(busy, alone) + epilogue
     elements = shape.block_m * shape.block_n / shape.split_k
     if shape.split_k > 1:
         epilogue += rates.cluster * math.log2(shape.split_k)

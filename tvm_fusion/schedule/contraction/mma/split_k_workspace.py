@@ -24,7 +24,7 @@ from ....core.template import Emission, Kernel, Slot
 from ....program.group import Group
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
-from ...gpu.shared_tiles import load_shared, touch
+from ...gpu.shared_tiles import touch
 from ..tile.config import TileGemmConfig
 from ..tile.shared_epilogue import TileEpilogue
 from .mainloop import TileAccumulators, TileMmaMainloop
@@ -62,7 +62,7 @@ def _partial_sums(program: Program, config: TileGemmConfig, workspace: ir.Var) -
         [index(config.tile.stages * config.tile.stage_bytes // 4)],
         "float32",
         "tiles",
-        scope="shared.dyn",
+        scope=config.problem.moves.scope,
     )
 
     def body(number: ir.Expr) -> tirx.Stmt:
@@ -92,7 +92,9 @@ def _partial_sums(program: Program, config: TileGemmConfig, workspace: ir.Var) -
 def _reduction(program: Program, config: TileGemmConfig, workspace: ir.Var) -> tirx.PrimFunc:
     # Shared memory is for the epilogue alone: two stages hold a tile of sums, or half of it.
     whole = config.with_tile(split_k=1, stages=2)
-    shared = scratch([index(whole.shared_bytes // 4)], "float32", "tiles", scope="shared.dyn")
+    shared = scratch(
+        [index(whole.shared_bytes // 4)], "float32", "tiles", scope=config.problem.moves.scope
+    )
 
     def body(number: ir.Expr) -> tirx.Stmt:
         def of_thread(thread: ir.Expr) -> tirx.Stmt:
@@ -126,7 +128,8 @@ class _WorkspaceSums(TileAccumulators):
 
         def of_rank(rank: int, fragment: ir.Expr, to: ir.TensorLoad) -> tirx.Stmt:
             place = _place(config, tile * config.tile.split_k + rank, fragment, thread)
-            return load_shared(to, load(self._workspace, [place]), SUM_BYTES * count)
+            element = load(self._workspace, [place])
+            return self._config.problem.moves.load(to, element, SUM_BYTES * count)
 
         def add_up(fragment: ir.Expr) -> tirx.Stmt:
             first = fragment * count

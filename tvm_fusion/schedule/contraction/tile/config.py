@@ -98,7 +98,8 @@ class TileGemmConfig:
 
     def table(self, shared: ir.Var) -> Table:
         """Return the shared-memory offset of the table of ragged rows: behind all else."""
-        return shared, self.shared_bytes - self.problem.table_bytes
+        first = self.shared_bytes - self.problem.table_bytes
+        return Table(shared, first, self.problem.moves)
 
     def steps(self, count: int) -> ir.Expr:
         """Return how many of the steps along K a tile that was found takes."""

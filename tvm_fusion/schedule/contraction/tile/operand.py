@@ -21,8 +21,6 @@ from ....core.expressions import load
 from ....core.loops import index, local, sequence, substitute, unrolled, when
 from ...gpu.cp_async import copy_16, copy_narrow
 from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.register_copies import load_or_zero
-from ...gpu.shared_tiles import store_shared
 from ...gpu.shifted_loads import ELEMENTS, load_words, shift_words
 from ..dequantize.chunk import Words, dequantized_words
 from .config import TileGemmConfig
@@ -37,7 +35,7 @@ def is_dequantized(problem: GemmProblem, is_a: bool) -> bool:
     """Whether threads compute chunks of an operand by pairs: weights of int4 or int8."""
     chunks = OperandChunks(problem, is_a)
     values = chunks.layout.values
-    if chunks.is_copied or values is None:
+    if chunks.is_copied or values is None or problem.is_amd:
         return False
     dtype = problem.a_dtype if is_a else problem.b_dtype
     return dequantized_words(values, RegisterBuffers(chunks.layout.vectors, 1), dtype) is not None
@@ -73,7 +71,8 @@ class OperandTile(OperandLayout):
         self._held: ir.Var | None = None
         name = "a" if is_a else "b"
         if self.is_copied and not config.problem.is_async:
-            self._held = local(f"{name}_held", [self._each * self.lanes], self._dtype)
+            held_as = self.moves.held_as(self._dtype)
+            self._held = local(f"{name}_held", [self._each * self.lanes], held_as)
             self.buffers.append(self._held)
             self.by_address.append(self._held)
         if self._first is not None and self._guard is not None and self.is_k_contiguous:
@@ -90,13 +89,15 @@ class OperandTile(OperandLayout):
                 self.buffers.append(self._words)
                 self.by_address.append(self._words)
                 size = self._chunk
-            self._staged = local(f"{name}_chunk", [size], self._dtype)
+            self._staged = local(f"{name}_chunk", [size], self.moves.held_as(self._dtype))
             self.buffers.append(self._staged)
             self.by_address += [self._staged] if self.is_shifted else []
             if self._values is not None:
                 self._registers = RegisterBuffers(layout.vectors, self._each)
                 self.buffers += self._registers.arrays
-                self._words_of = dequantized_words(self._values, self._registers, self._dtype)
+                if not config.problem.is_amd:
+                    given = (self._values, self._registers, self._dtype)
+                    self._words_of = dequantized_words(*given)
 
     @property
     def _copy_bytes(self) -> int:
@@ -139,7 +140,7 @@ class OperandTile(OperandLayout):
                     is_inside = tirx.all(is_inside, guard)
                 if self._held is not None:
                     to_held = load(self._held, [i * self.lanes])
-                    stmt = load_or_zero(to_held, source, self._copy_bytes, is_inside)
+                    stmt = self.moves.load_or_zero(to_held, source, self._copy_bytes, is_inside)
                 elif self.lanes == self._chunk:
                     stmt = copy_16(place, source, is_inside)
                 else:
@@ -166,21 +167,22 @@ class OperandTile(OperandLayout):
             place = load(to[0], [to[1] + self._word(row, chunk)])
             if self._held is not None:
                 held = load(self._held, [i * self.lanes])
-                return when(inside, store_shared(place, held, self._copy_bytes))
+                return when(inside, self.moves.store(place, held, self._copy_bytes))
             if self.is_shifted:
                 source, _ = self._unaligned(tile, row, chunk)
                 held, chunk_of = load(self._words, [i * ELEMENTS]), load(self._staged, [index(0)])
-                stmts = [shift_words(chunk_of, held, source), store_shared(place, chunk_of, 16)]
+                stmts = [shift_words(chunk_of, held, source), self.moves.store(place, chunk_of, 16)]
                 return when(inside, sequence(stmts))
             if self._values is None or self._registers is None:
-                return when(inside, store_shared(place, load(self._staged, [i * self._chunk]), 16))
+                staged = load(self._staged, [i * self._chunk])
+                return when(inside, self.moves.store(place, staged, 16))
             there, is_k_inside = self._source(tile, row, chunk)
-            zero = tirx.const(0, self._dtype)
+            zero = tirx.const(0, self.moves.held_as(self._dtype))
             zeros = [tirx.BufferStore(self._staged, zero, [n]) for n in range(self._chunk)]
             made = self._compute(i, {**tile.where, **there})
             if not sym.Analyzer().can_prove(is_k_inside):
                 made = tirx.IfThenElse(is_k_inside, made, sequence(zeros))
-            stored = store_shared(place, load(self._staged, [index(0)]), 16)
+            stored = self.moves.store(place, load(self._staged, [index(0)]), 16)
             return when(inside, sequence([made, stored]))
 
         return unrolled("chunk", self._each, one)
@@ -191,7 +193,8 @@ class OperandTile(OperandLayout):
         assert self._registers is not None
         if self._words_of is None:
             values = [substitute(self._registers.values(v, i), where) for v in self._values]
-            stores = [tirx.BufferStore(self._staged, v, [n]) for n, v in enumerate(values)]
+            held = map(self.moves.held, values)
+            stores = [tirx.BufferStore(self._staged, v, [n]) for n, v in enumerate(held)]
             return sequence(stores)
         stores = []
         for n, word in enumerate(self._words_of(i, where)):
@@ -212,9 +215,9 @@ class OperandTile(OperandLayout):
             k = tile.k_tile * config.tile.block_k + k_in_tile
             own = self._row(tile.first + own)
             there = axis_values(config.problem.k_axes, k) | axis_values(self._axes, own)
-            value = substitute(self._expr, {**tile.where, **there})
+            value = self.moves.held(substitute(self._expr, {**tile.where, **there}))
             if config.problem.k % (config.tile.block_k * config.tile.split_k):
-                zero = tirx.const(0, self._dtype)
+                zero = tirx.const(0, self.moves.held_as(self._dtype))
                 value = tirx.if_then_else(k < config.problem.k, value, zero)
             stmts.append(tirx.BufferStore(self._staged, value, [i * self._chunk + lane]))
         return sequence(stmts)

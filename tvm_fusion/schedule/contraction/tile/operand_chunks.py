@@ -93,8 +93,12 @@ class OperandChunks:
         self.expr = view.a if is_a else view.b
         self.axes = view.m_axes if is_a else view.n_axes
         orders = [(True, problem.k_axes), (False, self.axes)]
-        orders = orders[: 2 if problem.item_bytes > 1 else 1]  # bytes are not transposed
+        if problem.item_bytes == 1 or problem.is_amd:  # a tile has rows of K alone
+            orders = orders[:1]
         layout = _chunk_layout(problem, self.expr, orders if is_a else orders[::-1])
+        if problem.is_amd and layout.values is None and is_plain(self.expr):
+            other = _chunk_layout(problem, self.expr, [(False, self.axes)])
+            layout = layout if other.values is None or len(other.vectors) > 1 else other
         is_loaded = is_plain(self.expr) or layout.guard is not None
         self.layout = layout
         self.is_copied = layout.values is not None and len(layout.vectors) == 1 and is_loaded
@@ -114,7 +118,10 @@ def _chunk_layout(
     found: list[ChunkLayout] = []
     bound = (*problem.contraction.stage.axes, *problem.k_axes)
     for is_k, axes in orders:
-        found.append(_along(operand, tuple(axes), is_k, problem.chunk, problem.item_bytes, bound))
+        along = _along(
+            operand, tuple(axes), is_k, problem.chunk, problem.item_bytes, bound, problem.is_amd
+        )
+        found.append(along)
         if found[-1].cost == 1:
             break  # fewer there are not
     return min(found, key=lambda layout: layout.cost)
@@ -128,6 +135,7 @@ def _along(
     chunk: int,
     item_bytes: int,
     bound: tuple[Axis, ...],
+    is_amd: bool,
 ) -> ChunkLayout:
     """Choose how chunks along some axes are read; ``bound`` are all axes of the product."""
     vector = tirx.Var("vector", "int64")
@@ -139,7 +147,7 @@ def _along(
     strides = [_stride(x, axes[-1]) for x in loads(operand)]
     other = ChunkLayout(chunk + sum(s != 1 for s in strides), is_k, vector, chunk)
     is_row = is_plain_load and guard is None and strides == [1] and len(axes) == 1
-    if is_row and item_bytes == HALF_BYTES:
+    if is_row and item_bytes == HALF_BYTES and not is_amd:
         other = ChunkLayout(chunk // 2 + 1, is_k, vector, chunk, is_shifted=True)
     if is_plain_load and _is_strided(strides, axes[-1], chunk):
         return other

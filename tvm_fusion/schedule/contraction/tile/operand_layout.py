@@ -64,12 +64,14 @@ class OperandLayout:
         Whether unaligned rows are loaded as words, and shifted.
     lanes : int
         Elements that a copy has: a chunk's unless rows are unaligned.
+    moves : VectorMoves
+        How threads move vectors.
     words : int
         Size of a tile in shared memory, in 32-bit words.
     """
 
     def __init__(self, config: TileGemmConfig, is_a: bool) -> None:
-        self._config, self._is_a = config, is_a
+        self._config, self._is_a, self.moves = config, is_a, config.problem.moves
         chunks = OperandChunks(config.problem, is_a)
         layout = chunks.layout
         self._expr, self._axes, self._layout = chunks.expr, chunks.axes, layout

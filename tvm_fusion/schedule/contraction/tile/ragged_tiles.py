@@ -14,19 +14,38 @@ thread would go through all offsets for every tile.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tvm import DataType, ir, tirx
 
 from ....core.expressions import load
 from ....core.loops import index, local, loop, sequence, simplified, when
-from ...gpu.shared_tiles import load_shared, store_shared, touch
+from ...gpu.shared_tiles import touch
+from ...gpu.vector_moves import VectorMoves
 from ...gpu.warp import LANES, shuffle
 from ..problem.ragged_rows import RaggedRows
 
 ENTRY_BYTES, WORD_BYTES = 8, 4  # tiles before a group, and its first row
 # Registers: the entries of the group that was found, and of the next one; the tile.
 BEFORE, ROW, AFTER, END, GROUP, FIRST, COLUMN, TOTAL, SUM, OTHER = range(10)
-Table = tuple[ir.Var, int]  # shared memory, and the byte of it where the table begins
+
+
+class Table(NamedTuple):
+    """Where the table lies.
+
+    Attributes
+    ----------
+    shared : Var
+        Shared memory.
+    first : int
+        The byte of it where the table begins.
+    moves : VectorMoves
+        How threads read and write it.
+    """
+
+    shared: ir.Var
+    first: int
+    moves: VectorMoves
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +137,7 @@ class RaggedTiles(RaggedRows):
             before = self._at(TOTAL) + self._at(SUM) - self._at(BEFORE)
             stmts += [self._set(BEFORE, before), self._set(ROW, self._start(group))]
             entry = self._entry(table, group)
-            stored = store_shared(entry, self._at(BEFORE), ENTRY_BYTES)
+            stored = table.moves.store(entry, self._at(BEFORE), ENTRY_BYTES)
             stmts.append(when(group < self._count + 2, stored))
             last = shuffle(self._at(SUM), tirx.const(LANES - 1, "int32"))
             return sequence(
@@ -135,7 +154,9 @@ class RaggedTiles(RaggedRows):
 
     def count(self, table: Table) -> tirx.Stmt:
         """Read how many tiles there are."""
-        return load_shared(self._at(TOTAL), self._entry(table, index(self._count + 1)), WORD_BYTES)
+        return table.moves.load(
+            self._at(TOTAL), self._entry(table, index(self._count + 1)), WORD_BYTES
+        )
 
     def find(self, number: ir.Expr, table: Table) -> tirx.Stmt:
         """Find the group of a tile, by its number if each group had tiles along M alone."""
@@ -144,11 +165,14 @@ class RaggedTiles(RaggedRows):
         while step:
             entry = self._entry(table, tirx.Cast("int64", tirx.min(group + step, self._count + 1)))
             is_behind = tirx.all(group + step <= self._count, self._at(BEFORE) <= wanted)
-            stmts.append(load_shared(self._at(BEFORE), entry, WORD_BYTES))
+            stmts.append(table.moves.load(self._at(BEFORE), entry, WORD_BYTES))
             stmts.append(self._set(GROUP, tirx.Select(is_behind, group + step, group)))
             step //= 2
-        stmts.append(load_shared(self._at(BEFORE), self._entry(table, self.group), ENTRY_BYTES))
-        stmts.append(load_shared(self._at(AFTER), self._entry(table, self.group + 1), ENTRY_BYTES))
+        stmts.append(
+            table.moves.load(self._at(BEFORE), self._entry(table, self.group), ENTRY_BYTES)
+        )
+        behind = self._entry(table, self.group + 1)
+        stmts.append(table.moves.load(self._at(AFTER), behind, ENTRY_BYTES))
         return sequence(stmts)
 
     def place(self, m_tile: ir.Expr, n_tile: ir.Expr, block_m: int) -> tirx.Stmt:
@@ -167,9 +191,8 @@ class RaggedTiles(RaggedRows):
         return tirx.if_then_else(group <= self._count, row, index(self.rows.extent))
 
     def _entry(self, table: Table, group: ir.Expr) -> ir.TensorLoad:
-        shared, first = table
-        item = DataType(str(shared.ty.dtype)).itemsize
-        return load(shared, [group * (ENTRY_BYTES // item) + first // item])
+        item = DataType(str(table.shared.ty.dtype)).itemsize
+        return load(table.shared, [group * (ENTRY_BYTES // item) + table.first // item])
 
     def _at(self, register: int) -> ir.TensorLoad:
         return load(self.registers, [index(register)])

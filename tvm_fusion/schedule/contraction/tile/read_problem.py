@@ -11,7 +11,7 @@ from ....core.loops import constant
 from ....device import Device
 from ....program.stage import Axis
 from ...instructions.nvidia import FLOAT8_TYPES, HALF_TYPES, SUM_TYPES
-from ...instructions.table import find
+from ...instructions.table import find_of_fragments
 from ..problem.gemm_view import GemmView, gemm_view
 from ..problem.ragged_rows import ragged_rows
 from ..problem.result_traffic import outgrows_l2
@@ -38,8 +38,6 @@ def gemm_problem(
         With fewer there is none.
     """
     if contraction.dtype not in SUM_TYPES:
-        return None
-    if device.kind != "cuda":
         return None
     initial = contraction.initial
     if not isinstance(initial, tirx.FloatImm | tirx.IntImm) or float(initial.value) != 0:
@@ -86,7 +84,7 @@ def _typed(
     ragged: RaggedTiles | None,
 ) -> GemmProblem | None:
     """Read a product in types of A and B; ``None`` where no instruction multiplies them."""
-    mma = find(device, "mma.sync", *types)
+    mma = find_of_fragments(device, *types)
     a, b = (narrowed(x, dtype) for x, dtype in zip((view.a, view.b), types, strict=True))
     if mma is None or mma.sums != contraction.dtype or a is None or b is None:
         return None
@@ -99,13 +97,20 @@ def _typed(
         panel=_panel(contraction, mma.n),
         is_async=device.async_copy,
         has_clusters=device.clusters,
+        instruction=mma if device.kind == "rocm" else None,
         contraction=contraction,
         ragged=ragged,
     )
     batch, m, n, _ = gemm_sizes(problem)
-    problem = replace(
-        problem,
-        is_streamed=outgrows_l2(contraction.results, view.m_axes, n_axes, batch * m * n, device),
+    problem = (
+        problem
+        if problem.is_amd
+        else replace(
+            problem,
+            is_streamed=outgrows_l2(
+                contraction.results, view.m_axes, n_axes, batch * m * n, device
+            ),
+        )
     )
     if isinstance(contraction, AdjacentColumns) and result_vectors(problem).width < LEAST_WIDTH:
         return None

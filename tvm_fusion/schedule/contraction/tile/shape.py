@@ -6,14 +6,17 @@ from dataclasses import dataclass, field, fields
 
 from tvm import DataType
 
+from ...gpu.vector_moves import AMD_MOVES, NVIDIA_MOVES, VectorMoves
+from ...instructions.amd import FAMILIES as AMD_FAMILIES
 from ...instructions.instruction import Instruction
+from ...instructions.layout import Layout
 from ...instructions.nvidia import HALF_TYPES
 from ...instructions.table import newest
 
 M16 = newest("mma.sync", "float16", "float16").m  # of all types
 CHUNK_BYTES = 16  # of a copy to shared memory
 OTHER_REGISTERS = 24  # of a thread, beside accumulators, fragments and addresses
-STAGE_PAD = 8  # float32 between staged rows of C: rows of a fragment lie in different banks
+WAVE_REGISTERS = 18  # the same of AMD's, whose addresses and conditions are scalars
 REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
 STAGED_REGISTERS = 14  # of a chunk of 8 elements, their addresses and conditions
 
@@ -40,6 +43,8 @@ class TileOperands:
         Whether what is loaded as it is is copied by cp.async; otherwise through registers.
     has_clusters : bool
         Whether blocks that share K are a cluster.
+    instruction : Instruction, optional
+        What multiplies fragments, where it is not ``mma.sync``.
     """
 
     a_dtype: str
@@ -51,6 +56,7 @@ class TileOperands:
     products: int = field(default=1, kw_only=True)
     is_async: bool = field(default=True, kw_only=True)
     has_clusters: bool = field(default=True, kw_only=True)
+    instruction: Instruction | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, problem: TileOperands) -> TileOperands:
@@ -64,17 +70,37 @@ class TileOperands:
 
     @property
     def mma(self) -> Instruction:
-        """The ``mma.sync`` whose fragments a warp has; each warp of a wgmma has the same."""
-        return newest("mma.sync", self.a_dtype, self.b_dtype)
+        """The instruction whose fragments a warp has; each warp of a wgmma has ``mma.sync``'s."""
+        return self.instruction or newest("mma.sync", self.a_dtype, self.b_dtype)
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether it is one of AMD's: a wave multiplies fragments along K alone."""
+        return self.mma.family in AMD_FAMILIES
+
+    @property
+    def moves(self) -> VectorMoves:
+        """How threads move vectors."""
+        return AMD_MOVES if self.is_amd else NVIDIA_MOVES
+
+    @property
+    def sums(self) -> Layout:
+        """Where a fragment of C lies; AMD's multiply B and A transposed, for runs of columns."""
+        return self.mma.c.transposed if self.is_amd else self.mma.c
+
+    @property
+    def stage_pad(self) -> int:
+        """Float32 between staged rows of C: rows of a fragment lie in different banks."""
+        return 4 if self.sums.run == 4 else 8
 
     @property
     def arithmetic(self) -> str:
         """Tell a reader how types other than half types are multiplied."""
         if self.products > 1:
             return "float32 split into tfloat32 (3xTF32)"
-        if self.a_dtype == "float32":
+        if self.mma.kind == "tfloat32":
             return "float32 rounded to tfloat32"
-        if self.a_dtype in HALF_TYPES:
+        if self.a_dtype in HALF_TYPES or self.mma.kind == "float32":
             return ""
         return f"products of {' and '.join(dict.fromkeys((self.a_dtype, self.b_dtype)))}"
 
@@ -85,8 +111,12 @@ class TileOperands:
 
     @property
     def k_step(self) -> int:
-        """Terms of an instruction: 32 bytes."""
-        return self.mma.k
+        """Terms of a step: of an instruction, 32 bytes; of AMD's in whole chunks of each lane."""
+        mma = self.mma
+        if not self.is_amd:
+            return mma.k
+        lanes_of_k = mma.k // mma.k_per_lane
+        return max(mma.k, lanes_of_k * self.chunk)
 
     @property
     def chunk(self) -> int:
@@ -177,7 +207,7 @@ class TileConfig:
         return slabs, columns
 
     def _staged_bytes(self, slabs: int, columns: int) -> int:
-        width = columns * self.warps_n + STAGE_PAD
+        width = columns * self.warps_n + self.operands.stage_pad
         return self.warps_k * slabs * self.warps_m * M16 * width * 4
 
     @property
@@ -198,7 +228,13 @@ class TileConfig:
     @property
     def wanted_registers(self) -> int:
         """Registers that a thread would take if it could."""
-        operands, fragments = self.operands, (self.warp_m + self.warp_n) // M16 * 4 * 2
+        operands, of_16 = self.operands, (self.warp_m + self.warp_n) // M16
+        if operands.is_amd:
+            row = operands.mma
+            own = of_16 * operands.k_step * row.k_per_lane // row.k * operands.item_bytes // 4
+            chunks = -(-self.stage_bytes // CHUNK_BYTES // self.threads)
+            return WAVE_REGISTERS + self.accumulators + own + chunks * CHUNK_BYTES // 4
+        fragments = of_16 * 4 * 2
         # Of split operands: sums of a tile of K, of lower halves, and of all.
         wanted = OTHER_REGISTERS + self.accumulators * operands.products + fragments
         for rows, is_staged in (

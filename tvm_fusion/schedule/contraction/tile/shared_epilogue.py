@@ -24,7 +24,7 @@ from tvm import DataType, ir, tirx
 from ....core.expressions import load
 from ....core.loops import block, coordinates, index, local, sequence, unrolled, when
 from ...gpu.launch import VECTOR_BYTES
-from ...gpu.shared_tiles import cluster_barrier, load_cluster, load_shared, store_shared
+from ...gpu.shared_tiles import cluster_barrier, load_cluster
 from ...gpu.warp import lane_of
 from ..problem.fuse_epilogue import store_results
 from .config import TileGemmConfig
@@ -33,7 +33,7 @@ from .group_sums import GroupRegisters
 from .result_vectors import result_vectors
 from .results import VectorResults
 from .row_values import RowRegisters
-from .shape import M16, STAGE_PAD
+from .shape import M16
 
 SUM_BYTES = 4
 # Elements, and vectors at most, of a thread whose loads are issued together.
@@ -89,7 +89,7 @@ class TileEpilogue:
         self._slabs, self._columns = config.tile.staged
         self._width = mainloop.warps_n * self._columns
         self._rows = mainloop.warps_m * M16 * self._slabs
-        self._stride = self._width + STAGE_PAD
+        self._stride = self._width + config.problem.stage_pad
         self._positions = self._width // config.problem.parts
         self._vectors = result_vectors(config.problem)
         width = self._vectors.width
@@ -136,8 +136,8 @@ class TileEpilogue:
 
     def _stage(self, thread: ir.Expr, slab: int, first: int) -> tirx.Stmt:
         """Write accumulators to shared memory, ``[slice, slab, warp, row, column]``."""
-        loop_, n, c = self._mainloop, self._config.problem.mma.n, self._config.problem.mma.c
-        row, column = c.of_lane(lane_of(thread))
+        loop_, n, c = self._mainloop, self._config.problem.mma.n, self._config.problem.sums
+        row, column = c.of_lane(lane_of(thread, c.lane_count))
         k_slice, warp_m, warp_n = loop_.warp_of(thread)
         start = k_slice * self._rows * self._stride
         start = start + (warp_m * M16 + row) * self._stride + warp_n * self._columns + column
@@ -151,7 +151,7 @@ class TileEpilogue:
                 below = i * loop_.warps_m * M16 + down
                 to = self._word(start + below * self._stride + (j * n + right))
                 sums = load(loop_.acc, [fragment + register])
-                stmts.append(store_shared(to, sums, c.run * SUM_BYTES))
+                stmts.append(self._config.problem.moves.store(to, sums, c.run * SUM_BYTES))
             return sequence(stmts)
 
         return unrolled("fragment", self._slabs * self._columns // n, one)
@@ -279,7 +279,7 @@ class TileEpilogue:
                 if ranks > 1:
                     stmts.append(load_cluster(own, source, 4 * size, tirx.const(rank, "int32")))
                 else:
-                    stmts.append(load_shared(own, source, 4 * size))
+                    stmts.append(self._config.problem.moves.load(own, source, 4 * size))
             for lane in range(width if number else 0):
                 both = load(total, [index(first + lane)]) + load(partial, [index(lane)])
                 stmts.append(tirx.BufferStore(total, both, [first + lane]))

@@ -1,0 +1,55 @@
+"""How the threads of a block move vectors through shared memory, and wait for one another.
+
+NVIDIA    functions of CUDA that take addresses, which TVM does not count as accesses
+AMD       loads and stores of vectors, which LLVM knows best
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from . import lds
+from .register_copies import load_or_zero
+from .shared_tiles import block_barrier, load_shared, store_shared
+
+Copy = Callable[[ir.TensorLoad, ir.TensorLoad, int], tirx.Stmt]
+
+
+@dataclass(frozen=True)
+class VectorMoves:
+    """The moves of a vendor's threads.
+
+    Attributes
+    ----------
+    scope : str
+        Of shared memory, whose barriers the kernel places.
+    load, store : callable
+        ``(to, element, size)``: bytes of shared memory into registers, and back.
+    load_or_zero : callable
+        ``(to, source, size, is_loaded)``: bytes of global memory into registers, or zeros.
+    barrier : callable
+        Of a block.
+    scheduling_barrier : callable, optional
+        What keeps the compiler's scheduler from moving loads of a next stage to their use.
+    held_as, held : callable
+        The type of registers that hold elements of a type, and an element as they hold it.
+    """
+
+    scope: str
+    load: Copy
+    store: Copy
+    load_or_zero: Callable[[ir.TensorLoad, ir.TensorLoad, int, ir.Expr], tirx.Stmt]
+    barrier: Callable[[], tirx.Stmt]
+    scheduling_barrier: Callable[[], tirx.Stmt] | None = None
+    held_as: Callable[[str], str] = str
+    held: Callable[[ir.Expr], ir.Expr] = lambda value: value
+
+
+NVIDIA_MOVES = VectorMoves("shared.dyn", load_shared, store_shared, load_or_zero, block_barrier)
+AMD_MOVES = VectorMoves(
+    lds.SCOPE, lds.copy_vector, lds.copy_vector, lds.copy_or_zero, lds.barrier,
+    lds.scheduling_barrier, lds.held_as, lds.held,
+)  # fmt: skip
