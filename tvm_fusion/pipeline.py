@@ -34,6 +34,7 @@ from .lower.cse import without_cse
 from .lower.divisors import DivideByNoZeroExtent, DivideByPositive
 from .lower.empty_loops import DropEmptyLoops
 from .lower.flatten import s_tir_pipeline
+from .lower.float8 import CastFloat8
 from .lower.hyperbolic import HyperbolicByExponentials
 from .lower.integers import LowerIntegers
 from .lower.names import ValidNames
@@ -151,6 +152,7 @@ def tir_pipeline():
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
         exact = [ValidNames(), BytesForBooleans(), KeepNaNTests(), HyperbolicByExponentials()]
+        exact.append(CastFloat8())
         mod = Sequential([DropEmptyLoops(), *exact, HalfMath(), PtxMath(), BindOnce()])(mod)
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}

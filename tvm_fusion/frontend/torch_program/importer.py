@@ -53,6 +53,11 @@ from .dims import (
 )
 
 SOURCE = "ExportedProgram"
+_NOT_OF_NUMPY = {
+    torch.bfloat16: ml_dtypes.bfloat16,
+    torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn,
+    torch.float8_e5m2: ml_dtypes.float8_e5m2,
+}
 _SAMPLES = 1024  # bytes of an array that are looked at first
 
 
@@ -188,8 +193,9 @@ def _as_numpy(tensor: torch.Tensor) -> Any:
     tensor = tensor.detach().cpu().contiguous()
     if tensor.is_complex():  # stored as its parts
         tensor = torch.view_as_real(tensor.resolve_conj())
-    if tensor.dtype == torch.bfloat16:  # numpy has no such dtype of its own
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    if tensor.dtype in _NOT_OF_NUMPY:
+        bits = tensor.view(torch.int16 if tensor.dtype.itemsize == 2 else torch.uint8)
+        return bits.numpy().view(_NOT_OF_NUMPY[tensor.dtype])
     return tensor.numpy()
 
 
