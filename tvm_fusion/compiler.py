@@ -136,7 +136,8 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         import tvm
 
         from .core.weight_names import WeightNames, tracking
-        from .deploy.build.build import build, export_library, store
+        from .deploy.build.amd_registers import inspecting_registers
+        from .deploy.build.build import Built, build, export_library, store
         from .deploy.build.packed_functions import packed_functions
         from .deploy.build.prepare import prepare
         from .deploy.memory.limits import limits
@@ -170,15 +171,28 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             tracking(names),
             remembering(),
         ):
-            for one in spec.each:
-                (arch,) = one.archs
-                with one.tvm_target(), recording() as taken[arch], collecting() as kernels[arch]:
-                    mod = _scheduled(imported, _dumped(config, arch, spec))
-                    report("planning memory")
-                    prepared[arch] = prepare(mod, one, public, imported.dims, names)
+
+            def built_once() -> Built:
+                for one in spec.each:
+                    (arch,) = one.archs
+                    with (
+                        one.tvm_target(),
+                        recording() as taken[arch],
+                        collecting() as kernels[arch],
+                    ):
+                        mod = _scheduled(imported, _dumped(config, arch, spec))
+                        report("planning memory")
+                        prepared[arch] = prepare(mod, one, public, imported.dims, names)
+                report("generating machine code")
+                return build(prepared, spec)
+
+            count = len(decisions)
+            built = built_once()
+            if built.spills:
+                del decisions[count:]
+                with inspecting_registers():
+                    built = built_once()
             packed = packed_functions(one.mod for one in prepared.values())
-            report("generating machine code")
-            built = build(prepared, spec)
     weights, used = store(prepared, built.names)
     code = {
         arch: _code(imported, config, one, built.counts[arch], built.names.get(arch, {}))

@@ -503,13 +503,10 @@ int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
       shared > 65536) {
     return kInvalidConfiguration;
   }
-  const void* arguments = nullptr;
-  size_t bytes = 0;
-  for (size_t i = 0; extra && extra[i] != reinterpret_cast<void*>(3); i += 2) {
-    if (extra[i] == reinterpret_cast<void*>(1)) arguments = extra[i + 1];
-    if (extra[i] == reinterpret_cast<void*>(2)) bytes = *static_cast<size_t*>(extra[i + 1]);
-  }
-  if (parameters || !arguments) return kInvalidValue;
+  auto key = [extra](int i) { return reinterpret_cast<uintptr_t>(extra[i]); };
+  if (parameters || !extra || key(0) != 1 || key(2) != 2 || key(4) != 3) return kInvalidValue;
+  const void* arguments = extra[1];
+  size_t bytes = *static_cast<size_t*>(extra[3]);
   std::string held(static_cast<const char*>(arguments), bytes);
   Function one = *static_cast<Function*>(function);
   Enqueue(stream, [=] {

@@ -28,6 +28,7 @@ from .to_tir import prim_func_of
 LAYOUT = "tvm_fusion.layout"  # PrimFunc attribute of an index map: name of the layout in memory
 _SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 _CHANNEL = 1
+_UNITS = ("mma.sync", "mfma", "wmma")  # matrix instructions of GPUs
 _LANES = 8  # of a CPU whose vectors are not known; elements of 16 bits in a copy of a GPU
 
 
@@ -99,7 +100,7 @@ def layout_for(shape: Sequence[ir.Expr], device: Device, dtype: str = "float32")
     """
     channels = int(shape[_CHANNEL])
     if device.kind != "llvm":
-        has_units = device.has_matrix("mma.sync", "float16")
+        has_units = any(device.has_matrix(name, "float16") for name in _UNITS)
         return Layout(0) if has_units and channels % _LANES == 0 else None
     lanes = (device.vector_bits or 32 * _LANES) // 32
     if channels <= lanes // 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cache_models
 import numpy as np
 import pytest
 import tvm
@@ -149,6 +150,47 @@ def test_several_slices_cost_what_they_write(axis, count, target):
     (call,) = [v for v in calls if isinstance(v, tvm.ir.Call) and v.op.name.endswith("inplace")]
     assert [a.name for a in call.args[1].fields] == ["cache", "positions", "new"]
     assert ("T.vectorized(T.int64(8))" in mod[call.args[0]].script()) == (axis == 1)
+
+
+def test_a_half_cache_is_written_where_arithmetic_is_wide():
+    """Passes for half precision widen what a state is chosen from, and round what comes out."""
+    builder = relax.BlockBuilder()
+    new, position, cache = (
+        relax.Var(n, relax.TensorType(shape, dtype))
+        for n, shape, dtype in (
+            ("new", (1, 16), "float32"),
+            ("position", (1,), "int64"),
+            ("cache", (PLACES, 16), "float16"),
+        )
+    )
+    with builder.function("main", [new, position, cache]):
+        with builder.dataflow():
+            wide = builder.emit(op.astype(cache, "float32"))
+            written = copied(builder.emit, wide, position, new)
+            total = builder.emit(op.sum(written, axis=[0]))
+            state = builder.emit(op.astype(written, "float16"))
+            whole = builder.emit_output(relax.Tuple([total, state]))
+        builder.emit_func_output(whole)
+    artifact = tvm_fusion.compile(builder.get(), in_place={"cache": "output_1"}, rewrite="none")
+    names = [launch["kernel"] for launch in artifact.manifest["functions"]["main"]["launches"]]
+    assert sum("write" in name for name in names) == 1
+    assert not any("write_states" in name for name in names)
+    state = np.random.default_rng(1).standard_normal((PLACES, 16)).astype("float16")
+    x, want = draw((1, 16), 2), state.copy()
+    want[3] = x
+    result = tvm_fusion.load(artifact)(new=x, position=np.array([3]), cache=state)
+    np.testing.assert_array_equal(state, want)
+    np.testing.assert_allclose(
+        result["output_0"], want.astype("float64").sum(0), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_whole_states_are_part_of_a_cuda_graph():
+    artifact = tvm_fusion.compile(
+        cache_models.step(1), "cuda:sm_90", in_place=cache_models.IN_PLACE, rewrite="none"
+    )
+    assert artifact.manifest["functions"]["main"]["host_launches"] <= 3
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

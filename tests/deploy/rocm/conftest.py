@@ -6,18 +6,18 @@ from tvm_fusion.deploy.toolchain.host import require_compiler
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory):
+def fake(tmp_path_factory):
     return fake_hip.FakeHip(fake_hip.build(require_compiler(), tmp_path_factory.mktemp("hip")))
 
 
 @pytest.fixture
-def hip(library):
+def hip(fake):
     """A GPU that nothing runs on yet; a fault that it found fails the test."""
-    library.configure()
-    library.reset()
-    library.run_kernels_by(Kernels(library))
-    yield library
-    assert library.complaint() == ""
+    fake.configure()
+    fake.reset()
+    fake.run_kernels_by(Kernels(fake))
+    yield fake
+    assert fake.complaint() == ""
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import tvm
+from amd_code import amd_module, reverse_twice
 
+import tvm_fusion
 from tvm_fusion.deploy.runtime import manifest
-from tvm_fusion.deploy.toolchain import rocm_runtime
+from tvm_fusion.deploy.toolchain import rocm_code, rocm_runtime
 from tvm_fusion.errors import UserError
 
 
@@ -39,3 +41,12 @@ def test_a_library_exports_what_tvm_calls_alone(chain_folder):
         ["nm", "-DC", "--defined-only", path], capture_output=True, text=True, check=True
     )
     assert "tvm_fusion::rocm" not in symbols.stdout
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_code_is_the_same_where_an_artifact_was_loaded(hip, chain_folder, arch):
+    """TVM's code generator asks a device that is there how many threads a block may have."""
+    tvm_fusion.load(chain_folder)
+    assert tvm.device("rocm", 0).exist
+    assembly = amd_module({"reverse_twice": reverse_twice}, arch).inspect_source("asm")
+    assert [kernel.threads for kernel in rocm_code.kernels(assembly)] == [256]

@@ -9,10 +9,13 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+import tvm
 import tvm_ffi
 from softmax_chain import ROWS, WIDTH, chain_expected
+from tvm import relax
 
 import tvm_fusion
+from tvm_fusion.deploy.runtime import manifest, weights_file
 from tvm_fusion.deploy.runtime.executable import release_pools
 from tvm_fusion.deploy.runtime.profile import clocks, rates
 from tvm_fusion.deploy.runtime.tensors import copy_to, to_numpy, to_tensor
@@ -161,6 +164,18 @@ def test_attributes_of_the_device(hip, chain_folder):
         *("gfx942", 604, None, 4194304, 1 << 30, found[15]),
     ]
     assert attribute(rocm, 1, 0) == 0
+
+
+def test_tvm_s_own_virtual_machine_runs_it(hip, chain_folder):
+    loaded = tvm.runtime.load_module(str(chain_folder / manifest.LIBRARY))
+    device = tvm.device("rocm", 0)
+    machine = relax.VirtualMachine(loaded, device)
+    found = manifest.of_architecture(manifest.read(chain_folder), "gfx942")
+    x, weights = data(), weights_file.read(chain_folder, found)
+    order = found["functions"]["main"]["weights"]
+    given = [tvm.runtime.tensor(np.array(weights[name]), device) for name in order]
+    result = machine["main" + found["suffix"]](tvm.runtime.tensor(x, device), given)
+    np.testing.assert_allclose(result.numpy(), chain_expected(x), rtol=1e-5, atol=1e-6)
 
 
 def test_no_compiler_is_needed(hip, chain_folder, tmp_path):

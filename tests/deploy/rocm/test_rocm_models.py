@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import tvm_ffi
+from emulator.amd.run import run
 from onnx import TensorProto as T
 from tiny_models import onnx_model
 from tvm import relax
@@ -16,7 +17,6 @@ from tvm_fusion import DimRange
 from tvm_fusion.deploy.runtime.tensors import to_numpy, to_tensor
 from tvm_fusion.deploy.toolchain import rocm
 
-run = pytest.importorskip("emulator.amd.run").run
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = [
     pytest.mark.rocm_toolchain,

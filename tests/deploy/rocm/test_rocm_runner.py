@@ -49,11 +49,11 @@ int launch(const void* code, unsigned long code_bytes, const char* name, const u
 
 
 @pytest.fixture(scope="module")
-def rocm(library, tmp_path_factory):
+def rocm(fake, tmp_path_factory):
     """The environment in which the fake HIP is that of the machine, with kernels."""
     root = tmp_path_factory.mktemp("rocm")
     (root / "lib").mkdir()
-    shutil.copy(library.path, root / "lib" / "libamdhip64.so")
+    shutil.copy(fake.path, root / "lib" / "libamdhip64.so")
     (root / "kernels.c").write_text(KERNELS)
     command = [require_compiler(), "-x", "c", "-shared", "-fPIC", "-O1", root / "kernels.c"]
     subprocess.run([*command, "-o", root / "kernels.so", "-lm"], check=True)

@@ -78,7 +78,7 @@ def _field(signed: bool) -> Callable[..., Any]:
         width = np.minimum(packed >> U32(16) & U32(0x7F), bits).astype(unsigned.dtype)
         top = np.where(width == 0, 0, width - one).astype(unsigned.dtype)
         mask = np.where(width == 0, 0, (one << top << one) - one).astype(unsigned.dtype)
-        result = unsigned >> at & mask
+        result = (x >> at.astype(x.dtype)).view(unsigned.dtype) & mask
         if signed:
             sign = np.where(width == 0, 0, one << top).astype(unsigned.dtype)
             result = ((result ^ sign) - sign).view(x.dtype)

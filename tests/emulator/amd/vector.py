@@ -1,48 +1,17 @@
-"""Vector arithmetic, one row an instruction: types of the result and of the sources, a function."""
+"""Vector arithmetic, logic and comparisons, one row an instruction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from . import arithmetic as math
 from . import undefined as bad
+from .operation import PAIRED, VECTOR, Operation, row
 
 U32, U64 = np.uint32, np.uint64
-
-
-@dataclass(frozen=True)
-class Operation:
-    """What an instruction does to each lane.
-
-    Attributes
-    ----------
-    result : str
-        Type of the destination; ``mask`` for a bit a lane.
-    sources : tuple of str
-        Types; ``mask`` for a bit a lane of scalar registers, ``dst`` in front of a type for the
-        destination's old value.
-    function : callable
-        Of arrays.
-    undefined : callable or None
-        ``(values, undefined bits) -> undefined bits``; None: any undefined bit spoils the result.
-    """
-
-    result: str
-    sources: tuple[str, ...]
-    function: Callable[..., Any]
-    undefined: Callable[..., Any] | None = None
-
-
-VECTOR: dict[str, Operation] = {}
-
-
-def _row(names: str, result: str, sources: str, function: Any, undefined: Any = None) -> None:
-    for name in names.split():
-        VECTOR[f"v_{name}"] = Operation(result, tuple(sources.split()), function, undefined)
 
 
 def _reverse(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,8 +42,9 @@ def _bfe_u32(x: Any, at: Any, width: Any) -> Any:
 
 
 def _bfe_i32(x: Any, at: Any, width: Any) -> Any:
+    """Take bits out and extend the sign; behind the top of x stand copies of its sign."""
     at, width = at & U32(31), width & U32(31)
-    part = np.asarray(x).view(U32) >> at & ((U32(1) << width) - U32(1))
+    part = (x >> at.astype("i4")).astype(U32) & ((U32(1) << width) - U32(1))
     sign = U32(1) << ((width - U32(1)) & U32(31))
     return np.where(width == 0, U32(0), (part ^ sign) - sign).astype(U32).view("i4")
 
@@ -88,7 +58,11 @@ def _frexp_exponent(kind: str) -> Callable[..., Any]:
 
 
 def _median(low: Any, high: Any) -> Callable[..., Any]:
-    return lambda a, b, c: high(low(a, b), low(high(a, b), c))
+    def median(a: Any, b: Any, c: Any) -> Any:
+        unordered = (a != a) | (b != b) | (c != c)
+        return np.where(unordered, low(low(a, b), c), high(low(a, b), low(high(a, b), c)))
+
+    return median
 
 
 def _fract(x: Any) -> Any:
@@ -114,183 +88,124 @@ def _same(x: Any) -> Any:
 for _kind, _fma in (("f32", math.fma_f32), ("f64", math.fma_f64), ("f16", math.fma_f16)):
     _np = {"f32": "f4", "f64": "f8", "f16": "f2"}[_kind]
     _two, _three = f"{_kind} {_kind}", f"{_kind} {_kind} {_kind}"
-    _row(f"add_{_kind}", _kind, _two, np.add)
-    _row(f"sub_{_kind}", _kind, _two, np.subtract)
-    _row(f"subrev_{_kind}", _kind, _two, _reverse(np.subtract))
-    _row(f"mul_{_kind} mul_legacy_{_kind}", _kind, _two, np.multiply)
-    _row(f"max_{_kind}", _kind, _two, np.fmax)
-    _row(f"min_{_kind}", _kind, _two, np.fmin)
-    _row(f"max3_{_kind}", _kind, _three, lambda a, b, c: np.fmax(np.fmax(a, b), c))
-    _row(f"min3_{_kind}", _kind, _three, lambda a, b, c: np.fmin(np.fmin(a, b), c))
-    _row(f"med3_{_kind}", _kind, _three, _median(np.fmin, np.fmax))
-    _row(f"minmax_{_kind}", _kind, _three, lambda a, b, c: np.fmax(np.fmin(a, b), c))
-    _row(f"maxmin_{_kind}", _kind, _three, lambda a, b, c: np.fmin(np.fmax(a, b), c))
-    _row(f"fma_{_kind} fmaak_{_kind} fmamk_{_kind}", _kind, _three, _fma)
-    _row(f"fmac_{_kind}", _kind, f"{_two} dst{_kind}", _fma)
-    _row(f"floor_{_kind}", _kind, _kind, np.floor)
-    _row(f"ceil_{_kind}", _kind, _kind, np.ceil)
-    _row(f"trunc_{_kind}", _kind, _kind, np.trunc)
-    _row(f"rndne_{_kind}", _kind, _kind, np.rint)
-    _row(f"fract_{_kind}", _kind, _kind, _fract)
-    _row(f"sqrt_{_kind}", _kind, _kind, np.sqrt if _kind != "f16" else _through("f2", np.sqrt))
-    _row(f"frexp_mant_{_kind}", _kind, _kind, _frexp_mantissa)
-_row("mac_f32", "f32", "f32 f32 dstf32", lambda a, b, c: a * b + c)
-_row("mad_f32 madak_f32 madmk_f32", "f32", "f32 f32 f32", lambda a, b, c: a * b + c)
-_row("rcp_f32 rcp_iflag_f32", "f32", "f32", math.reciprocal)
-_row("rcp_f64", "f64", "f64", lambda x: 1.0 / x)
-_row("rsq_f32", "f32", "f32", _through("f4", lambda x: 1 / np.sqrt(x)))
-_row("rsq_f64", "f64", "f64", lambda x: 1.0 / np.sqrt(x))
-_row("rcp_f16", "f16", "f16", _through("f2", lambda x: 1 / x))
-_row("rsq_f16", "f16", "f16", _through("f2", lambda x: 1 / np.sqrt(x)))
-_row("exp_f32", "f32", "f32", math.exp2)
-_row("log_f32", "f32", "f32", math.log2)
-_row("exp_f16", "f16", "f16", _through("f2", np.exp2))
-_row("log_f16", "f16", "f16", _through("f2", np.log2))
+    row(f"add_{_kind}", _kind, _two, np.add)
+    row(f"sub_{_kind}", _kind, _two, np.subtract)
+    row(f"subrev_{_kind}", _kind, _two, _reverse(np.subtract))
+    row(f"mul_{_kind}", _kind, _two, np.multiply)
+    row(f"max_{_kind}", _kind, _two, np.fmax)
+    row(f"min_{_kind}", _kind, _two, np.fmin)
+    row(f"max3_{_kind}", _kind, _three, lambda a, b, c: np.fmax(np.fmax(a, b), c))
+    row(f"min3_{_kind}", _kind, _three, lambda a, b, c: np.fmin(np.fmin(a, b), c))
+    row(f"med3_{_kind}", _kind, _three, _median(np.fmin, np.fmax))
+    row(f"minmax_{_kind}", _kind, _three, lambda a, b, c: np.fmax(np.fmin(a, b), c))
+    row(f"maxmin_{_kind}", _kind, _three, lambda a, b, c: np.fmin(np.fmax(a, b), c))
+    row(f"fma_{_kind} fmaak_{_kind} fmamk_{_kind}", _kind, _three, _fma)
+    row(f"fmac_{_kind}", _kind, f"{_two} dst{_kind}", _fma)
+    row(f"floor_{_kind}", _kind, _kind, np.floor)
+    row(f"ceil_{_kind}", _kind, _kind, np.ceil)
+    row(f"trunc_{_kind}", _kind, _kind, np.trunc)
+    row(f"rndne_{_kind}", _kind, _kind, np.rint)
+    row(f"fract_{_kind}", _kind, _kind, _fract)
+    row(f"sqrt_{_kind}", _kind, _kind, np.sqrt if _kind != "f16" else _through("f2", np.sqrt))
+    row(f"frexp_mant_{_kind}", _kind, _kind, _frexp_mantissa)
+row(
+    "mul_legacy_f32 mul_dx9_zero_f32", "f32", "f32 f32",
+    lambda a, b: np.where((a == 0) | (b == 0), np.float32(0), a * b),
+)  # fmt: skip
+row("mac_f32", "f32", "f32 f32 dstf32", lambda a, b, c: a * b + c)
+row("mad_f32 madak_f32 madmk_f32", "f32", "f32 f32 f32", lambda a, b, c: a * b + c)
+row("rcp_f32 rcp_iflag_f32", "f32", "f32", math.reciprocal)
+row("rcp_f64", "f64", "f64", lambda x: 1.0 / x)
+row("rsq_f32", "f32", "f32", _through("f4", lambda x: 1 / np.sqrt(x)))
+row("rsq_f64", "f64", "f64", lambda x: 1.0 / np.sqrt(x))
+row("rcp_f16", "f16", "f16", _through("f2", lambda x: 1 / x))
+row("rsq_f16", "f16", "f16", _through("f2", lambda x: 1 / np.sqrt(x)))
+row("exp_f32", "f32", "f32", math.exp2)
+row("log_f32", "f32", "f32", math.log2)
+row("exp_f16", "f16", "f16", _through("f2", np.exp2))
+row("log_f16", "f16", "f16", _through("f2", np.log2))
 for _kind, _np in (("f32", "f4"), ("f16", "f2")):
-    _row(f"sin_{_kind}", _kind, _kind, _sine(np.sin, _np))
-    _row(f"cos_{_kind}", _kind, _kind, _sine(np.cos, _np))
-_row("frexp_exp_i32_f32", "i32", "f32", _frexp_exponent("i4"))
-_row("frexp_exp_i32_f64", "i32", "f64", _frexp_exponent("i4"))
-_row("frexp_exp_i16_f16", "i16", "f16", _frexp_exponent("i2"))
-_row("ldexp_f32", "f32", "f32 i32", lambda x, n: np.ldexp(np.asarray(x, "f8"), n).astype("f4"))
-_row("ldexp_f64", "f64", "f64 i32", np.ldexp)
-_row("ldexp_f16", "f16", "f16 i16", lambda x, n: np.ldexp(np.asarray(x, "f8"), n).astype("f2"))
-_row("div_fixup_f32", "f32", "f32 f32 f32", math.div_fixup)
-_row("div_fixup_f64", "f64", "f64 f64 f64", math.div_fixup)
-_row(
+    row(f"sin_{_kind}", _kind, _kind, _sine(np.sin, _np))
+    row(f"cos_{_kind}", _kind, _kind, _sine(np.cos, _np))
+row("frexp_exp_i32_f32", "i32", "f32", _frexp_exponent("i4"))
+row("frexp_exp_i32_f64", "i32", "f64", _frexp_exponent("i4"))
+row("frexp_exp_i16_f16", "i16", "f16", _frexp_exponent("i2"))
+row("ldexp_f32", "f32", "f32 i32", lambda x, n: np.ldexp(np.asarray(x, "f8"), n).astype("f4"))
+row("ldexp_f64", "f64", "f64 i32", np.ldexp)
+row("ldexp_f16", "f16", "f16 i16", lambda x, n: np.ldexp(np.asarray(x, "f8"), n).astype("f2"))
+row("div_fixup_f32", "f32", "f32 f32 f32", math.div_fixup)
+row("div_fixup_f64", "f64", "f64 f64 f64", math.div_fixup)
+row(
     "div_fixup_f16", "f16", "f16 f16 f16",
     lambda *xs: math.div_fixup(*(np.asarray(x, "f4") for x in xs)).astype("f2"),
 )  # fmt: skip
 
-# Conversions
-
-for _from in ("f16", "f32", "f64", "i32", "u32", "i16", "u16"):
-    for _to, _np in (("f16", "f2"), ("f32", "f4"), ("f64", "f8")):
-        if _from != _to:
-            _row(f"cvt_{_to}_{_from}", _to, _from, lambda x, np_=_np: np.asarray(x).astype(np_))
-    if _from[0] == "f":
-        for _to, _np in (("i32", "i4"), ("u32", "u4"), ("i16", "i2"), ("u16", "u2")):
-            _row(f"cvt_{_to}_{_from}", _to, _from, lambda x, np_=_np: math.to_integer(x, np_))
-for _at in range(4):
-    _row(
-        f"cvt_f32_ubyte{_at}", "f32", "u32",
-        lambda x, at=_at: (x >> U32(8 * at) & U32(255)).astype("f4"),
-        bad.of_bits(0xFF << 8 * _at),
-    )  # fmt: skip
-_row(
-    "cvt_flr_i32_f32 cvt_floor_i32_f32", "i32", "f32", lambda x: math.to_integer(np.floor(x), "i4")
-)
-_row(
-    "cvt_rpi_i32_f32 cvt_nearest_i32_f32", "i32", "f32",
-    lambda x: math.to_integer(np.floor(x + np.float32(0.5)), "i4"),
-)  # fmt: skip
-
-
-def _pack(low: Any, high: Any) -> Any:
-    low, high = np.asarray(low), np.asarray(high)
-    unsigned = f"u{low.dtype.itemsize}"
-    return low.view(unsigned).astype(U32) | high.view(unsigned).astype(U32) << U32(16)
-
-
-_row("pack_b32_f16", "u32", "f16 f16", _pack, bad.packed)
-_row(
-    "cvt_pkrtz_f16_f32 cvt_pk_rtz_f16_f32", "u32", "f32 f32",
-    lambda a, b: _pack(math.round_to_zero_f16(a), math.round_to_zero_f16(b)), bad.packed_wide,
-)  # fmt: skip
-for _kind, _np in (("i16", "i2"), ("u16", "u2")):
-    _wide_kind = f"{_kind[0]}32"
-
-    def _clipped(a: Any, b: Any, np_: str = _np) -> Any:
-        info = np.iinfo(np_)
-        return _pack(*(np.clip(x, info.min, info.max).astype(np_) for x in (a, b)))
-
-    _row(f"cvt_pk_{_kind}_{_wide_kind}", "u32", f"{_wide_kind} {_wide_kind}", _clipped)
-    _row(
-        f"cvt_pk_{_kind}_f32", "u32", "f32 f32",
-        lambda a, b, np_=_np: _pack(math.to_integer(a, np_), math.to_integer(b, np_)),
-    )  # fmt: skip
-
-
-def _normalised(kind: str, low: float, scale: float) -> Callable[..., Any]:
-    def convert(a: Any, b: Any) -> Any:
-        return _pack(
-            *(np.rint(np.clip(x, low, 1) * np.float32(scale)).astype(kind) for x in (a, b))
-        )
-
-    return convert
-
-
-_row("cvt_pknorm_i16_f32 cvt_pk_norm_i16_f32", "u32", "f32 f32", _normalised("i2", -1, 32767))
-_row("cvt_pknorm_u16_f32 cvt_pk_norm_u16_f32", "u32", "f32 f32", _normalised("u2", 0, 65535))
-
 # Integers
 
-_row("mov_b32 accvgpr_read_b32 accvgpr_write_b32 accvgpr_write accvgpr_read accvgpr_mov_b32",
+row("mov_b32 accvgpr_read_b32 accvgpr_write_b32 accvgpr_write accvgpr_read accvgpr_mov_b32",
      "b32", "b32", _same, bad.moved)  # fmt: skip
-_row("mov_b64", "b64", "b64", _same, bad.moved)
-_row("mov_b16", "b16", "b16", _same, bad.moved)
-_row("not_b32", "u32", "u32", np.invert, bad.moved)
-_row("not_b16", "u16", "u16", np.invert, bad.moved)
+row("mov_b64", "b64", "b64", _same, bad.moved)
+row("mov_b16", "b16", "b16", _same, bad.moved)
+row("not_b32", "u32", "u32", np.invert, bad.moved)
+row("not_b16", "u16", "u16", np.invert, bad.moved)
 for _bits in (32, 16):
     _u = f"u{_bits}"
-    _row(f"and_b{_bits}", _u, f"{_u} {_u}", np.bitwise_and, bad.and_)
-    _row(f"or_b{_bits}", _u, f"{_u} {_u}", np.bitwise_or, bad.or_)
-    _row(f"xor_b{_bits}", _u, f"{_u} {_u}", np.bitwise_xor, bad.any_bit)
-    _row(f"xnor_b{_bits}", _u, f"{_u} {_u}", lambda a, b: ~(a ^ b), bad.any_bit)
+    row(f"and_b{_bits}", _u, f"{_u} {_u}", np.bitwise_and, bad.and_)
+    row(f"or_b{_bits}", _u, f"{_u} {_u}", np.bitwise_or, bad.or_)
+    row(f"xor_b{_bits}", _u, f"{_u} {_u}", np.bitwise_xor, bad.any_bit)
+    row(f"xnor_b{_bits}", _u, f"{_u} {_u}", lambda a, b: ~(a ^ b), bad.any_bit)
 for _bits, _np in ((16, np.uint16), (32, np.uint32), (64, np.uint64)):
     _u, _i = f"u{_bits}", f"i{_bits}"
     _signed = np.dtype(f"i{_bits // 8}").type
     _amount = "u16" if _bits == 16 else "u32"
     _left, _right = _shift(_np, np.left_shift), _shift(_np, np.right_shift)
     _arithmetic = _shift(_signed, np.right_shift)
-    _row(f"lshlrev_b{_bits}", _u, f"{_amount} {_u}", _left, bad.shifted(_left))
-    _row(f"lshrrev_b{_bits}", _u, f"{_amount} {_u}", _right, bad.shifted(_right))
-    _row(f"ashrrev_i{_bits}", _i, f"{_amount} {_i}", _arithmetic, bad.shifted(_right))
+    row(f"lshlrev_b{_bits}", _u, f"{_amount} {_u}", _left, bad.shifted(_left))
+    row(f"lshrrev_b{_bits}", _u, f"{_amount} {_u}", _right, bad.shifted(_right))
+    row(f"ashrrev_i{_bits}", _i, f"{_amount} {_i}", _arithmetic, bad.shifted(_right))
 for _kind in ("u32", "i32", "u16", "i16"):
     _two, _three = f"{_kind} {_kind}", f"{_kind} {_kind} {_kind}"
-    _row(f"add_{_kind} add_nc_{_kind}", _kind, _two, np.add, bad.upwards)
-    _row(f"sub_{_kind} sub_nc_{_kind}", _kind, _two, np.subtract, bad.upwards)
-    _row(f"subrev_{_kind} subrev_nc_{_kind}", _kind, _two, _reverse(np.subtract), bad.upwards)
-    _row(f"max_{_kind}", _kind, _two, np.maximum)
-    _row(f"min_{_kind}", _kind, _two, np.minimum)
-    _row(f"max3_{_kind}", _kind, _three, lambda a, b, c: np.maximum(np.maximum(a, b), c))
-    _row(f"min3_{_kind}", _kind, _three, lambda a, b, c: np.minimum(np.minimum(a, b), c))
-    _row(f"med3_{_kind}", _kind, _three, _median(np.minimum, np.maximum))
-    _row(f"mad_{_kind}", _kind, _three, lambda a, b, c: a * b + c, bad.upwards)
-    _row(f"mul_lo_{_kind}", _kind, _two, np.multiply, bad.upwards)
-_row("mul_hi_u32", "u32", "u32 u32", _wide("u8", 32))
-_row("mul_hi_i32", "u32", "i32 i32", _wide("i8", 32))
-_row("mul_u32_u24", "u32", "u32 u32", lambda a, b: _low24(a) * _low24(b))
-_row("mul_i32_i24", "i32", "i32 i32", lambda a, b: _signed24(a) * _signed24(b))
-_row("mul_hi_u32_u24", "u32", "u32 u32", lambda a, b: _wide("u8", 32)(_low24(a), _low24(b)))
-_row("mul_hi_i32_i24", "u32", "i32 i32", lambda a, b: _wide("i8", 32)(_signed24(a), _signed24(b)))
-_row("mad_u32_u24", "u32", "u32 u32 u32", lambda a, b, c: _low24(a) * _low24(b) + c)
-_row("mad_i32_i24", "i32", "i32 i32 i32", lambda a, b, c: _signed24(a) * _signed24(b) + c)
-_row("mad_u32_u16", "u32", "u16 u16 u32", lambda a, b, c: a.astype(U32) * b.astype(U32) + c)
-_row("mad_i32_i16", "i32", "i16 i16 i32", lambda a, b, c: a.astype("i4") * b.astype("i4") + c)
-_row("add3_u32", "u32", "u32 u32 u32", lambda a, b, c: a + b + c, bad.upwards)
-_row("add_lshl_u32", "u32", "u32 u32 u32", lambda a, b, c: (a + b) << (c & U32(31)))
-_row("lshl_add_u32", "u32", "u32 u32 u32", lambda a, b, c: (a << (b & U32(31))) + c)
-_row("lshl_or_b32", "u32", "u32 u32 u32", lambda a, b, c: (a << (b & U32(31))) | c, bad.shift_or)
-_row("and_or_b32", "u32", "u32 u32 u32", lambda a, b, c: (a & b) | c, bad.and_or)
-_row("or3_b32", "u32", "u32 u32 u32", lambda a, b, c: a | b | c, bad.any_bit)
-_row("xor3_b32", "u32", "u32 u32 u32", lambda a, b, c: a ^ b ^ c, bad.any_bit)
-_row("xad_u32", "u32", "u32 u32 u32", lambda a, b, c: (a ^ b) + c)
-_row("lshl_add_u64", "u64", "u64 u32 u64", lambda a, b, c: (a << (b & U32(7)).astype("u8")) + c)
-_row("bfe_u32", "u32", "u32 u32 u32", _bfe_u32, bad.shifted_last(_bfe_u32))
-_row("bfe_i32", "i32", "u32 u32 u32", _bfe_i32, bad.shifted_last(_bfe_u32))
-_row("bfi_b32", "u32", "u32 u32 u32", lambda a, b, c: (a & b) | (~a & c), bad.inserted)
-_row(
-    "bfm_b32", "u32", "u32 u32", lambda a, b: ((U32(1) << (a & U32(31))) - U32(1)) << (b & U32(31))
-)
-_row("bfrev_b32", "u32", "u32", math.bit_reverse)
-_row("ffbh_u32 clz_i32_u32", "u32", "u32", math.leading_bit)
-_row("ffbl_b32 ctz_i32_b32", "u32", "u32", math.trailing_bit)
-_row(
+    row(f"add_{_kind} add_nc_{_kind}", _kind, _two, np.add, bad.upwards)
+    row(f"sub_{_kind} sub_nc_{_kind}", _kind, _two, np.subtract, bad.upwards)
+    row(f"subrev_{_kind} subrev_nc_{_kind}", _kind, _two, _reverse(np.subtract), bad.upwards)
+    row(f"max_{_kind}", _kind, _two, np.maximum)
+    row(f"min_{_kind}", _kind, _two, np.minimum)
+    row(f"max3_{_kind}", _kind, _three, lambda a, b, c: np.maximum(np.maximum(a, b), c))
+    row(f"min3_{_kind}", _kind, _three, lambda a, b, c: np.minimum(np.minimum(a, b), c))
+    row(f"med3_{_kind}", _kind, _three, _median(np.minimum, np.maximum))
+    row(f"mad_{_kind}", _kind, _three, lambda a, b, c: a * b + c, bad.upwards)
+    row(f"mul_lo_{_kind}", _kind, _two, np.multiply, bad.upwards)
+row("mul_hi_u32", "u32", "u32 u32", _wide("u8", 32))
+row("mul_hi_i32", "u32", "i32 i32", _wide("i8", 32))
+row("mul_u32_u24", "u32", "u32 u32", lambda a, b: _low24(a) * _low24(b))
+row("mul_i32_i24", "i32", "i32 i32", lambda a, b: _signed24(a) * _signed24(b))
+row("mul_hi_u32_u24", "u32", "u32 u32", lambda a, b: _wide("u8", 32)(_low24(a), _low24(b)))
+row("mul_hi_i32_i24", "u32", "i32 i32", lambda a, b: _wide("i8", 32)(_signed24(a), _signed24(b)))
+row("mad_u32_u24", "u32", "u32 u32 u32", lambda a, b, c: _low24(a) * _low24(b) + c)
+row("mad_i32_i24", "i32", "i32 i32 i32", lambda a, b, c: _signed24(a) * _signed24(b) + c)
+row("mad_u32_u16", "u32", "u16 u16 u32", lambda a, b, c: a.astype(U32) * b.astype(U32) + c)
+row("mad_i32_i16", "i32", "i16 i16 i32", lambda a, b, c: a.astype("i4") * b.astype("i4") + c)
+row("add3_u32", "u32", "u32 u32 u32", lambda a, b, c: a + b + c, bad.upwards)
+row("add_lshl_u32", "u32", "u32 u32 u32", lambda a, b, c: (a + b) << (c & U32(31)))
+row("lshl_add_u32", "u32", "u32 u32 u32", lambda a, b, c: (a << (b & U32(31))) + c)
+row("lshl_or_b32", "u32", "u32 u32 u32", lambda a, b, c: (a << (b & U32(31))) | c, bad.shift_or)
+row("and_or_b32", "u32", "u32 u32 u32", lambda a, b, c: (a & b) | c, bad.and_or)
+row("or3_b32", "u32", "u32 u32 u32", lambda a, b, c: a | b | c, bad.any_bit)
+row("xor3_b32", "u32", "u32 u32 u32", lambda a, b, c: a ^ b ^ c, bad.any_bit)
+row("xad_u32", "u32", "u32 u32 u32", lambda a, b, c: (a ^ b) + c)
+row("lshl_add_u64", "u64", "u64 u32 u64", lambda a, b, c: (a << (b & U32(7)).astype("u8")) + c)
+row("bfe_u32", "u32", "u32 u32 u32", _bfe_u32, bad.shifted_last(_bfe_u32))
+row("bfe_i32", "i32", "i32 u32 u32", _bfe_i32, bad.shifted_last(_bfe_u32))
+row("bfi_b32", "u32", "u32 u32 u32", lambda a, b, c: (a & b) | (~a & c), bad.inserted)
+row("bfm_b32", "u32", "u32 u32", lambda a, b: ((U32(1) << (a & U32(31))) - U32(1)) << (b & U32(31)))
+row("bfrev_b32", "u32", "u32", math.bit_reverse)
+row("ffbh_u32 clz_i32_u32", "u32", "u32", math.leading_bit)
+row("ffbl_b32 ctz_i32_b32", "u32", "u32", math.trailing_bit)
+row(
     "ffbh_i32 cls_i32", "u32", "i32",
     lambda x: math.leading_bit(np.asarray(x ^ (x >> np.int32(31))).view(U32)),
 )  # fmt: skip
-_row("bcnt_u32_b32", "u32", "u32 u32", lambda a, b: math.count_bits(a) + b)
+row("bcnt_u32_b32", "u32", "u32 u32", lambda a, b: math.count_bits(a) + b)
 
 
 def _align(unit: int) -> Callable[..., Any]:
@@ -301,29 +216,28 @@ def _align(unit: int) -> Callable[..., Any]:
     return aligned
 
 
-_row("alignbit_b32", "u32", "u32 u32 u32", _align(1), bad.aligned(_align(1)))
-_row("alignbyte_b32", "u32", "u32 u32 u32", _align(8), bad.aligned(_align(8)))
-_row("perm_b32", "u32", "u32 u32 u32", math.permute_bytes, bad.permuted)
+row("alignbit_b32", "u32", "u32 u32 u32", _align(1), bad.aligned(_align(1)))
+row("alignbyte_b32", "u32", "u32 u32 u32", _align(8), bad.aligned(_align(8)))
+row("perm_b32", "u32", "u32 u32 u32", math.permute_bytes, bad.permuted)
 
 
 def _sad(a: Any, b: Any, c: Any) -> Any:
     return np.where(a > b, a - b, b - a) + c
 
 
-_row("sad_u32", "u32", "u32 u32 u32", _sad)
+row("sad_u32", "u32", "u32 u32 u32", _sad)
 
 # Carries and choices
 
-_row("cndmask_b32", "b32", "b32 b32 mask", lambda a, b, m: np.where(m, b, a), bad.chosen)
-_row("cndmask_b16", "b16", "b16 b16 mask", lambda a, b, m: np.where(m, b, a), bad.chosen)
-_row(
-    "div_fmas_f32", "f32", "f32 f32 f32 vcc",
-    lambda a, b, c, m: math.fma_f32(a, b, c) * np.where(m, np.float32(2.0**32), np.float32(1)),
-)  # fmt: skip
-_row(
-    "div_fmas_f64", "f64", "f64 f64 f64 vcc",
-    lambda a, b, c, m: math.fma_f64(a, b, c) * np.where(m, 2.0**64, 1.0),
-)  # fmt: skip
+row("cndmask_b32", "b32", "b32 b32 mask", lambda a, b, m: np.where(m, b, a), bad.chosen)
+row("cndmask_b16", "b16", "b16 b16 mask", lambda a, b, m: np.where(m, b, a), bad.chosen)
+for _kind, _fma, _power in (("f32", math.fma_f32, 64), ("f64", math.fma_f64, 128)):
+
+    def _scaled(a: Any, b: Any, c: Any, m: Any, fma: Any = _fma, power: int = _power) -> Any:
+        scale = np.where(np.abs(c) >= 2, 2.0**power, 2.0**-power)
+        return fma(a, b, c) * np.where(m, scale, 1).astype(np.asarray(c).dtype)
+
+    row(f"div_fmas_{_kind}", _kind, f"{_kind} {_kind} {_kind} vcc", _scaled)
 
 
 def _with_carry(a: Any, b: Any, carry: Any = 0) -> tuple[Any, Any]:
@@ -349,8 +263,6 @@ def _mad_wide(kind: str) -> Callable[..., Any]:
     return multiply
 
 
-#: Instructions with a second result, a bit a lane.
-PAIRED: dict[str, Operation] = {}
 for _names, _function in (
     ("add_co_u32", _with_carry),
     ("sub_co_u32", _with_borrow),

@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from . import arithmetic
+from . import arithmetic, conversions, vector  # noqa: F401 (they fill the tables)
 from .group import Group
 from .lanes import dpp_written
 from .operands import DTYPES, Source, Target, bits_of, source, target
+from .operation import PAIRED, VECTOR, Operation
 from .scalar_operands import mask_source, mask_target
 from .step import Processor, Step, numbers
 from .text import Instruction, Unsupported
 from .undefined import spoiled
-from .vector import PAIRED, VECTOR, Operation
 
 #: What an instruction computed: where to, the value, undefined bits, lanes.
 Result = tuple[Callable[..., None], Any, Any, Any]
+#: Instructions of CDNA that write half a register.
+_KEEPS_HALVES = ("v_cvt_pk_fp8_f32", "v_cvt_pk_bf8_f32")
 _OMOD = {"mul:2": 2.0, "mul:4": 4.0, "div:2": 0.5}
 
 
@@ -167,9 +169,8 @@ def _single(inst: Instruction, operation: Operation, processor: Processor) -> Ma
             masks.append(mask_target("exec", processor.lanes))
         writes = numbers(*(m.registers for m in masks))
     else:
-        result = target(
-            inst.operands[0], operation.result, inst, processor.keeps_halves, _half(inst, operation)
-        )
+        keeps = processor.keeps_halves or inst.name in _KEEPS_HALVES
+        result = target(inst.operands[0], operation.result, inst, keeps, _half(inst, operation))
         writes = numbers(result.registers)
 
     def compute(g: Group) -> list[Result]:

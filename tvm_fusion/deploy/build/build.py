@@ -49,6 +49,8 @@ class Built:
         By architectures, the kernels for exactly these; empty for one.
     features : dict of str to list of str
         By CPU, the instruction sets that its code needs.
+    spills : bool
+        Whether kernels spill registers on AMD GPUs.
     """
 
     compiled: Compiled
@@ -57,6 +59,7 @@ class Built:
     names: dict[str, dict[str, str]]
     kernels: dict[tuple[str, ...], list[str]]
     features: dict[str, list[str]]
+    spills: bool = False
 
 
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
@@ -91,11 +94,10 @@ def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
         if is_gpu(target):
             for arch, one in prepared.items():
                 counts[arch] = _counts(one, _lowered(compiled, one, merged.names.get(arch, {})))
-    if spec.kind == "rocm":
-        check_amd_code(compiled.executable.mod)
+    spills = spec.kind == "rocm" and check_amd_code(compiled.executable.mod)
     devices = zip(spec.archs, spec.devices, strict=True) if spec.kind == "llvm" else ()
     features = {arch: needed_features(mods[arch], device) for arch, device in devices}
-    return Built(compiled, counts, suffixes, merged.names, merged.kernels, features)
+    return Built(compiled, counts, suffixes, merged.names, merged.kernels, features, spills)
 
 
 def store(
@@ -325,8 +327,8 @@ def _calling(
 
 
 # The check of a build for AMD GPUs: what would run wrongly is refused, what is slow recorded.
-def check_amd_code(module: Any) -> None:
-    """Check the machine code of a built module.
+def check_amd_code(module: Any) -> bool:
+    """Check the machine code of a built module, and tell whether kernels spill registers.
 
     Parameters
     ----------
@@ -339,6 +341,7 @@ def check_amd_code(module: Any) -> None:
         Naming a kernel whose code is wrong. Kernels that spill registers, or keep arrays in
         scratch memory, are recorded as decisions instead.
     """
+    spills = False
     for one in amd_modules(module):
         text, assembly = texts_of(one)
         for name, fault in faults(text, assembly):
@@ -348,8 +351,10 @@ def check_amd_code(module: Any) -> None:
                 "report the model, and compile it for another target meanwhile",
             )
         for kernel in kernels(assembly):
-            if kernel.spilled or kernel.scratch_bytes or kernel.accumulation_registers:
+            spills |= kernel.spills
+            if kernel.spills or kernel.accumulation_registers:
                 record(_out_of_registers(kernel))
+    return spills
 
 
 def _out_of_registers(kernel: KernelCode) -> Decision:

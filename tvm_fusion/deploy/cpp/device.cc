@@ -179,6 +179,10 @@ ffi::Tensor CopyTo(const ffi::Tensor& tensor, DLDevice device) {
 
 bool IsSentence(const ffi::Error& error) { return error.kind() == "UserError"; }
 
+void CopyInto(const ffi::Tensor& tensor, const ffi::Tensor& target) {
+  Global("runtime.TVMTensorCopyFromTo")(tensor, target);
+}
+
 void Synchronize(DLDevice device) {
   if (device.device_type != kDLCPU) Global("runtime.Device_StreamSync")(device, int64_t{0});
 }

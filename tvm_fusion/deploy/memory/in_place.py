@@ -125,10 +125,9 @@ def _written(mod: tvm.IRModule, function: str, pairs: Mapping[int, int]) -> tvm.
     bindings = Bindings(func)
     writes: dict[ir.Var, Write] = {}
     for i, output in pairs.items():
-        found = bindings.result(output)
-        write = bindings.write(func.params[i], found)
+        write = bindings.write(func.params[i], bindings.result(output))
         if write is not None and bindings.uses[func.params[i]] == 1:
-            writes[found] = write
+            writes[write.at] = write
     if not writes:
         return mod
     builder = relax.BlockBuilder(mod.clone())
@@ -146,35 +145,40 @@ def _grouped(
     """Write the bindings: neighbouring writes are one call, in front of what first reads them."""
     done: list[relax.Binding] = []
     waiting: dict[ir.Var, Write] = {}
+    results = {w.result for w in writes.values()} - writes.keys()
 
     def flush() -> None:
         if waiting:
-            done.extend(_call(builder, dict(waiting)))
+            done.extend(_call(builder, list(waiting.values())))
             waiting.clear()
 
     for binding in bindings:
-        if waiting and not waiting.keys().isdisjoint(mentioned(binding.value)):
+        known = {*waiting, *(w.result for w in waiting.values())}
+        if known.intersection(mentioned(binding.value)) and binding.var not in results:
             flush()
         if binding.var in writes:
             waiting[binding.var] = writes[binding.var]
-        else:
+        elif binding.var not in results:
             done.append(binding)
     flush()
     return done
 
 
-def _call(builder: relax.BlockBuilder, writes: Mapping[ir.Var, Write]) -> list[relax.Binding]:
-    found = list(writes.values())
+def _call(builder: relax.BlockBuilder, found: list[Write]) -> list[relax.Binding]:
+    wide = [
+        relax.VarBinding(w.at, relax.op.astype(w.result, w.at.ty.dtype))
+        for w in found
+        if not w.at.same_as(w.result)
+    ]
     kernel = write_slices([w.slice for w in found], Target.current(allow_none=False))
     gvar = builder.add_func(kernel, "write_slices")
     args = [*(w.param for w in found), *(e for w in found for e in (w.number, w.values))]
     types = [w.param.ty for w in found]
     indices = list(range(len(found)))
     if len(found) == 1:
-        (var,) = writes
         call = relax.op.call_tir_inplace(gvar, relax.Tuple(args), indices, types[0])
-        return [relax.VarBinding(var, call)]
+        return [relax.VarBinding(found[0].result, call), *wide]
     call = relax.op.call_tir_inplace(gvar, relax.Tuple(args), indices, types)
     whole = relax.DataflowVar("written", relax.TupleType(types))
-    items = [relax.VarBinding(v, relax.TupleGetItem(whole, i)) for i, v in enumerate(writes)]
-    return [relax.VarBinding(whole, call), *items]
+    items = [relax.VarBinding(w.result, relax.TupleGetItem(whole, i)) for i, w in enumerate(found)]
+    return [relax.VarBinding(whole, call), *items, *wide]

@@ -18,18 +18,31 @@ from tvm_ffi import structural_equal
 from ...core.loops import constant, index
 from .slices import Slice
 
-_WHERE, _EQUAL, _LESS, _ADD, _AT_LEAST, _TAKE, _MAXIMUM, _MAX, _ARANGE = (
-    ir.Op.get(f"relax.{n}")
-    for n in ["where", "equal", "less", "add", "greater_equal", "take", "maximum", "max", "arange"]
+_WHERE, _EQUAL, _LESS, _ADD, _AT_LEAST, _TAKE, _MAXIMUM, _MAX, _ARANGE, _CAST = (
+    ir.Op.get(f"relax.{name}")
+    for name in (
+        *("where", "equal", "less", "add", "greater_equal", "take", "maximum", "max", "arange"),
+        "astype",
+    )
 )
+_HALF = ("float16", "bfloat16")  # which float32 holds as they are
 _RESHAPES = tuple(ir.Op.get(f"relax.{n}") for n in ("reshape", "expand_dims"))
 
 
 @dataclass(frozen=True)
 class Write:
-    """Slices of an input, as a function's bindings have them."""
+    """Slices of an input, as a function's bindings have them.
+
+    Attributes
+    ----------
+    result, at : Var
+        The input's next value, and the variable of the ``where`` that computes it: another one
+        where that is of a wider dtype.
+    """
 
     param: ir.Var
+    result: ir.Var
+    at: ir.Var
     number: relax.Expr
     values: relax.Expr
     slice: Slice
@@ -65,8 +78,11 @@ class Bindings:
 
     def write(self, param: ir.Var, result: relax.Expr) -> Write | None:
         """Read ``where(all numbers == number, values, param)``, and the same of several numbers."""
-        value = self.table.get(result)
-        if not _is_call(value, _WHERE) or not value.args[2].same_as(param):
+        at, value = result, self.table.get(result)
+        if _is_call(value, _CAST):
+            at = value.args[0]
+            value = self.table.get(at)
+        if not _is_call(value, _WHERE) or not self._is_old(value.args[2], param):
             return None
         hit, values = value.args[:2]
         axis = _only_axis(hit.ty, param.ty)
@@ -89,7 +105,15 @@ class Bindings:
         if not all(map(_is_one, number.ty.shape)) and len(number.ty.shape) != 1:
             return None
         write = Slice(param.ty, values.ty, number.ty, axis, start is not None)
-        return Write(param, number, values, write)
+        return Write(param, result, at, number, values, write)
+
+    def _is_old(self, expr: relax.Expr, param: ir.Var) -> bool:
+        """Whether an operand is a parameter, or that in a wider dtype for this use alone."""
+        value = self.table.get(expr)
+        if _is_call(value, _CAST) and self.uses[expr] == 1:
+            kinds = [str(x.ty.dtype) for x in (param, expr)]
+            return value.args[0].same_as(param) and kinds[0] in _HALF and kinds[1] == "float32"
+        return expr.same_as(param)
 
     def _of_several(
         self, found: ir.Call, values: relax.Expr, axis: int

@@ -28,8 +28,8 @@ class Slice:
     Attributes
     ----------
     state, values : TensorType
-        What is written to; the values, whose extents are the state's or 1, along the axis the count
-        of numbers.
+        What is written to; the values, which are cast to its dtype, and whose extents are the
+        state's or 1, along the axis the count of numbers.
     number : TensorType, optional
         Whole numbers: one, of any shape, or an axis of them. Of a number that comes twice the last
         values count on CPUs. Without, the whole state is written.
@@ -127,7 +127,10 @@ def _row(one: Slice, state: ir.Var, number: ir.Var | None, values: ir.Var) -> Bo
             ]
             if number is not None:
                 where[one.axis] = place_of(where[one.axis])
-            return tirx.BufferStore(state, tirx.BufferLoad(values, read), where)
+            value = tirx.BufferLoad(values, read)
+            if str(one.state.dtype) != str(one.values.dtype):
+                value = tirx.Cast(str(one.state.dtype), value)
+            return tirx.BufferStore(state, value, where)
 
         written = loop("lane", one.width, element, tirx.ForKind.VECTORIZED)
         if number is None:

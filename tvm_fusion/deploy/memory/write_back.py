@@ -81,7 +81,9 @@ def _written(
     if isinstance(func.ret_ty, relax.TupleType):
         result = relax.Var("results", func.ret_ty)
         bindings.append(relax.VarBinding(result, relax.Tuple(fields)))
-    blocks = [*func.body.blocks, relax.BindingBlock(bindings)]
+    *before, last = func.body.blocks
+    joined = type(last)([*last.bindings, *bindings])
+    blocks = [*before, joined]
     whole = relax.Function(
         func.params, relax.SeqExpr(blocks, result), func.ret_ty, func.is_pure, func.attrs
     )

@@ -1,10 +1,10 @@
 // AMD GPUs as devices of TVM's runtime: attributes, memory, copies, streams.
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
 #include <tvm/runtime/device_api.h>
 
 #include "hip.h"
+#include "registry.h"
 
 namespace tvm_fusion {
 namespace rocm {
@@ -181,14 +181,13 @@ class RocmDeviceApi final : public tvm::runtime::DeviceAPI {
 
 }  // namespace
 
-// A process whose TVM has a ROCm runtime, or which has loaded another artifact, keeps what it has.
 TVM_FFI_STATIC_INIT_BLOCK() {
-  if (ffi::Function::GetGlobal("device_api.rocm").has_value()) return;
-  auto get = [] {
+  auto get = ffi::Function::FromPacked([](ffi::PackedArgs, ffi::Any* result) {
     static RocmDeviceApi* api = new RocmDeviceApi();  // TVM's runtime keeps the pointer to the end
-    return static_cast<void*>(api);
-  };
-  tvm::ffi::reflection::GlobalDef().def("device_api.rocm", get).def("device_api.rocm_host", get);
+    *result = static_cast<void*>(api);
+  });
+  Register("device_api.rocm", get);
+  Register("device_api.rocm_host", get);
 }
 
 }  // namespace rocm

@@ -5,7 +5,6 @@
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/extra/c_env_api.h>
-#include <tvm/ffi/reflection/registry.h>
 #include <tvm/runtime/vm/vm.h>
 
 #include <map>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "hip.h"
+#include "registry.h"
 
 namespace tvm_fusion {
 namespace rocm {
@@ -131,23 +131,21 @@ class HipGraphs final : public vm::VMExtension {
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  constexpr const char* kRun = "tvm_fusion.hip_graph.run_or_capture";
-  if (ffi::Function::GetGlobal(kRun).has_value()) return;
-  tvm::ffi::reflection::GlobalDef()
-      .def_packed(kRun,
-                  [](ffi::PackedArgs args, ffi::Any* result) {
-                    auto* machine = vm::VirtualMachine::GetContextPtr(args[0]);
-                    ffi::Optional<ffi::Shape> numbers;
-                    if (args.size() > 4) numbers = args[4].cast<ffi::Shape>();
-                    *result = machine->GetOrCreateExtension<HipGraphs>()->Run(
-                        machine, args[1].cast<ffi::ObjectRef>(), args[2].cast<ffi::Array<ffi::Any>>(),
-                        args[3].cast<int64_t>(), numbers);
-                  })
-      .def_packed("tvm_fusion.hip_graph.get_cached_alloc", [](ffi::PackedArgs args, ffi::Any* result) {
-        auto* machine = vm::VirtualMachine::GetContextPtr(args[0]);
-        *result = machine->GetOrCreateExtension<HipGraphs>()->Allocate(machine, args[1].cast<ffi::ObjectRef>(),
-                                                                       args[2].cast<int64_t>());
-      });
+  auto run = [](ffi::PackedArgs args, ffi::Any* result) {
+    auto* machine = vm::VirtualMachine::GetContextPtr(args[0]);
+    ffi::Optional<ffi::Shape> numbers;
+    if (args.size() > 4) numbers = args[4].cast<ffi::Shape>();
+    *result = machine->GetOrCreateExtension<HipGraphs>()->Run(
+        machine, args[1].cast<ffi::ObjectRef>(), args[2].cast<ffi::Array<ffi::Any>>(), args[3].cast<int64_t>(),
+        numbers);
+  };
+  auto allocate = [](ffi::PackedArgs args, ffi::Any* result) {
+    auto* machine = vm::VirtualMachine::GetContextPtr(args[0]);
+    *result = machine->GetOrCreateExtension<HipGraphs>()->Allocate(machine, args[1].cast<ffi::ObjectRef>(),
+                                                                   args[2].cast<int64_t>());
+  };
+  Register("tvm_fusion.hip_graph.run_or_capture", ffi::Function::FromPacked(run));
+  Register("tvm_fusion.hip_graph.get_cached_alloc", ffi::Function::FromPacked(allocate));
 }
 
 }  // namespace rocm

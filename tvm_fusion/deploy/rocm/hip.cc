@@ -96,7 +96,8 @@ void Check(int status, const std::string& what) {
 
 std::string Architecture(int device) {
   DeviceProperties properties{};
-  Check(GetHip().hipGetDevicePropertiesR0600(&properties, device), "GPU " + std::to_string(device) + " does not answer");
+  Check(GetHip().hipGetDevicePropertiesR0600(&properties, device),
+        "GPU " + std::to_string(device) + " does not answer");
   std::string name(properties.arch, strnlen(properties.arch, sizeof(properties.arch)));
   return name.substr(0, name.find(':'));
 }

@@ -3,7 +3,6 @@
 #include <tvm/ffi/dtype.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
 
 #include <array>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "hip.h"
+#include "registry.h"
 
 namespace tvm_fusion {
 namespace rocm {
@@ -219,10 +219,10 @@ class CodeObjects final : public ffi::ModuleObj {
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  constexpr const char* kLoader = "ffi.Module.load_from_bytes.hip";
-  if (ffi::Function::GetGlobal(kLoader).has_value()) return;
-  tvm::ffi::reflection::GlobalDef().def(
-      kLoader, [](const ffi::Bytes& bytes) { return ffi::Module(ffi::make_object<CodeObjects>(bytes)); });
+  auto load = [](ffi::PackedArgs args, ffi::Any* result) {
+    *result = ffi::Module(ffi::make_object<CodeObjects>(args[0].cast<ffi::Bytes>()));
+  };
+  Register("ffi.Module.load_from_bytes.hip", ffi::Function::FromPacked(load));
 }
 
 }  // namespace rocm

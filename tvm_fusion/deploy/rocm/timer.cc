@@ -1,8 +1,8 @@
 // TVM's timer for AMD GPUs: events on the stream of the kernels.
-#include <tvm/ffi/reflection/registry.h>
 #include <tvm/runtime/timer.h>
 
 #include "hip.h"
+#include "registry.h"
 
 namespace tvm_fusion {
 namespace rocm {
@@ -46,10 +46,10 @@ class HipTimerNode final : public tvm::runtime::TimerNode {
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  constexpr const char* kTimer = "runtime.timer.rocm";
-  if (ffi::Function::GetGlobal(kTimer).has_value()) return;
-  tvm::ffi::reflection::GlobalDef().def(
-      kTimer, [](DLDevice) { return tvm::runtime::Timer(ffi::make_object<HipTimerNode>()); });
+  auto make = [](ffi::PackedArgs, ffi::Any* result) {
+    *result = tvm::runtime::Timer(ffi::make_object<HipTimerNode>());
+  };
+  Register("runtime.timer.rocm", ffi::Function::FromPacked(make));
 }
 
 }  // namespace rocm

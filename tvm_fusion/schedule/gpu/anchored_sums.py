@@ -15,6 +15,9 @@ spilled 48; so it takes 118.
 
 ``stay`` is a move between lanes that moves nothing: LLVM moves no such instruction into branches,
 where other lanes would be. It takes one instruction, next to the 16 products of a step and more.
+
+Counts of comparisons are kept in loops without barriers, too: LLVM unrolls a sort's, compares first
+and adds later, with a mask of the wave in scalar registers for each; gfx942 spilled 50 of them.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from ...core.expressions import call_name, loads
 from ...core.loops import constant, find, index
 from ..instructions.lanes import STAY
 
-MOST_STEPS = 16  # of a loop that LLVM unrolls: of more its thresholds keep it
+# Of loops that LLVM unrolls: of more its thresholds keep it.
+MOST_STEPS, MOST_COUNTS = 16, 64
 MOST_SUMS = 64  # of a thread
 _SYNC = "tvm_storage_sync"
 
@@ -48,7 +52,7 @@ class AnchorSums:
             return func
 
         def anchored(loop: tirx.For) -> tirx.Stmt:
-            sums = _sums(loop) if _is_unrolled(loop) else []
+            sums = _sums(loop)
             if not sums:
                 return loop
             stays = [
@@ -65,15 +69,12 @@ class AnchorSums:
         return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, anchored), order="post"))
 
 
-def _is_unrolled(loop: tirx.For) -> bool:
-    """Whether LLVM may unroll a loop that has barriers."""
-    steps = constant(loop.extent)
-    has_barrier = any(call_name(call) == _SYNC for call in find(loop.body, ir.Call))
-    return steps is not None and 1 < steps <= MOST_STEPS and has_barrier
-
-
 def _sums(loop: tirx.For) -> list[ir.Var]:
-    """List the buffers in registers that a loop adds to, from step to step."""
+    """List the buffers in registers that a loop adds to, and that LLVM may add to later."""
+    steps = constant(loop.extent)
+    if steps is None or not 1 < steps <= MOST_COUNTS:
+        return []
+    has_barrier = any(call_name(call) == _SYNC for call in find(loop.body, ir.Call))
     inside = {stmt.buffer for stmt in find(loop.body, tirx.AllocBuffer)}
     found: dict[ir.Var, None] = {}
     for store in find(loop.body, tirx.BufferStore):
@@ -82,6 +83,14 @@ def _sums(loop: tirx.For) -> list[ir.Var]:
             continue
         size, bits = constant(buffer.shape[0]), DataType(str(buffer.dtype)).bits
         adds = any(load.source.same_as(buffer) for load in loads(store.value))
-        if adds and bits >= 16 and size is not None and size <= MOST_SUMS:
+        if not adds or bits < 16 or size is None or size > MOST_SUMS:
+            continue
+        if _is_count(store.value) or (has_barrier and steps <= MOST_STEPS):
             found[buffer] = None
     return list(found)
+
+
+def _is_count(sum_: tirx.Add) -> bool:
+    """Whether a comparison is added."""
+    term = sum_.b
+    return isinstance(term, tirx.Cast) and str(term.value.ty.dtype) == "bool"

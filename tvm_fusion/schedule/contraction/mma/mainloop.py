@@ -11,7 +11,9 @@
 
 One barrier of the block per tile: it says that tile + 1 is there and that tile - 1 was consumed.
 Without cp.async (compute capability 7.5), copies are loads into registers, which are stored to the
-stage behind the products of a tile, before its barrier.
+stage behind the products of a tile, before its barrier. So are AMD's, which wait for no next k16:
+    for tile in k_tiles, written out for each stage, whose place is a constant then:
+      barrier;  load tile + 1;  [schedule]  multiply tile, all its k16;  [schedule]  store tile + 1
 A warp has k16 of its slice of each stage (slice-K). A k16 is 32 bytes: 16 terms of half types, 32
 of bytes, 8 of float32.
 

@@ -1,4 +1,4 @@
-"""What tiled GEMMs on tensor cores share, with ``mma.sync`` (``mma``) and with ``wgmma``.
+"""What tiled GEMMs on matrix units share: ``mma.sync`` and AMD's (``mma``), ``wgmma``.
 
     block tile of C in grid:
       A and B, a tile of block_k terms at a time       global -> shared, swizzled chunks of 16 bytes
@@ -11,6 +11,7 @@
 ``config``                       a problem in tiles of a shape, and what its kernel takes
 ``operand_chunks``               how chunks of an operand are read, in tiles of any shape
 ``operand``, ``operand_layout``  copies of tiles, and where their chunks lie in shared memory
+``turned_operand``               copies that transpose, for instructions that want rows of K
 ``window_copies``                the same of an image under a window
 ``results``, ``result_vectors``  results in vectors, and the widest that all can be stored in
 ``shared_epilogue``              sums through shared memory to these vectors

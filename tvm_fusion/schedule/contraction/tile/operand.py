@@ -28,6 +28,7 @@ from .grid import axis_values
 from .operand_chunks import OperandChunks
 from .operand_layout import OperandLayout, TilePosition
 from .problem import GemmProblem
+from .shape import CHUNK_BYTES
 from .window_copies import WindowCopies
 
 
@@ -153,6 +154,8 @@ class OperandTile(OperandLayout):
                 stmt = load_words(load(self._words, [i * ELEMENTS]), source, count)
             else:
                 stmt = self._load_elements(i, tile, row, column)
+                if self.is_unaligned:
+                    stmt = self._load_unaligned(i, tile, row, column, stmt)
             return when(inside, stmt)
 
         return unrolled("chunk", self._each, one)
@@ -203,6 +206,18 @@ class OperandTile(OperandLayout):
                 tirx.BufferStore(self._staged, pair, [tirx.Ramp(index(2 * n), index(1), 2)])
             )
         return sequence(stores)
+
+    def _load_unaligned(
+        self, i: ir.Expr, tile: TilePosition, row: ir.Expr, chunk: ir.Expr, elements: tirx.Stmt
+    ) -> tirx.Stmt:
+        """Load a chunk of a row that begins anywhere; of the last tile of K by elements."""
+        config, to = self._config, load(self._staged, [i * self._chunk])
+        source, _ = self._unaligned(tile, row, chunk)
+        whole = self.moves.load_or_zero(to, source, CHUNK_BYTES, tirx.const(True))
+        if config.problem.k % (config.tile.block_k * config.tile.split_k) == 0:
+            return whole
+        end = (tile.k_tile + 1) * config.tile.block_k
+        return tirx.IfThenElse(end <= config.problem.k, whole, elements)
 
     def _load_elements(
         self, i: ir.Expr, tile: TilePosition, row: ir.Expr, chunk: ir.Expr

@@ -52,6 +52,8 @@ class ChunkLayout(NamedTuple):
         Whether chunks are contiguous, at any address.
     guard : Expr, optional
         Where a vector is not zero, over the axes and ``vector``.
+    is_unaligned : bool
+        The same of AMD's, whose vectors may lie at any address.
     """
 
     cost: int
@@ -62,6 +64,7 @@ class ChunkLayout(NamedTuple):
     vectors: Sequence[VectorLoad] = ()
     is_shifted: bool = False
     guard: ir.Expr | None = None
+    is_unaligned: bool = False
 
 
 class OperandChunks:
@@ -96,13 +99,20 @@ class OperandChunks:
         if problem.item_bytes == 1 or problem.is_amd:  # a tile has rows of K alone
             orders = orders[:1]
         layout = _chunk_layout(problem, self.expr, orders if is_a else orders[::-1])
-        if problem.is_amd and layout.values is None and is_plain(self.expr):
+        if problem.is_amd and not _is_in_vectors(layout) and is_plain(self.expr):
             other = _chunk_layout(problem, self.expr, [(False, self.axes)])
-            layout = layout if other.values is None or len(other.vectors) > 1 else other
+            layout = other if _is_in_vectors(other) else layout
         is_loaded = is_plain(self.expr) or layout.guard is not None
         self.layout = layout
         self.is_copied = layout.values is not None and len(layout.vectors) == 1 and is_loaded
-        self.is_gathered = layout.values is None and not layout.is_shifted
+        is_moved = layout.is_shifted or layout.is_unaligned
+        self.is_gathered = layout.values is None and not is_moved
+
+
+def _is_in_vectors(layout: ChunkLayout) -> bool:
+    """Whether a plain operand is loaded in vectors along an order."""
+    is_one = layout.values is not None and len(layout.vectors) == 1
+    return is_one or layout.is_unaligned
 
 
 def _chunk_layout(
@@ -147,7 +157,9 @@ def _along(
     strides = [_stride(x, axes[-1]) for x in loads(operand)]
     other = ChunkLayout(chunk + sum(s != 1 for s in strides), is_k, vector, chunk)
     is_row = is_plain_load and guard is None and strides == [1] and len(axes) == 1
-    if is_row and item_bytes == HALF_BYTES and not is_amd:
+    if is_row and is_amd:  # which loads vectors from any address of an element
+        other = ChunkLayout(2, is_k, vector, chunk, is_unaligned=True)
+    elif is_row and item_bytes == HALF_BYTES:
         other = ChunkLayout(chunk // 2 + 1, is_k, vector, chunk, is_shifted=True)
     if is_plain_load and _is_strided(strides, axes[-1], chunk):
         return other

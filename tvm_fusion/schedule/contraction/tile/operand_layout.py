@@ -60,8 +60,8 @@ class OperandLayout:
         Whether it is loaded as it is, by cp.async.
     is_gathered : bool
         Whether it is loaded by elements.
-    is_shifted : bool
-        Whether unaligned rows are loaded as words, and shifted.
+    is_shifted, is_unaligned : bool
+        Whether unaligned rows are loaded as words, and shifted; or as they are.
     lanes : int
         Elements that a copy has: a chunk's unless rows are unaligned.
     moves : VectorMoves
@@ -81,7 +81,7 @@ class OperandLayout:
         self._extent = product([a.extent for a in self._axes])
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
         self.is_copied, self.is_gathered = chunks.is_copied, chunks.is_gathered
-        self.is_shifted = layout.is_shifted
+        self.is_shifted, self.is_unaligned = layout.is_shifted, layout.is_unaligned
         across = config.tile.block_k if self.is_k_contiguous else self._block
         self.row_chunks = across // self._chunk
         self.words = self._block * config.tile.block_k * config.problem.item_bytes // WORD_BYTES

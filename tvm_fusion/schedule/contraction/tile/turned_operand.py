@@ -10,6 +10,8 @@ shared memory: AMD's. A thread has as many rows as leave work to all threads, fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import ir, tirx
 
 from ....core.expressions import load
@@ -46,29 +48,58 @@ class TurnedOperandTile(OperandLayout):
         return sequence([])
 
     def begin(self, thread: ir.Expr, tile: TilePosition, _to: object) -> tirx.Stmt:
-        """Load a tile into registers."""
+        """Load a tile into registers; the last one of unaligned rows by elements."""
+
+        def all_units(load_term: Callable[..., tirx.Stmt]) -> tirx.Stmt:
+            def one(i: ir.Expr) -> tirx.Stmt:
+                chunk, first, inside = self._unit(i, thread)
+
+                def term(n: ir.Expr) -> tirx.Stmt:
+                    place = (i * self._chunk + n) * self._rows
+                    return load_term(tile, tile.first + first, chunk * self._chunk + n, place)
+
+                return when(inside, unrolled("term", self._chunk, term))
+
+            return unrolled("chunk", self._each, one)
+
+        vectors = all_units(self._load_vector)
+        if not self.is_unaligned or self._is_exact():
+            return vectors
+        is_whole = tile.first + self._block <= self._extent
+        return tirx.IfThenElse(is_whole, vectors, all_units(self._load_elements))
+
+    def _load_vector(
+        self, tile: TilePosition, row: ir.Expr, k: ir.Expr, place: ir.Expr
+    ) -> tirx.Stmt:
+        """Load a term of adjacent rows, zeros beyond K."""
+        if not (self.is_unaligned or self._is_exact()):
+            row = tirx.min(row, self._extent - self._rows)
+        source, is_term = self._element(tile, row, k)
+        size = self._rows * self._config.problem.item_bytes
+        return self.moves.load_or_zero(load(self._held, [place]), source, size, is_term)
+
+    def _load_elements(
+        self, tile: TilePosition, row: ir.Expr, k: ir.Expr, place: ir.Expr
+    ) -> tirx.Stmt:
+        stores = []
+        for n in range(self._rows):
+            source, is_term = self._element(tile, tirx.min(row + n, self._extent - 1), k)
+            held = self.moves.held(source)
+            zero = tirx.const(0, str(held.ty.dtype))
+            value = tirx.if_then_else(is_term, held, zero)
+            stores.append(tirx.BufferStore(self._held, value, [place + n]))
+        return sequence(stores)
+
+    def _element(
+        self, tile: TilePosition, row: ir.Expr, k_in_tile: ir.Expr
+    ) -> tuple[ir.TensorLoad, ir.Expr]:
+        """Return an element, and whether it is one of K."""
         problem, block_k = self._config.problem, self._config.tile.block_k
-        has_tail = problem.k % (block_k * self._config.tile.split_k) != 0
-
-        def one(i: ir.Expr) -> tirx.Stmt:
-            chunk, first, inside = self._unit(i, thread)
-            row = tile.first + first
-            if not self._is_exact():
-                row = tirx.min(row, self._extent - self._rows)
-            own = {**tile.where, **axis_values(self._axes, row)}
-
-            def term(n: ir.Expr) -> tirx.Stmt:
-                k = tile.k_tile * block_k + chunk * self._chunk + n
-                is_term = k < problem.k if has_tail else tirx.const(True)
-                k = tirx.min(k, problem.k - 1) if has_tail else k
-                source = substitute(self._expr, {**own, **axis_values(problem.k_axes, k)})
-                to = load(self._held, [(i * self._chunk + n) * self._rows])
-                size = self._rows * problem.item_bytes
-                return self.moves.load_or_zero(to, source, size, is_term)
-
-            return when(inside, unrolled("term", self._chunk, term))
-
-        return unrolled("chunk", self._each, one)
+        k, is_term = tile.k_tile * block_k + k_in_tile, tirx.const(True)
+        if problem.k % (block_k * self._config.tile.split_k):
+            is_term, k = k < problem.k, tirx.min(k, problem.k - 1)
+        there = axis_values(self._axes, row) | axis_values(problem.k_axes, k)
+        return substitute(self._expr, {**tile.where, **there}), is_term
 
     def finish(self, thread: ir.Expr, _tile: TilePosition, to: tuple[ir.Var, ir.Expr]) -> tirx.Stmt:
         """Store what :meth:`begin` loaded, a chunk for each row."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from amd_code import amd_module, reverse_twice
+from amd_code import amd_module, reverse_twice, run_on_amd
 from emulator.amd import Mistake, Unsupported, banks, loops, run
 from emulator.amd_kernels import GEMM, HALVES, SUM, WMMA, launch
 
@@ -74,15 +74,19 @@ def test_what_is_unknown_is_one_sentence(line):
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])
 def test_a_compiled_kernel_needs_no_tool(arch):
-    assembly = amd_module({"main": reverse_twice}, arch).inspect_source("asm")
     x, y = np.random.default_rng().random(256, "float32"), np.zeros(256, "float32")
-    run(assembly, "main_kernel", (1, 1, 1), (256, 1, 1), [x, y])
+    run_on_amd(reverse_twice, arch, x, y)
     third = (x + np.float32(1)) * np.float32(3)
     np.testing.assert_array_equal(y, third[(np.arange(256) + 3) % 256])
-    for missing in ("s_barrier", "lgkmcnt(0)"):
-        broken = assembly.replace(missing, "s_nop 0" if missing[0] == "s" else "lgkmcnt(9)")
-        with pytest.raises(Mistake):
-            run(broken, "main_kernel", (1, 1, 1), (256, 1, 1), [x, y])
+
+
+@pytest.mark.parametrize("missing", ["s_barrier", "lgkmcnt(0)"])
+def test_a_compiled_kernel_needs_its_waits(missing):
+    assembly = amd_module({"main": reverse_twice}, "gfx1100").inspect_source("asm")
+    broken = assembly.replace(missing, {"s_barrier": "s_nop 0"}.get(missing, "lgkmcnt(9)"))
+    arrays = [np.zeros(256, "float32") for _ in range(2)]
+    with pytest.raises(Mistake):
+        run(broken, "main_kernel", (1, 1, 1), (256, 1, 1), arrays)
 
 
 def test_clocks_of_a_loop():
