@@ -15,7 +15,6 @@ from nvcc import machine_code, needs_nvcc
 from tvm import relax, tirx
 
 from tvm_fusion.core.loops import block, index, loop, threads
-from tvm_fusion.device import parse
 from tvm_fusion.schedule.elementwise.template import Elementwise
 from tvm_fusion.schedule.math.half_math import FUNCTIONS, PREFIX, HalfMath, source
 
