@@ -35,7 +35,7 @@ def rows_of(stored: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
 
 def load_tables(path: Path) -> dict[str, Any]:
     """Return what ``store_tables`` has stored, in a ``.json.xz``; nothing where there is none."""
-    stored = unpacked(path) if path.exists() else {}
+    stored = read(path) if path.exists() else {}
     return {name: {**about, "rows": rows_of(rows)} for name, (about, *rows) in stored.items()}
 
 
@@ -46,17 +46,22 @@ def store_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
         name: [{k: v for k, v in table.items() if k != "rows"}, *columns(table["rows"])]
         for name, table in tables.items()
     }
-    pack(path, stored)
+    write(path, stored)
 
 
-def pack(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a large record, compressed."""
-    path.write_bytes(lzma.compress(text(record).encode()))
+def write(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record whole or not at all; a large one compressed, as ``.json.xz``."""
+    data = text(record).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(lzma.compress(data) if path.suffix == ".xz" else data)
+    partial.replace(path)
 
 
-def unpacked(path: Path) -> dict[str, Any]:
-    """Read what ``pack`` has written."""
-    return json.loads(lzma.decompress(path.read_bytes()))
+def read(path: Path) -> dict[str, Any]:
+    """Read a record."""
+    data = path.read_bytes()
+    return json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
 
 
 def dated(record: Mapping[str, Any]) -> dict[str, Any]:

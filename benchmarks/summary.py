@@ -6,7 +6,6 @@ the most important ones of ``README.md``. Times are ratios of one run, ours over
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from benchmarks.markdown import marked, table
 from benchmarks.operators_speed import __main__ as operators
 from benchmarks.operators_torch.counts import counts
 from benchmarks.real_models.measure import is_right
+from benchmarks.records import read
 from benchmarks.robustness import __main__ as robustness
 from benchmarks.robustness.table import GOOD
 
@@ -114,15 +114,15 @@ def rows() -> Iterator[Row]:
         yield Row(f"fp32 models, batch {batch}", baseline, where, "cpu/README", found)
     for (workloads, baseline), (name, ours, theirs, page) in LAYERS.items():
         folder = "operators_speed" if name == "operators" else "convolutions"
-        path = ROOT / f"benchmarks/{folder}/results/{name}.json"
-        record = operators.load(path) if name == "operators" else json.loads(path.read_text())
+        path = f"{folder}/results/{name}.json"
+        record = operators.load(operators.RECORD) if name == "operators" else _read(path)
         found = {}
         for key, one in record.get("cases", record.get("layers")).items():
             times = one.get("median_us") or one.get("least_us") or one
             if not key.startswith("1/") and ours in (*times, 1):  # of two threads where it says
                 found[key.removeprefix("2/")] = times[ours] / times[theirs]
         yield Row(workloads, baseline, _where(record), f"{folder}/{page}", found)
-    record = _read("gpu_models/results/gpu_models.json")
+    record = _read("gpu_models/results/gpu_models.json.xz")
     for batch in (1, 8):
         found = {row["name"].partition("_batch")[0]: row["us"]["ours"] / us
                  for row in record["rows"] if row["name"].endswith(f"_batch_{batch}")
@@ -140,7 +140,7 @@ def rows() -> Iterator[Row]:
     where = f"Xeon ({record['about']['name']}), {most} threads, {record['about']['date']}"
     yield Row("bf16 models", "OpenVINO as it is by default", where, "cpu_half/README", found)
     for file in (gpu.RESULT, *sorted(gpu.RESULT.parent.glob(gpu.CARDS))):
-        yield from _on_gpus(json.loads(file.read_text()))
+        yield from _on_gpus(read(file))
 
 
 def _on_gpus(record: Mapping[str, Any]) -> Iterator[Row]:
@@ -167,19 +167,19 @@ def counted() -> Iterator[str]:
                    for n, m in models.items())  # fmt: skip
         link = f"[Kernels](fusion/README.md) of one inference on `{target}`"
         yield f"* {link}, ours / stock TVM's: {', '.join(kernels)}."
-    tiny = robustness.load(ROOT / "benchmarks/robustness/results/robustness.json").values()
+    tiny = robustness.load(ROOT / "benchmarks/robustness/results/robustness.json.xz").values()
     good = [sum(one.get(cell, {}).get("outcome") in GOOD for one in tiny)
             for cell in ("cpu:fp32", "stock", "cuda:sm_90a:fp16", "rocm:gfx942:fp16")]  # fmt: skip
     link = f"[Tiny models](robustness/README.md) of {len(tiny)} architectures"
     yield f"* {link}: right on a CPU {good[0]} (stock TVM: {good[1]}), compiled in fp16 for sm_90a"
     yield f"  {good[2]}, for gfx942 {good[3]}."
-    graphs = _read("graphnet/results/graphnet.json")["graphs"].values()
+    graphs = _read("graphnet/results/graphnet.json.xz")["graphs"].values()
     exported = [graph for graph in graphs if graph["export"]["outcome"] == "right"]
     cells = [Counter(graph[cell]["outcome"] for graph in exported) for cell in ("cpu", "sm_90a")]
     link = "[Graphs of real PyTorch models](graphnet/README.md)"
     yield f"* {link}, sampled from GraphNet: right on a CPU {cells[0]['right']} of {len(exported)},"
     yield f"  {cells[0]['wrong']} wrong, compiled in fp16 for sm_90a {cells[1]['compiles']}."
-    files = _read("real_models/results/real_models.json")["files"]
+    files = _read("real_models/results/real_models.json.xz")["files"]
     times = [row["threads_2"] for row in files if "threads_2" in row]
     ratios = [one["ours_ms"] / one["onnxruntime_ms"] for one in times]
     link = "[Trained files](real_models/README.md) of PyPI packages"
@@ -188,7 +188,7 @@ def counted() -> Iterator[str]:
     yield f"* {link}: right with the ranges of their users: {sum(map(is_right, files))} of"
     yield f"  {len(files)}, on two threads {mean} times as long as ONNX Runtime; in fp16 on an H200"
     yield f"  {on_gpu.count('right')} of {len(on_gpu)} right."
-    by_dtype = counts(_read("operators_torch/results/operators_torch.json")["operators"])
+    by_dtype = counts(_read("operators_torch/results/operators_torch.json.xz")["operators"])
     torch = sum(by_dtype.values(), Counter[str]())
     of = f"{torch['right']} of {torch.total() - torch['no program']}, {torch['refused']} refused"
     yield f"* Operator samples right: [PyTorch's](operators_torch/README.md) {of} by"
@@ -200,7 +200,7 @@ def counted() -> Iterator[str]:
 
 
 def _read(path: str) -> Any:
-    return json.loads((ROOT / "benchmarks" / path).read_text())
+    return read(ROOT / "benchmarks" / path)
 
 
 def _where(record: Mapping[str, Any]) -> str:

@@ -1,10 +1,12 @@
-"""AMD kernels as LLVM IR and assembly, made without a linker or AMD's device library."""
+"""AMD kernels as LLVM IR and assembly, made without a linker or AMD's device library, and run."""
 
+import re
 from contextlib import contextmanager
 
 import tvm
 import tvm.support.rocm
 import tvm_ffi
+from emulator.amd import run
 from tvm.script import tirx as T
 
 from tvm_fusion.device import parse
@@ -13,6 +15,7 @@ _CALLBACKS = {
     "tvm_callback_rocm_link": lambda objects: bytearray(objects),
     "tvm_callback_rocm_bitcode_path": lambda *_: [],
 }
+_KINDS = ("blockIdx", "threadIdx")
 
 
 @T.prim_func(s_tir=True)
@@ -54,3 +57,35 @@ def amd_module(functions, arch, pipeline="tvm_fusion"):
         built = tvm.tirx.build(mod, target, pipeline=pipeline)
     (module,) = [m for m in built.imports if m.kind == "hip"]
     return module
+
+
+def run_on_amd(func, arch, *arrays, **options):
+    """Compile a PrimFunc that is one kernel of constant extents, and interpret its machine code.
+
+    Parameters
+    ----------
+    func : tirx.PrimFunc
+        Scheduled: its loops are bound to blocks and threads.
+    arch : str
+        ``gfx942``.
+    *arrays : numpy.ndarray
+        The function's parameters, outputs among them.
+    **options
+        Of :func:`emulator.amd.run`.
+
+    Returns
+    -------
+    Launch
+        What the interpreter counted.
+    """
+    assembly = amd_module({"main": func}, arch).inspect_source("asm")
+    names = [param.name for param in func.params]
+    given = dict(zip(names, arrays, strict=True))
+    found = re.search(r"\.args:(.*?)\.name: +main_kernel", assembly, re.DOTALL)[1]
+    order = re.findall(r"\.name: +'?([\w.]+)", found)
+    extents = dict.fromkeys((f"{kind}.{axis}" for kind in _KINDS for axis in "xyz"), 1)
+    bound = r"(?:thread_binding\((\d+), thread=\"(.*?)\"|launch_thread\(\"(.*?)\", (\d+)\))"
+    for extent, axis, launched, count in re.findall(bound, func.script()):
+        extents[axis or launched] = int(extent or count)
+    grid, block = ([extents[f"{kind}.{axis}"] for axis in "xyz"] for kind in _KINDS)
+    return run(assembly, "main_kernel", grid, block, [given[name] for name in order], **options)

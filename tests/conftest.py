@@ -130,8 +130,8 @@ pytest_runtest_call = pytest.hookimpl(wrapper=True)(_skipping_what_is_refused)
 
 
 #: Heavy cases of one parametrised test that a run draws, unless it has the mark ``every_case`` or
-#: TESTS_CASES is "all".
-DRAWN_CASES = 2
+#: TESTS_CASES is "all". With two, CI takes a quarter of an hour more.
+DRAWN_CASES = 1
 HEAVY = ("slow", "torch", "cuda_toolchain", "rocm_toolchain")
 
 

@@ -18,12 +18,14 @@ if _interrupt.is_command_line():
 from ._tvm import versions
 
 if TYPE_CHECKING:
+    from . import models as models
     from . import pipeline, transform
     from .compiler import compile
     from .config import FusionConfig
     from .deploy.build.artifact import Artifact
     from .deploy.runtime.executable import Executable
     from .deploy.runtime.load import load
+    from .deploy.runtime.session import Session
     from .errors import UserError
     from .report.explain import Explanation, explain
     from .report.progress import progress
@@ -46,6 +48,7 @@ _HOMES = {
     "Executable": "deploy.runtime.executable",
     "Explanation": "report.explain",
     "FusionConfig": "config",
+    "Session": "deploy.runtime.session",
     "Tuning": "tuning",
     "UserError": "errors",
     "compile": "compiler",
@@ -54,7 +57,7 @@ _HOMES = {
     "progress": "report.progress",
     "tune": "tuning",
 }
-_MODULES = ("pipeline", "transform")
+_MODULES = ("models", "pipeline", "transform")
 
 __all__ = [
     "Artifact",
@@ -62,6 +65,7 @@ __all__ = [
     "Executable",
     "Explanation",
     "FusionConfig",
+    "Session",
     "Tuning",
     "UserError",
     "compile",

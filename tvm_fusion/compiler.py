@@ -52,7 +52,9 @@ def compile(  # the public name, as in tvm.compile
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
-        The model, or the path of an ONNX or ``.pt2`` file.
+        The model, or the path of an ONNX or ``.pt2`` file. A mapping of names to models makes each
+        a function of one artifact, in which weights of equal elements are stored once:
+        ``{"prefill": program, "decode": other}``.
     target : str, dict or tvm.target.Target
         ``"cpu"`` (this machine), ``"cpu:x86-64-v3"``, ``"cuda:sm_80,sm_90a"``, ``"rocm:gfx942"``:
         of several architectures each gets the kernels that are best for it;
@@ -134,21 +136,26 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         import tvm
 
         from .core.weight_names import WeightNames, tracking
-        from .deploy.build.build import build, export_library, store
+        from .deploy.build.amd_registers import inspecting_registers
+        from .deploy.build.build import Built, build, export_library, store
         from .deploy.build.packed_functions import packed_functions
         from .deploy.build.prepare import prepare
+        from .deploy.memory.limits import limits
         from .frontend import import_model
+        from .frontend.functions import import_models
         from .fusion.claims import remembering
         from .measure.profiling import profiled
 
         report("importing")
-        imported = import_model(model, config)
+        of_several = isinstance(model, Mapping)
+        imported = (import_models if of_several else import_model)(model, config)
         if not imported.signatures:
             raise UserError(
                 f"{imported.source} has no function from tensors to tensors",
                 advice="give it one, such as main, whose parameters and results are tensors",
             )
         _check_dims(imported.dims, spec)
+        limited = limits(imported.mod, imported.signatures, config.writes)
         choose_threads()
         has_run_kernels()  # evaluates constants
         names = WeightNames((name, const) for const, name in imported.weight_names.items())
@@ -164,15 +171,28 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             tracking(names),
             remembering(),
         ):
-            for one in spec.each:
-                (arch,) = one.archs
-                with one.tvm_target(), recording() as taken[arch], collecting() as kernels[arch]:
-                    mod = _scheduled(imported, _dumped(config, arch, spec))
-                    report("planning memory")
-                    prepared[arch] = prepare(mod, one, public, imported.dims, names)
+
+            def built_once() -> Built:
+                for one in spec.each:
+                    (arch,) = one.archs
+                    with (
+                        one.tvm_target(),
+                        recording() as taken[arch],
+                        collecting() as kernels[arch],
+                    ):
+                        mod = _scheduled(imported, _dumped(config, arch, spec))
+                        report("planning memory")
+                        prepared[arch] = prepare(mod, one, public, imported.dims, names)
+                report("generating machine code")
+                return build(prepared, spec)
+
+            count = len(decisions)
+            built = built_once()
+            if built.spills:
+                del decisions[count:]
+                with inspecting_registers():
+                    built = built_once()
             packed = packed_functions(one.mod for one in prepared.values())
-            report("generating machine code")
-            built = build(prepared, spec)
     weights, used = store(prepared, built.names)
     code = {
         arch: _code(imported, config, one, built.counts[arch], built.names.get(arch, {}))
@@ -196,7 +216,11 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         "dims": dims_to_json(imported.dims),
         "suffix": built.suffixes[first],
         "functions": {
-            name: {**signature_to_json(signature), **code[first][name]}
+            name: {
+                **signature_to_json(signature),
+                "limits": {n: asdict(limit) for n, limit in limited[name].items()},
+                **code[first][name],
+            }
             for name, signature in imported.signatures.items()
         },
         "architectures": {
@@ -246,6 +270,7 @@ def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
     from .deploy.build.dump import Dump
     from .deploy.cuda_graph.static_inputs import mark_static_inputs
     from .deploy.memory.in_place import update_in_place
+    from .deploy.memory.write_back import write_back
     from .ecg.composites import CompileComposites
     from .pipeline import stages
 
@@ -254,6 +279,7 @@ def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
         passes.insert(0, Dump(config.dump / "0_frontend.py"))
     mod = update_in_place(imported.mod, imported.signatures, config.writes)
     mod = tvm.ir.transform.Sequential(passes)(mod)
+    mod = write_back(mod, imported.signatures, config.writes)
     return mark_static_inputs(mod, imported.signatures, {*config.static_inputs, *config.in_place})
 
 
@@ -325,7 +351,9 @@ def _decisions(common: list[Decision], taken: Mapping[str, list[Decision]]) -> l
 
 def _in_place(signature: Signature, names: Mapping[str, str]) -> dict[str, str]:
     """List a function's inputs that it writes to, with their outputs."""
-    return {spec.name: names[spec.name] for spec in signature.inputs if spec.name in names}
+    outputs = {spec.name for spec in signature.outputs}
+    inputs = [spec.name for spec in signature.inputs if names.get(spec.name) in outputs]
+    return {name: names[name] for name in inputs}
 
 
 def _describe(spec: TargetSpec, needed: Mapping[str, list[str]]) -> dict[str, Any]:

@@ -49,13 +49,14 @@ class FusionConfig:
         Values of inputs of an ONNX model that are the same in every run, such as axes, sizes or a
         number of steps: the compiled model is of these values and no longer has the inputs.
     cuda_graph : bool
-        On CUDA, let all launches of a function of static shapes be one CUDA graph.
+        On GPUs, let all launches of a function of static shapes be one CUDA or HIP graph.
     static_inputs : collection of str
         Inputs that lie at the same addresses in every call, such as caches: a CUDA graph reads them
         where they are instead of copies. At other addresses it is captured again, which is slow.
     in_place : mapping of str to str, or collection of str
         Inputs that are written to, with the outputs whose values they are to hold; names alone
-        stand for both. See :mod:`tvm_fusion.deploy.memory.in_place`.
+        stand for both. Functions without the output read the input. See
+        :mod:`tvm_fusion.deploy.memory.in_place`.
     rewrite : {"search", "greedy", "none"}
         Which equivalent graph is chosen: the cheapest by the planner's cost model, by DNNFusion's
         greedy rule of fewest operations, or the model's own.

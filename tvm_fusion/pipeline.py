@@ -34,6 +34,7 @@ from .lower.cse import without_cse
 from .lower.divisors import DivideByNoZeroExtent, DivideByPositive
 from .lower.empty_loops import DropEmptyLoops
 from .lower.flatten import s_tir_pipeline
+from .lower.float8 import CastFloat8
 from .lower.hyperbolic import HyperbolicByExponentials
 from .lower.integers import LowerIntegers
 from .lower.names import ValidNames
@@ -42,6 +43,8 @@ from .lower.narrow_lanes import NarrowLanes
 from .lower.parallel_trips import ParallelTrips
 from .lower.reduction_results import PrivateReductionResults
 from .lower.stack import RegistersOnStack
+from .schedule.gpu.anchored_sums import AnchorSums
+from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath
 
@@ -143,12 +146,13 @@ def tir_pipeline():
     tuple
         The module pass and the factories of host and device finalisation, as TVM registers them.
     """
-    s_tir_passes, finalize_host_tvm, finalize_device_tvm = s_tir_pipeline()
+    s_tir_passes, finalize_host_tvm, finalize_device_tvm = s_tir_pipeline(ReduceByLaneMoves)
     tirx_passes, _, _ = compilation_pipeline.PIPELINE_MAP["tirx"]()
 
     @tvm.transform.module_pass(opt_level=0, name=PIPELINE)
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
         exact = [ValidNames(), BytesForBooleans(), KeepNaNTests(), HyperbolicByExponentials()]
+        exact.append(CastFloat8())
         mod = Sequential([DropEmptyLoops(), *exact, HalfMath(), PtxMath(), BindOnce()])(mod)
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
@@ -173,7 +177,13 @@ def tir_pipeline():
         return Sequential([*before, finalize_host_tvm(), *after])
 
     def finalize_device() -> Pass:
-        before = [ReadBehindWaits(), PrivateReductionResults(), NarrowLanes()]
+        before = [
+            ReadBehindWaits(),
+            PrivateReductionResults(),
+            ExchangeByLaneMoves(),
+            AnchorSums(),
+            NarrowLanes(),
+        ]
         return Sequential([*before, finalize_device_tvm(), LowerIntegers(), PassNaNOn()])
 
     return run, finalize_host, finalize_device

@@ -41,6 +41,7 @@ import os
 from tvm.ir.transform import Pass
 
 from ._tvm.errors import register_errors
+from .deploy.build.amd_registers import spills
 from .deploy.build.lower import LowerToVM
 from .ecg.legalize import Legalize
 from .frontend.half.precision import ToHalfPrecision
@@ -108,4 +109,4 @@ def ScheduleKernels(db: str | os.PathLike[str] | None = None) -> Pass:
     >>> bool(scheduled[name].attrs["tirx.is_scheduled"])
     True
     """
-    return kernels.ScheduleKernels(FuseOperators, tuned_configs(db), describe)
+    return kernels.ScheduleKernels(FuseOperators, tuned_configs(db), describe, spills)

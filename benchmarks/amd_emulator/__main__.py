@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from .table import render
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "amd_emulator.json"
-VARIABLE = "TINYGRAD"
 
 
 def load(path: Path = RECORD) -> dict[str, Any]:
@@ -33,7 +31,6 @@ def main() -> int:
     parser.add_argument("--arch", choices=ARCHS, help="one of them alone")
     parser.add_argument("--dtype", choices=DTYPES, help="one of them alone")
     parser.add_argument("--reverse", action="store_true", help="waves from the last to the first")
-    parser.add_argument("--tinygrad", type=Path, default=os.environ.get(VARIABLE))
     parser.add_argument("--out", type=Path, help="another file; the page stays as it is")
     parser.add_argument("--render", action="store_true", help="write the page again, no more")
     options = parser.parse_args()
@@ -41,13 +38,10 @@ def main() -> int:
     if options.render:
         (HERE / "README.md").write_text(render(load()))
         return 0
-    if options.tinygrad is None:
-        parser.error(f"name a checkout of tinygrad by --tinygrad or {VARIABLE}")
     if unknown := set(options.cases) - set(CASES):
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     runs: list[dict[str, Any]] = []
     for one in run(
-        Path(options.tinygrad).resolve(),
         options.cases or CASES,
         [options.arch] if options.arch else ARCHS,
         [options.dtype] if options.dtype else DTYPES,

@@ -16,23 +16,20 @@ from tvm_fusion.deploy.toolchain.host import require_compiler
 
 from .cases import CASES, Case
 
-ARCHS = ("gfx942", "gfx1100")
+ARCHS = ("gfx90a", "gfx942", "gfx1100")
 DTYPES = ("float32", "float16")
 
 
 def run(
-    tinygrad: Path,
     names: Iterable[str] = CASES,
     archs: Iterable[str] = ARCHS,
     dtypes: Iterable[str] = DTYPES,
     reverse: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Run cases, all compiled before the first one.
+    """Run cases, all compiled before the first one runs.
 
     Parameters
     ----------
-    tinygrad : Path
-        A checkout of the emulator.
     names, archs, dtypes : iterable of str
         What to run.
     reverse : bool
@@ -60,7 +57,7 @@ def run(
                 yield one
                 continue
             made.append((one, path))
-        launched = install(tinygrad, require_compiler(), reverse)
+        launched = install(require_compiler(), reverse)
         for one, path in made:
             launched.clear()
             start = time.perf_counter()

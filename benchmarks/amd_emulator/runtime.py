@@ -1,4 +1,4 @@
-"""A ROCm runtime for TVM whose device is this process: memory of the host, kernels emulated.
+"""A ROCm runtime for TVM whose device is this process: memory of the host, kernels interpreted.
 
 TVM's own functions are overridden by name: ``device_api.rocm`` is the CPU's, and
 ``ffi.Module.load_from_bytes.hip`` makes a module of trampolines, one a kernel. Compile before it is
@@ -16,9 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from .code_object import CodeObject
-from .emulator import Emulator
 
 _AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 _DYNAMIC = "tirx.use_dyn_shared_memory"
@@ -76,13 +73,11 @@ def read_module(blob: bytes) -> tuple[dict[str, Signature], bytes]:
     return kernels, text()
 
 
-def install(folder: Path, compiler: str, reverse: bool = False) -> list[str]:
+def install(compiler: str, reverse: bool = False) -> list[str]:
     """Let this process load and run artifacts for AMD GPUs.
 
     Parameters
     ----------
-    folder : Path
-        A tinygrad checkout.
     compiler : str
         Of C.
     reverse : bool
@@ -97,18 +92,26 @@ def install(folder: Path, compiler: str, reverse: bool = False) -> list[str]:
 
     from tvm_fusion.deploy.runtime import load
 
-    emulator, launched, count = Emulator(folder, reverse), [], itertools.count()
+    launched: list[str] = []
+    count = itertools.count()
     load._open_library("tvm_runtime")
 
     def load_hip(blob: Any) -> Any:
         kernels, data = read_module(bytes(blob))
-        code, number = CodeObject(data), next(count)
+        number = next(count)
         names = {key: f"amd_emulator.{number}.{key}" for key in kernels}
         for key, name in names.items():
-            function = _kernel(emulator, code, kernels[key], launched)
+            function = _kernel(data, kernels[key], launched, reverse)
             tvm_ffi.register_global_func(name, function, override=True)
         return _trampolines(names, compiler)
 
+    invoke = tvm_ffi.get_global_func("vm.builtin.invoke_closure")
+    graph = "tvm_fusion.hip_graph."
+    for name, call in {  # kernels of graphs are launched one by one
+        "run_or_capture": lambda machine, function, args, *_: invoke(machine, function, *args),
+        "get_cached_alloc": lambda machine, function, _: invoke(machine, function),
+    }.items():
+        tvm_ffi.register_global_func(graph + name, call, override=True)
     cpu = tvm_ffi.get_global_func("device_api.cpu")
     tvm_ffi.register_global_func("device_api.rocm", lambda: cpu(), override=True)
     tvm_ffi.register_global_func("ffi.Module.load_from_bytes.hip", load_hip, override=True)
@@ -120,8 +123,10 @@ def install(folder: Path, compiler: str, reverse: bool = False) -> list[str]:
 
 
 def _kernel(
-    emulator: Emulator, code: CodeObject, signature: Signature, launched: list[str]
+    code: bytes, signature: Signature, launched: list[str], reverse: bool
 ) -> Callable[..., None]:
+    from tests.emulator.amd import run as interpret
+
     def run(*args: Any) -> None:
         packed = b""
         for type_, value in zip(signature.types, args, strict=False):
@@ -131,7 +136,7 @@ def _kernel(
         shape = [int(extents.get(axis, 1)) for axis in _AXES]
         launched.append(signature.name)
         dynamic = int(extents.get(_DYNAMIC, 0))
-        emulator.launch(code, signature.name, shape[:3], shape[3:], packed, dynamic)
+        interpret(code, signature.name, shape[:3], shape[3:], packed, dynamic, reverse=reverse)
 
     return run
 
@@ -158,6 +163,6 @@ def _trampolines(names: Mapping[str, str], compiler: str) -> Any:
     source, library = folder / "kernels.c", folder / "kernels.so"
     source.write_text(text)
     includes = [f"-I{path}" for path in libinfo.include_paths()]
-    command = [compiler, "-shared", "-fPIC", *includes, str(source), "-o", str(library)]
+    command = [compiler, "-shared", "-fPIC", *includes, "-x", "c", str(source), "-o", str(library)]
     subprocess.run(command, check=True)
     return tvm_ffi.load_module(str(library))

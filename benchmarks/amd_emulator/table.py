@@ -9,21 +9,17 @@ from benchmarks.markdown import table
 
 from .run import ARCHS, DTYPES
 
-_HEAD = """# AMD kernels in an emulator
-Small graphs of every kind of kernel, compiled for gfx942 (wave64) and gfx1100 (wave32), run through
-`tvm_fusion.load` in the AMD emulator of [tinygrad](https://github.com/tinygrad/tinygrad) and
+_HEAD = """# AMD kernels in an interpreter
+Small graphs of every kind of kernel, compiled for gfx90a, gfx942 (wave64) and gfx1100 (wave32), run
+through `tvm_fusion.load` in [an interpreter of their machine code](../../tests/emulator/amd) and
 compared with float64. No device was needed, none was used. Generated from
 `results/amd_emulator.json` by
 
-    TINYGRAD=/path/to/tinygrad python -m benchmarks.amd_emulator
+    python -m benchmarks.amd_emulator
 
 Each cell is the largest difference in units of the precision's epsilon times the largest result.
-The emulator runs waves one after the other: what only a race shows, it does not see; `--reverse`
-runs them from the last to the first. Assembly is searched for missing waits by every build.
-
-It drops the two lowest bits of the addresses of words in shared memory. Rows of an odd number of
-halves begin between words, which these GPUs read as asked (unaligned access mode): the odd batched
-GEMM of halves is wrong in the emulator alone, the even one is right.
+Missing waits and barriers, races between waves, uninitialised registers and accesses out of bounds
+fail whatever the order in which waves run.
 """
 
 

@@ -15,9 +15,9 @@ import onnx
 
 from benchmarks import zoo
 from benchmarks.harness import environment
-from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
+from benchmarks.records import write
 
 from .sample import REST, STAGES, THREADS
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.catalog import works
+from benchmarks.records import read
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.features import NAMES, features_of
 from tvm_fusion.fusion.fitted import MODELLED
 from tvm_fusion.report.planned import plan_model
 
-RESULT = Path(__file__).parents[1] / "gpu" / "results" / "gpu.json"
+RESULT = Path(__file__).parents[1] / "gpu" / "results" / "gpu.json.xz"
 DTYPES = ("float16", "bfloat16")
 MEMORY, UNIT_MEMORY = 4.8e12, 1.25e11  # bytes a second; of one multiprocessor, 64 a clock
 KILOCLOCK_US = 0.45  # of models' clocks, at 1.98 GHz, if they are a tenth too many
@@ -33,7 +33,7 @@ def least(kind: str) -> dict[str, float]:
 
 def samples() -> Iterator[dict[str, Any]]:
     """Plan every work of half types that is one kernel, and take its measured time."""
-    record = json.loads(RESULT.read_text())
+    record = read(RESULT)
     about = record["about"]
     measured = {row["name"]: row for row in record["rows"]}
     target = about["target"]

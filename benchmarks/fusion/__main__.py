@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import environment
-from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
+from benchmarks.records import write
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 

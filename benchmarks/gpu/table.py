@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.records import dated, text
+from benchmarks.records import dated, read, write
 
 from .counters import page as counters_page
 from .older_code import section
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "gpu.json"
+RESULT = HERE / "results" / "gpu.json.xz"
 OLDER = "older_*.json"  # beside it, one for each architecture
 COUNTERS = HERE / "results" / "counters.json"
 CARDS = "card_*.json"  # of works that ran on another device than the page's own
@@ -36,8 +35,8 @@ def keep(record: Mapping[str, Any]) -> None:
     RESULT.parent.mkdir(exist_ok=True)
     path = _place(record["about"])
     if path.exists():
-        record = joined(json.loads(path.read_text()), record)
-    path.write_text(text(dated(record)))
+        record = joined(read(path), record)
+    write(path, dated(record))
     (HERE / "README.md").write_text(page())
 
 
@@ -45,7 +44,7 @@ def _place(about: Mapping[str, Any]) -> Path:
     """Return the file of a record: of older code, of another device, or the page's own."""
     if "assembled_for" in about:
         return RESULT.with_name(OLDER.replace("*", about["target"].removeprefix("cuda:")))
-    if RESULT.exists() and json.loads(RESULT.read_text())["about"]["device"] != about["device"]:
+    if RESULT.exists() and read(RESULT)["about"]["device"] != about["device"]:
         return RESULT.with_name(CARDS.replace("*", re.sub(r"\W+", "_", about["device"].lower())))
     return RESULT
 
@@ -62,11 +61,10 @@ def joined(kept: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, A
 
 def page() -> str:
     """Write the page of all records."""
-    record = json.loads(RESULT.read_text())
-    counted = json.loads(COUNTERS.read_text()) if COUNTERS.exists() else {}
+    record = read(RESULT)
+    counted = read(COUNTERS) if COUNTERS.exists() else {}
     older, cards = (
-        [json.loads(path.read_text()) for path in sorted(RESULT.parent.glob(names))]
-        for names in (OLDER, CARDS)
+        [read(path) for path in sorted(RESULT.parent.glob(names))] for names in (OLDER, CARDS)
     )
     return render(record, counted, older, cards)
 

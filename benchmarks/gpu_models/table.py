@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.records import dated, text
+from benchmarks.records import dated, write
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "gpu_models.json"
+RESULT = HERE / "results" / "gpu_models.json.xz"
 OURS = ("ours", "records")  # of which the second is timed by benchmarks.gpu_tuning
 LONGEST = 12  # kernels of a list
 
@@ -23,7 +23,7 @@ def keep(record: Mapping[str, Any]) -> None:
     rows = [row | {"profile": _summed(row.get("profile", {}))} for row in record["rows"]]
     record = dated({"about": about, "rows": rows})
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(text(record))
+    write(RESULT, record)
     (HERE / "README.md").write_text(render(record))
 
 

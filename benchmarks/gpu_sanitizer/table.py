@@ -8,10 +8,10 @@ from typing import Any
 
 from benchmarks.gpu_sweep.table import describe_any
 from benchmarks.markdown import table
-from benchmarks.records import text
+from benchmarks.records import write
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "gpu_sanitizer.json"
+RESULT = HERE / "results" / "gpu_sanitizer.json.xz"
 
 
 def keep(record: Mapping[str, Any]) -> None:
@@ -22,7 +22,7 @@ def keep(record: Mapping[str, Any]) -> None:
     }
     record = {**record, "cases": cases}
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(text(record))
+    write(RESULT, record)
     (HERE / "README.md").write_text(render(record))
 
 

@@ -9,10 +9,10 @@ from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.records import text
+from benchmarks.records import write
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "gpu_sweep.json"
+RESULT = HERE / "results" / "gpu_sweep.json.xz"
 FLOOR = 1.08  # how much longer than the best defaults may take, in geometric mean
 BEHIND = 1.05  # a default that is named
 DESCRIBED = ("flash mma", "flash tma", "mma.sync", "wgmma", "wgmma of windows")
@@ -22,7 +22,7 @@ def keep(record: Mapping[str, Any]) -> None:
     """Write a record, its configurations in words, and the page that shows it."""
     RESULT.parent.mkdir(exist_ok=True)
     record = {**record, "shapes": [in_words(shape) for shape in record["shapes"]]}
-    RESULT.write_text(text(record))
+    write(RESULT, record)
     (HERE / "README.md").write_text(render(record))
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from benchmarks.gpu_sweep.table import describe_any
 from benchmarks.markdown import table
-from benchmarks.records import text
+from benchmarks.records import write
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "gpu_tuning.json"
+RESULT = HERE / "results" / "gpu_tuning.json.xz"
 CANDIDATES, LINES = "candidates", "records.jsonl"
 FLOOR = 1.05  # wanted of the default's time over the one with records
 
@@ -21,7 +21,7 @@ FLOOR = 1.05  # wanted of the default's time over the one with records
 def keep(record: Mapping[str, Any]) -> None:
     """Write a record, and the page that shows it."""
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(text(record))
+    write(RESULT, record)
     (HERE / "README.md").write_text(render(record))
 
 

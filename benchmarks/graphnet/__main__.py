@@ -17,7 +17,7 @@ from benchmarks.robustness.sweep import rows_of
 from .table import GOOD, page
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "graphnet.json"
+RECORD = HERE / "results" / "graphnet.json.xz"
 CELLS = ("cpu", "sm_90a")
 
 
@@ -37,7 +37,7 @@ def main() -> int:
     options = parser.parse_args()
     if not options.render:
         _sweep(options)
-    record = json.loads(options.record.read_text())
+    record = records.read(options.record)
     if options.record == RECORD:
         (HERE / "README.md").write_text(page(record))
     rows = [row for graph in record["graphs"].values() for row in graph.values()]
@@ -56,7 +56,7 @@ def _sweep(options: argparse.Namespace) -> None:
         Path(os.environ[VARIABLE]), options.count, options.seed, options.most
     )
     about = {**describe(HERE), "seed": options.seed, "most": options.most}
-    known = json.loads(options.record.read_text())["graphs"] if options.record.exists() else {}
+    known = records.read(options.record)["graphs"] if options.record.exists() else {}
     found: dict[str, Any] = {name: known[name] for name in names if name in known}
     todo = [name for name in names if not (options.missing and name in found)]
     context = multiprocessing.get_context("forkserver")
@@ -72,7 +72,7 @@ def _sweep(options: argparse.Namespace) -> None:
                     print(name, cell, json.dumps(row), flush=True)
             ordered = {one: found[one] for one in names if one in found}
             options.record.parent.mkdir(exist_ok=True)
-            options.record.write_text(records.text({"about": about, "graphs": ordered}))
+            records.write(options.record, {"about": about, "graphs": ordered})
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ from typing import Any
 
 from benchmarks import zoo
 from benchmarks.harness import environment
-from benchmarks.harness.__main__ import write
-from benchmarks.records import columns, pack
+from benchmarks.records import columns, write
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
@@ -58,8 +57,7 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
     for name in options.models:
         survey.model(name, progress=lambda line: print(line, file=sys.stderr, flush=True))
         record |= survey.result()
-        store = pack if options.json == RESULT else write
-        store(options.json, {**record, "groups": columns(record["groups"])})
+        write(options.json, {**record, "groups": columns(record["groups"])})
     return record
 
 

@@ -16,7 +16,7 @@ from .magnitudes import HALVES
 from .table import bad, page
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "half_sweep.json"
+RECORD = HERE / "results" / "half_sweep.json.xz"
 _TORCH_A_PROGRAM = 12
 
 
@@ -45,7 +45,7 @@ def main() -> int:
 
 def load() -> dict[str, dict[str, Any]]:
     """Read the record: what became of each case, by ``framework dtype name``."""
-    kinds = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    kinds = records.read(RECORD) if RECORD.exists() else {}
     return {
         f"{kind} {name}": {"outcome": found} if isinstance(found, str) else found
         for kind, cases in kinds.items()
@@ -62,7 +62,7 @@ def _write(stored: dict[str, dict[str, Any]]) -> None:
         told: Any = known if len(known) > 1 else known["outcome"]
         kinds.setdefault(f"{framework} {dtype}", {})[name] = told
     RECORD.parent.mkdir(exist_ok=True)
-    RECORD.write_text(records.text(kinds))
+    records.write(RECORD, kinds)
     (HERE / "README.md").write_text(page(dict(sorted(stored.items()))))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import zoo
-from benchmarks.records import text
+from benchmarks.records import write
 from benchmarks.zoo.batch import batched
 from tvm_fusion.errors import UserError
 
@@ -75,14 +75,6 @@ def _inputs(name: str, seed: int, batch: int) -> dict[str, np.ndarray]:
     except ValueError as error:
         # The zoo's sentence tells which dimension is open.
         raise UserError(str(error), "a static model", "choose another") from None
-
-
-def write(path: Path, record: dict[str, Any]) -> None:
-    """Write the record whole or not at all; an interrupt leaves the models finished before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text(record))
-    partial.replace(path)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,8 +15,7 @@ from typing import Any
 
 from benchmarks import zoo
 from benchmarks.harness import environment
-from benchmarks.harness.__main__ import write
-from benchmarks.records import pack, unpacked
+from benchmarks.records import read, write
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compile and compare; returns the exit code."""
     options = _parser().parse_args(arguments)
     if options.table:
-        README.write_text(render(unpacked(RESULT)))
+        README.write_text(render(read(RESULT)))
         return 0
     try:
         spec = parse(options.target)
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     print(summary(record))
     if options.json == RESULT:
-        pack(RESULT, record)
+        write(RESULT, record)
         README.write_text(render(record))
     elif options.json is not None:
         write(options.json, record)

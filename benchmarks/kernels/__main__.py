@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import environment
-from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
+from benchmarks.records import write
 from tvm_fusion.threads import physical_cores
 
 from . import cases

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable
 
-from benchmarks.harness.__main__ import write
+from benchmarks.records import write
 from tvm_fusion.errors import UserError
 
 from . import excluded

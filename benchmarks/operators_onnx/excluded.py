@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from benchmarks.harness.__main__ import write
+from benchmarks.records import write
 
 from .pool import Verdict
 from .record import HERE, shortened

@@ -13,14 +13,14 @@ from typing import Any
 
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
-from benchmarks.records import text
+from benchmarks.records import read, write
 
 from .case import SIZES
 from .catalog import catalog
 from .table import render
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "operators.json"
+RECORD = HERE / "results" / "operators.json.xz"
 TIMES = ("ours_us", "theirs_us")
 SECONDS = 90  # that one case may take
 BATCH = 40  # cases of one process
@@ -63,7 +63,7 @@ def main() -> int:
 
 def load(path: Path) -> dict[str, Any]:
     """Read a record, whose times are pairs."""
-    record = json.loads(path.read_text())
+    record = read(path)
     named = {
         key: dict(zip(TIMES, case, strict=True)) if isinstance(case, list) else case
         for key, case in record["cases"].items()
@@ -77,7 +77,7 @@ def store(path: Path, record: dict[str, Any]) -> None:
         key: [case[name] for name in TIMES] if TIMES[0] in case else case
         for key, case in record["cases"].items()
     }
-    path.write_text(text({**record, "cases": cases}))
+    write(path, {**record, "cases": cases})
 
 
 def _quicker(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from .sweep import CaseResult, sweep
 from .table import BAD, defects, merged, page, record_of
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "operators_torch.json"
+RECORD = HERE / "results" / "operators_torch.json.xz"
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def main() -> int:
             if outcome["outcome"] in BAD:
                 print(result.name, result.dtype, json.dumps(outcome), flush=True)
     stored = (
-        json.loads(RECORD.read_text())
+        records.read(RECORD)
         if RECORD.exists()
         else {"command": "", "cases": [0, 0], "operators": {}}
     )
@@ -62,7 +62,7 @@ def main() -> int:
         stored = {"command": command, "cases": [swept, all_of], "operators": operators}
     stored["core"] = core.summary()
     RECORD.parent.mkdir(exist_ok=True)
-    RECORD.write_text(records.text(stored))
+    records.write(RECORD, stored)
     (HERE / "README.md").write_text(page(stored))
     return 1 if defects(stored["operators"]) else 0
 

@@ -25,6 +25,7 @@ RULES = {
     "transposed_phases": "TransposedConvByPhases",
     "norm_statistics": "NormStatistics",
     "narrow_weights": "TransposeNarrowWeights",
+    "rounded_activations": "RoundedActivations",
 }
 
 

@@ -58,6 +58,9 @@ REASONS: dict[str, dict[str, Reason]] = {
         "product: ragged rows": Reason(_EXPERTS, "mixtures of experts: rows in groups"),
         "product: grouped convolution": Reason(_CONVOLUTIONS, "grouped convolutions"),
         "product: implicit GEMM": Reason(_CONVOLUTIONS, "convolutions of images"),
+        "product: weight along K": Reason(
+            "benchmarks/robustness/README.md", "constant weights of products on AMD's matrix cores"
+        ),
         "product: aligned rows": Reason(_WORKS, "operands of rows that TMA cannot read"),
         "product: packed weight": Reason(
             _CONVOLUTIONS, "implicit GEMMs whose weight is packed first"
@@ -91,6 +94,9 @@ REASONS: dict[str, dict[str, Reason]] = {
             "benchmarks/gpu/FUSED_GEMMS.md", "norms of models that are exported in a half type"
         ),
         "TransposedConvByPhases": Reason(_OPERATORS, "ConvTranspose, on CPUs"),
+        "RoundedActivations": Reason(
+            "benchmarks/nbits/README.md", "activations of int8 beside packed weights, on CPUs"
+        ),
         "TransposeNarrowWeights": Reason(
             "benchmarks/gpu/narrow_products.py", "weights of bytes and float8"
         ),

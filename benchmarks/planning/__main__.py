@@ -13,8 +13,8 @@ from tvm.ir.transform import Sequential
 
 from benchmarks import zoo
 from benchmarks.harness import environment
-from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
+from benchmarks.records import write
 from tvm_fusion import transform
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.device import parse

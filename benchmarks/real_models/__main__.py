@@ -19,7 +19,7 @@ from .files import FILES, File, fetch
 from .page import page
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "real_models.json"
+RECORD = HERE / "results" / "real_models.json.xz"
 CACHE = Path.home() / ".cache" / "tvm_fusion" / "real_models"
 
 
@@ -75,7 +75,7 @@ def _measured(
             keep(options.record, tasks[task], cells)
     is_right = {
         row["name"]: [c for c in ("cpu", "sm_90a") if row.get(c, {}).get("outcome") == "right"]
-        for row in json.loads(options.record.read_text())["files"]
+        for row in records.read(options.record)["files"]
     }
     for count in options.threads:
         right = [file for file in chosen if "cpu" in is_right[file.name]]
@@ -97,13 +97,13 @@ def keep(record: Path, file: File, cells: Mapping[str, Any]) -> None:
 
     from .measure import about
 
-    rows = json.loads(record.read_text())["files"] if record.exists() else []
+    rows = records.read(record)["files"] if record.exists() else []
     found = {row["name"]: row for row in rows}
     found[file.name] = {**found.get(file.name, {}), **about(file), **cells}
     order = {file.name: i for i, file in enumerate(FILES)}
     rows = sorted(found.values(), key=lambda row: order.get(row["name"], len(order)))
     record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(records.text({"environment": environment.describe(ROOT), "files": rows}))
+    records.write(record, {"environment": environment.describe(ROOT), "files": rows})
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks import zoo
 from benchmarks.harness import environment
-from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
+from benchmarks.records import write
 from tvm_fusion.frontend import import_model
 
 from . import counting, depth, latency

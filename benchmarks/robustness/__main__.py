@@ -16,7 +16,7 @@ from benchmarks import records
 from .table import GOOD, page
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "robustness.json"
+RECORD = HERE / "results" / "robustness.json.xz"
 NAMES = ("outcome", "seconds", "kernels", "error", "gain", "reference", "family", "reason")
 CELLS = (
     "cpu:fp32",
@@ -78,7 +78,7 @@ def _sweep(options: argparse.Namespace, found: dict[str, Any], families: Mapping
 
 def load(path: Path) -> dict[str, Any]:
     """Read a record: of each model its rows, by cell."""
-    record = json.loads(path.read_text())
+    record = records.read(path)
     names = record["names"]
     return {
         model: {
@@ -102,7 +102,7 @@ def _store(path: Path, found: Mapping[str, Any], families: Mapping[str, str]) ->
         while row[-1] is None:
             row.pop()
     path.parent.mkdir(exist_ok=True)
-    path.write_text(records.text({"names": NAMES, "models": values}))
+    records.write(path, {"names": NAMES, "models": values})
 
 
 if __name__ == "__main__":

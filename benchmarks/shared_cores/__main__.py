@@ -18,9 +18,9 @@ import tvm_fusion
 from benchmarks import zoo
 from benchmarks.cores import core_sets, python, side_by_side
 from benchmarks.harness import environment
-from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
+from benchmarks.records import write
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "shared_cores.json"

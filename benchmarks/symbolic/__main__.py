@@ -13,10 +13,10 @@ import numpy as np
 import tvm_fusion
 from benchmarks import zoo
 from benchmarks.harness import environment
-from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
 from benchmarks.kernels.measure import alternate
 from benchmarks.markdown import table
+from benchmarks.records import write
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "symbolic.json"

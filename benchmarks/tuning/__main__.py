@@ -17,10 +17,10 @@ from typing import Any
 
 from benchmarks import zoo
 from benchmarks.harness import environment, session
-from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
 from benchmarks.harness.engines import ENGINES, OURS
 from benchmarks.harness.measure import Settings
+from benchmarks.records import write
 
 from . import labels
 from .bounds_page import bounds

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness.__main__ import write
+from benchmarks.records import write
 from benchmarks.workers import ROOT
 from tvm_fusion.errors import UserError
 

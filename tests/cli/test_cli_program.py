@@ -46,7 +46,7 @@ def test_compile_check_explain_bisect(program, tmp_path, capsys):
     assert compiled["explain"] == f"tvm-fusion explain {program}"
     code, checked = run(capsys, "check", tmp_path / "a", program, "--dim", "x_0=3")
     assert (code, checked["reference"]) == (0, "PyTorch")
-    assert set(checked["outputs"]) == {"y", "b_calls"}
+    assert set(checked["outputs"]) == {"y", "calls"}
     assert checked["max_rel_error"] < 1e-5
     code, explained = run(capsys, "explain", program, "--no-stock")
     assert code == 0

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm_fusion.core.expressions import call_name
 from tvm_fusion.lower.narrow_lanes import SHUFFLES
 
-from . import amd, instructions
+from . import instructions, wave_products
 from .memory import EmulationError
 from .scalar_types import scalar_type
 
@@ -343,7 +343,7 @@ class Expressions:
         if name == "tvm_warp_activemask":
             return lambda m: np.uint32(instructions.FULL_MASK if m.mask is None else 1)
         if name in ("call_llvm_intrin", "call_llvm_pure_intrin"):
-            return amd.intrinsic(self, node)
+            return wave_products.intrinsic(self, node)
         if name == "func_call":
             return instructions.device_function(self, node)
         if name == "large_uint_imm":

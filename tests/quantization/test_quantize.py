@@ -65,6 +65,43 @@ def test_a_folder_of_arrays(folder, capsys):
     assert error < 0.05
 
 
+def test_what_computes_in_float_stays_in_float(tmp_path, capsys):
+    """Masked scores have no scale, and a bias or a softmax gains nothing by bytes."""
+    rng, lowest = np.random.default_rng(), np.finfo("float32").min
+    weights = rng.standard_normal((16, 16), "float32") / 4
+    mask = np.triu(np.full((8, 8), lowest), 1)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"], "project"),
+        helper.make_node("Transpose", ["q"], ["t"], "turn", perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "t"], ["s"], "scores"),
+        helper.make_node("Add", ["s", "m"], ["masked"], "mask"),
+        helper.make_node("Softmax", ["masked"], ["p"], "softmax"),
+        helper.make_node("MatMul", ["p", "q"], ["o"], "mix"),
+        helper.make_node("Add", ["o", "x"], ["y"], "residual"),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", 8, 16]) for name in "xy"
+    ]
+    constants = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(mask, "m")]
+    graph = helper.make_graph(nodes, "attention", ends[:1], ends[1:], constants)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "net.onnx")
+    np.save(tmp_path / "data.npy", rng.standard_normal((4, 8, 16), "float32"))
+    code, found = quantize(tmp_path, capsys, data="data.npy")
+    assert code == 0
+    assert found["outputs"]["y"] < 0.05
+    made = onnx.load(tmp_path / "q.onnx").graph
+    rounded = {node.input[0] for node in made.node if node.op_type == "QuantizeLinear"}
+    assert not rounded & {"s", "masked", "o", "y"}
+    assert {"p", "x"} <= rounded
+
+
+def test_the_error_of_an_activation_is_behind_it(folder, capsys):
+    """Where the range of its result replaces a ReLU."""
+    _, found = quantize(folder, capsys)
+    assert max(layer["error"] for layer in found["layers"]) < 0.1
+
+
 def test_options(folder, capsys):
     x = np.random.default_rng().standard_normal((4, 3, 8, 8), "float32")
     np.savez(folder / "all.npz", x=x)

@@ -2,14 +2,20 @@
 
 import pytest
 import tvm_ffi
+from amd_code import amd_module
 from group_kernels import group, kernel, tensor
 from relax_modules import main_module
 from tvm import relax, s_tir
 
 from tvm_fusion import transform
 from tvm_fusion.core.decisions import recording
+from tvm_fusion.deploy.toolchain.rocm_code import kernels
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.elementwise.template import Elementwise
+from tvm_fusion.schedule.scan.template import PrefixSum
+from tvm_fusion.schedule.sort.template import RankSort
 
 op = relax.op
 
@@ -59,3 +65,24 @@ def test_few_rows_leave_registers_to_what_is_read_ahead(arch, dtype):
 
 def test_few_rows_have_wide_vectors_where_registers_allow():
     assert sums_of_a_thread("cuda:sm_75", 16, "bfloat16") == 128
+
+
+CLAIMED = {
+    "transpose": (Elementwise, [("x", 512, 520)], lambda emit, x: op.permute_dims(x, [1, 0])),
+    "scan": (PrefixSum, [("x", 8, 4096)], lambda emit, x: op.cumsum(x, axis=-1)),
+    "attention": (Attention, [(n, 2, 3, 100, 64) for n in "qkv"], attention),
+    "sort": (RankSort, [("x", 8, 500)], lambda emit, x: op.argsort(x, -1)),
+}
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])
+@pytest.mark.parametrize("case", CLAIMED)
+def test_shared_memory_is_as_claimed_and_nothing_is_spilled(case, arch):
+    """Shared memory is claimed with the last row's padding."""
+    template, shapes, body = CLAIMED[case]
+    spec, dtype = parse(f"rocm:{arch}"), "int32" if case == "sort" else "float32"
+    params = [tensor(*shape, dtype=dtype) for shape in shapes]
+    claim, func = kernel(template(is_gpu=True), group(params, body, spec), spec)
+    (code,) = kernels(amd_module({"main": func}, arch).inspect_source("asm"))
+    assert 0 <= claim.shared_bytes - code.shared_bytes <= 64
+    assert not code.spills

@@ -25,6 +25,8 @@ COMMON = frozenset(
 )
 # Functions of CUDA's library, which loads only where a driver is; modules for CUDA load it.
 _CUDA = ("vm.builtin.cuda_graph.", "runtime.disco.cuda_ipc.")
+# Functions that libraries with code for AMD GPUs bring along.
+_ROCM = "tvm_fusion.hip_graph."
 
 _ASK = """
 import ctypes, importlib.util, pathlib, tvm_ffi
@@ -42,8 +44,11 @@ def library_of(name: str) -> str | None:
     Returns
     -------
     str or None
-        ``"tvm_runtime"``, ``"tvm_runtime_cuda"`` or :data:`EXTRA`; None if no library has it.
+        ``"tvm_runtime"``, ``"tvm_runtime_cuda"``, ``"rocm"`` (this package's, linked into what is
+        made for AMD GPUs) or :data:`EXTRA`; None if no library has it.
     """
+    if name.startswith(_ROCM):
+        return "rocm"
     if name.startswith(_CUDA):
         return "tvm_runtime_cuda"
     if name in COMMON or name in _names("tvm_runtime"):

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-cuda-graph",
         dest="cuda_graph",
         action="store_false",
-        help="launch every kernel by itself on NVIDIA GPUs",
+        help="launch every kernel of a GPU by itself, in no CUDA or HIP graph",
     )
     parser.add_argument(
         "--static-input",

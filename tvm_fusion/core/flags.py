@@ -8,7 +8,7 @@ Search = Literal["search", "greedy", "none"]
 SEARCHES: tuple[Search, ...] = get_args(Search)
 
 REASSOCIATE = "reassociate"  # of laws
-APPROXIMATE = "approximate"  # of laws, and of Winograd's convolutions on CPUs
+APPROXIMATE = "approximate"  # of laws, Winograd's convolutions, activations of int8 on CPUs
 TF32 = "tf32"  # of the kernels of matrix products, rather than of laws
 #: Laws outside floating point's promise, by the name that a user allows them with.
 FLAGS = {

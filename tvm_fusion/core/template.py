@@ -101,6 +101,9 @@ class Claim:
     laid_out : Claim, optional
         For the group with its images in the layout that the device prefers, while groups are
         planned: the layout stage comes later, and plans are for the layouts that it will choose.
+    priced_flops : int, optional
+        Operations that take as long at the share of the peak that the roofline assumes, where the
+        kernels reach another one; by default ``flops``.
     """
 
     template: Template
@@ -117,6 +120,12 @@ class Claim:
     work: KernelWork = NO_WORK
     details: object = None
     laid_out: Claim | None = None
+    priced_flops: int | None = None
+
+    @property
+    def flops_to_price(self) -> int:
+        """Operations that a price is made of."""
+        return self.flops if self.priced_flops is None else self.priced_flops
 
     def details_as(self, kind: type[Details]) -> Details:
         """Return the details of a template's own claim.

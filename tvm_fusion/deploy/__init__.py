@@ -8,4 +8,5 @@
 ``cache``       artifacts compiled before
 ``count``       launches, bytes and loop nests of a module
 ``cpp``         the C++ runner's sources
+``rocm``        the runtime of AMD GPUs in C++, which is linked into artifacts for them
 """

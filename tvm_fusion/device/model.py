@@ -15,9 +15,10 @@ class MatrixInstruction:
 
     Attributes
     ----------
-    name : {"mma.sync", "wgmma", "mfma", "wmma", "amx"}
+    name : {"mma.sync", "wgmma", "mfma", "wmma", "v_dot", "v_dot_iu8", "amx"}
         PTX's ``mma.sync`` of a warp and ``wgmma.mma_async`` of four warps; AMD's MFMA (CDNA) and
-        WMMA (RDNA) of a wave; x86's AMX.
+        WMMA (RDNA) of a wave, and the dot products of one lane,
+        without and with a sign for each operand; x86's AMX.
     dtype : str
         Of A and B; both 8-bit floating types, of the kind that the architecture has, are
         ``float8``.
@@ -84,6 +85,9 @@ class Device:
         Dense ones that TVM or its CUDA compiler can be made to emit.
     arithmetic : tuple of str
         Floating types narrower than float32 that scalar instructions add and multiply.
+    lane_moves : tuple of str
+        How an AMD wave moves values between its lanes without shared memory, as
+        :mod:`tvm_fusion.schedule.instructions.lanes` names it.
     async_copy : bool
         PTX's ``cp.async``: from global to shared memory without registers.
     tma : bool
@@ -128,6 +132,7 @@ class Device:
     peak_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
     matrix_instructions: tuple[MatrixInstruction, ...] = ()
     arithmetic: tuple[str, ...] = ()
+    lane_moves: tuple[str, ...] = ()
     async_copy: bool = False
     tma: bool = False
     clusters: bool = False

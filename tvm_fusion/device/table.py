@@ -72,6 +72,11 @@ _MFMA_CDNA3 = _matrix(
     },
 )
 _WMMA = _matrix("wmma", {d: [(16, 16, 16)] for d in ("float16", "bfloat16", "int8")})
+_DOT_CDNA = _matrix("v_dot", {"float16": [(1, 1, 2)], "int8": [(1, 1, 4)]})
+_DOT_RDNA3 = (
+    *_matrix("v_dot", {"float16": [(1, 1, 2)]}),
+    *_matrix("v_dot_iu8", {"int8": [(1, 1, 4)]}),
+)
 
 # Warps, registers of a block and threads are the same for every compute capability from 7.5 on
 # (programming guide).
@@ -97,8 +102,9 @@ HOPPER_ONLY: Fields = {"matrix_instructions": (*HOPPER["matrix_instructions"], *
 # Without a suffix: tcgen05 and tensor memory need one.
 BLACKWELL: Fields = HOPPER
 
-# The hardware takes 1024 threads a workgroup, but without a device at hand TVM writes the limit 256
-# into every kernel (`amdgpu-flat-work-group-size`), and a launch with more threads fails.
+# The hardware takes 1024 threads a workgroup. TVM writes the limit 256 into every kernel where it
+# sees no device, and builds keep that everywhere (`deploy.toolchain.rocm_threads`): of more threads
+# each has fewer registers.
 _TVM_ROCM_THREADS = 256
 
 # Local data share: 64 KiB a workgroup on all three (instruction set guides).
@@ -115,15 +121,17 @@ _CDNA: Fields = {
     "warp_size": 64,
     "registers_per_block": 131072,
     "max_threads_per_sm": 2048,
+    "lane_moves": ("dpp", "row_bcast"),
 }
-CDNA2: Fields = {**_CDNA, "matrix_instructions": _MFMA_CDNA2}
-CDNA3: Fields = {**_CDNA, "matrix_instructions": _MFMA_CDNA3}
+CDNA2: Fields = {**_CDNA, "matrix_instructions": (*_MFMA_CDNA2, *_DOT_CDNA)}
+CDNA3: Fields = {**_CDNA, "matrix_instructions": (*_MFMA_CDNA3, *_DOT_CDNA)}
 # RDNA3 guide: 256 vector registers a lane; two SIMDs of 32 lanes a compute unit, 16 waves on each.
 RDNA3: Fields = {
     **_AMD,
     "warp_size": 32,
     "max_threads_per_sm": 1024,
-    "matrix_instructions": _WMMA,
+    "lane_moves": ("dpp", "row_xmask", "permlanex16"),
+    "matrix_instructions": (*_WMMA, *_DOT_RDNA3),
 }
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -148,7 +150,12 @@ class DimTable:
         }
         by_name |= {dim.name: dim for dim in self.dims} | self._by_label
         chosen: dict[str, int | DimRange] = {}
+        unknown = _unknown.get()
         for key, value in wanted.items():
+            if key not in by_name and unknown is not None:
+                continue
+            if unknown is not None:
+                unknown.discard(key)
             if key not in by_name:
                 names = ", ".join(_quoted(dim) for dim in self.dims)
                 raise UserError(
@@ -171,6 +178,29 @@ class DimTable:
             else:
                 unbound.append(dim)
         return chosen, unbound
+
+
+_unknown: ContextVar[set[str] | None] = ContextVar("unknown", default=None)
+
+
+@contextmanager
+def of_several_models(wanted: Collection[str]) -> Iterator[None]:
+    """Let each choice be for a dimension of some of the models that are resolved inside.
+
+    Raises
+    ------
+    UserError
+        At the end, for a choice that none of them has.
+    """
+    token = _unknown.set(set(wanted))
+    try:
+        yield
+        unknown = _unknown.get()
+    finally:
+        _unknown.reset(token)
+    if unknown:
+        name = min(unknown)
+        raise UserError(f"--dim {name} names no dimension of any model", "one that a model has")
 
 
 def unbound_sentence(unbound: Iterable[SymbolicDim]) -> str:

@@ -11,6 +11,7 @@ import onnx
 from tvm import tirx
 
 from ..config import FusionConfig
+from ..core.narrow_types import NARROW
 from ..core.weight_names import WeightNames, tracking
 from ..errors import UserError
 from ..signature import DimRange
@@ -19,7 +20,6 @@ from .describe import signature_of, with_storage
 from .dims import DimTable
 from .extents import names_in, to_tir
 from .finish import finish
-from .narrow_types import NARROW
 from .onnx_model import file as onnx_file
 from .onnx_model.constants import bind_inputs
 from .onnx_model.graph import with_standard_opset

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import defs
 
+from ..core.narrow_types import NARROW
 from .dims import SymbolicDim
 from .findings import Findings
-from .narrow_types import NARROW
 from .onnx_model.functions import schema_of
 from .onnx_model.graph import nodes, opsets_of
 from .onnx_model.rewrite import inlined, upgraded

@@ -212,7 +212,7 @@ class CostModel:
     def _bound(self, claim: Claim) -> float:
         rates = self._rates
         memory = claim.bytes * self._seconds_per_byte(claim)
-        compute = claim.flops * self._seconds_per_operation(claim)
+        compute = claim.flops_to_price * self._seconds_per_operation(claim)
 
         def on(units: int) -> float:
             share = min(1.0, units * rates.overshare / self.units)

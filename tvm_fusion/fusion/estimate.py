@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import tvm
 from tvm import relax
@@ -18,9 +18,12 @@ from ..ecg.graph import Graph
 from ..ecg.legalize import Legalize
 from ..ecg.read_dataflow import CONSTANTS
 from ..program.group import Group
+from ..program.images import images_of
 from .claims import claim_book
 from .plan import plan
 from .refusals import RefusedByAll
+
+MARGIN = 0.02  # of what differs between two plans: what saves less is not worth another graph
 
 
 @dataclass(frozen=True, order=True)
@@ -37,6 +40,8 @@ class RegionCost:
         Launches; memory traffic.
     operators : int
         Before fusion.
+    groups : Mapping of int to (int, float)
+        How many groups there are of each structure, and the microseconds of one.
     """
 
     us: float
@@ -44,6 +49,23 @@ class RegionCost:
     kernels: int
     bytes: int
     operators: int
+    groups: Mapping[int, tuple[int, float]] = field(default_factory=dict, compare=False, repr=False)
+
+    def saves(self, before: RegionCost) -> bool:
+        """Whether this plan is worth another graph: it takes less time, beyond the margin.
+
+        What takes as long within the margin is, if it has less of something and more of nothing.
+        """
+        same = sum(
+            min(count, before.groups[key][0]) * us
+            for key, (count, us) in self.groups.items()
+            if key in before.groups
+        )
+        if before.us - self.us > MARGIN * max(before.us - same, 0.0):
+            return True
+        names = ("us", "kernels", "flops", "bytes", "operators")
+        pairs = [(getattr(self, name), getattr(before, name)) for name in names]
+        return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs[1:])
 
 
 class Estimator:
@@ -79,23 +101,37 @@ class Estimator:
         """
         return self.cost(*self.claims(func, constants))
 
+    def module(self, mod: tvm.IRModule) -> RegionCost:
+        """Plan all functions of a module that is not legalised.
+
+        Raises
+        ------
+        UserError
+            For an operator that has no kernel.
+        """
+        return self.cost(*self._planned(relax.transform.ConvertToDataflow(min_size=1)(mod)))
+
     def claims(
         self, func: relax.Function, constants: Sequence[int] = ()
     ) -> tuple[list[Claim], int]:
         """Plan a function as :meth:`estimate` does; returns the claims and how many operators."""
         if constants:
             func = func.with_attr(CONSTANTS, list(constants))
-        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        return self._planned(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+
+    def _planned(self, mod: tvm.IRModule) -> tuple[list[Claim], int]:
+        claims: list[Claim] = []
+        operators = 0
         with self._target, recording(), silent():
             mod = Sequential([self._legalize])(mod)
-            lowered = mod["main"]
-            claims: list[Claim] = []
-            operators = 0
-            for block in lowered.body.blocks:
-                if isinstance(block, relax.DataflowBlock):
-                    planned = plan(Graph(mod, lowered, block), self._templates, self._book)
-                    claims += planned.claims
-                    operators += len(planned.graph.operators)
+            for func in mod.functions.values():
+                for block in func.body.blocks if isinstance(func, relax.Function) else ():
+                    if isinstance(block, relax.DataflowBlock):
+                        graph = Graph(mod, func, block)
+                        with self._book.laying_out(images_of(graph)):
+                            planned = plan(graph, self._templates, self._book)
+                        claims += planned.claims
+                        operators += len(planned.graph.operators)
         return claims, operators
 
     def refusal(self, claims: Sequence[Claim], name: str = "") -> str:
@@ -129,10 +165,16 @@ class Estimator:
 
     def cost(self, claims: Sequence[Claim], operators: int) -> RegionCost:
         """Add up what a plan costs."""
+        groups: dict[int, tuple[int, float]] = {}
+        for claim in claims:
+            key = hash(claim.group.key)
+            count, us = groups.get(key, (0, self._cost.estimate(claim)))
+            groups[key] = count + 1, us
         return RegionCost(
             round(self._cost.total(claims), 6),
             sum(claim.flops for claim in claims),
             sum(claim.launches for claim in claims),
             sum(claim.bytes for claim in claims),
             operators,
+            groups,
         )

@@ -84,7 +84,7 @@ def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
     share = matrix / flops if flops else 0.0
     work = claim.work
     # Clocks are those of products; what is repeated of other operations is counted by itself.
-    total = flops if work.clocks else claim.flops
+    total = flops if work.clocks else claim.flops_to_price
     return Features(
         float(claim.launches),
         sizes["weight"] * scale,

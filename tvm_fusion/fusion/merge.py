@@ -85,7 +85,7 @@ class Merger:
         parts = [b.claim for b in blocks]
         if isinstance(claim, RefusedByAll):
             return claim.nearest({part.template.name for part in parts})
-        recomputes = claim.flops > 1.05 * sum(p.flops for p in parts)
+        recomputes = claim.flops_to_price > 1.05 * sum(p.flops_to_price for p in parts)
         # A template may take the parts, but not all of it, in the layout that images will have.
         has_layouts = any(part.laid_out is not None for part in parts)
         because: Estimates | None = None
@@ -151,8 +151,8 @@ def _differences(claim: Claim, parts: Iterable[Claim]) -> str:
     """Tell what makes a kernel cost other than its parts; repeated operations count again."""
     parts = list(parts)
     found = [f"{claim.bytes / sum(p.bytes for p in parts):.2f} times the bytes"]
-    if flops := sum(p.flops for p in parts):
-        found.insert(0, f"{claim.flops / flops:.2f} times the operations")
+    if flops := sum(p.flops_to_price for p in parts):
+        found.insert(0, f"{claim.flops_to_price / flops:.2f} times the operations")
     if claim.parallelism < (most := max(p.parallelism for p in parts)):
         found.append(f"{claim.parallelism} instead of {most} parallel tasks")
     return ", ".join(found)

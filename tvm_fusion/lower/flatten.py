@@ -20,7 +20,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import DataType, ir, tirx
+from tvm import DataType, ir, s_tir, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.s_tir import pipeline
 
@@ -36,11 +36,18 @@ from .whole_index import whole
 DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
-def s_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
+def s_tir_pipeline(
+    before_all_reduce: Callable[[], Pass],
+) -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
     """TVM's pipeline of functions over SBlocks, with ours in the place of some of its passes.
 
     TVM gives passes no place between those before and after. Variables of large expressions go into
     registers behind the vectorization; see :mod:`tvm_fusion.lower.flatten`.
+
+    Parameters
+    ----------
+    before_all_reduce : callable
+        Makes the pass in front of LowerThreadAllreduce.
     """
 
     def vectorize(is_enabled: bool) -> Pass:
@@ -55,7 +62,17 @@ def s_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
         "FP8ComputeLegalize": lambda: Sequential([fp8(), LowerBF16()]),
     }
     passes = SimpleNamespace(**{**vars(tirx.transform), **ours})
-    names = {"tirx": SimpleNamespace(**{**vars(tirx), "transform": passes})}
+    reduce = s_tir.transform.LowerThreadAllreduce
+    s_tir_passes = SimpleNamespace(
+        **{
+            **vars(s_tir.transform),
+            "LowerThreadAllreduce": lambda: Sequential([before_all_reduce(), reduce()]),
+        }
+    )
+    names = {
+        "tirx": SimpleNamespace(**{**vars(tirx), "transform": passes}),
+        "s_tir": SimpleNamespace(**{**vars(s_tir), "transform": s_tir_passes}),
+    }
     source = pipeline.default_s_tir_pipeline
     return FunctionType(source.__code__, {**source.__globals__, **names})()
 

@@ -19,7 +19,7 @@ from ..deploy.runtime.executable import Executable
 from ..deploy.runtime.load import load
 from ..deploy.runtime.manifest import main_function
 from ..deploy.runtime.tensors import to_numpy
-from ..device import TargetSpec, cuda_devices, host_cpu
+from ..device import TargetSpec, cuda_devices, host_cpu, rocm_devices
 from ..errors import UserError
 from .errors import TOLERANCE, errors
 from .inputs import drawn_inputs
@@ -86,6 +86,7 @@ def _check_runs_here(spec: TargetSpec) -> None:
     runs = {
         "llvm": not spec.triple and any(here.issuperset(one.features) for one in spec.devices),
         "cuda": bool(cuda_devices()),
+        "rocm": bool(rocm_devices()),
     }
     if not runs.get(spec.kind):
         raise UserError(

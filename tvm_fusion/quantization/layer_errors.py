@@ -13,8 +13,9 @@ import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader
 
-# A result that is quantized is renamed before its QuantizeLinear.
+# A result of the model that is quantized is renamed before its QuantizeLinear.
 _RENAMED = "_QuantizeLinear_Input"
+_DEQUANTIZED = "_DequantizeLinear_Output"
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,10 @@ def layer_errors(
             renamed = f"{name}{_RENAMED}"
             if name in there:
                 pairs[name] = renamed if renamed in there else name
-                nodes[name] = there[
-                    pairs[name]
-                ]  # of a ReLU that its range replaces: what is before
+                nodes[name] = there[pairs[name]]
+                if nodes[name].op_type != node.op_type:  # a ReLU that the range replaces
+                    dequantized = f"{name}{_DEQUANTIZED}"
+                    pairs[name] = dequantized if dequantized in there else name
     pairs |= {name: pairs.get(name, name) for name in results}
     sessions = _session(float_model, pairs), _session(quantized, {*pairs.values(), *results})
     squares = {name: np.zeros(2) for name in [*pairs, *results]}

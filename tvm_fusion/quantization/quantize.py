@@ -25,6 +25,13 @@ from .samples import inputs_of, read_samples
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 ACTIVATIONS = {"uint8": "QUInt8", "int8": "QInt8"}
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+# What keeps bytes bytes between layers. All else computes in float: to round what a softmax, a norm
+# or a bias takes costs digits and saves nothing, and masked scores have no scale.
+_BETWEEN = (
+    *("AveragePool", "Clip", "GlobalAveragePool", "MaxPool", "Relu"),
+    *("Reshape", "Resize", "Squeeze", "Transpose", "Unsqueeze"),
+)
+_JOINS = ("Add", "Concat")  # such as a residual: where a convolution's result is joined
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger")
 _OPSET = 13  # the first whose QuantizeLinear has an axis
 _COMPARED = 4  # samples of the report
@@ -73,7 +80,8 @@ def quantize(
     """Quantize an ONNX model to 8 bits.
 
     Weights become int8 by channel, activations uint8 with one scale each, in pairs of
-    ``QuantizeLinear`` and ``DequantizeLinear``: what kernels of AVX-VNNI and AMX multiply.
+    ``QuantizeLinear`` and ``DequantizeLinear``: what kernels of AVX-VNNI and AMX multiply. Norms,
+    softmax, biases and most activations stay in float: kernels compute them beside the products.
 
     Parameters
     ----------
@@ -198,13 +206,34 @@ def _write(
         made,
         reader(samples),
         quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=[*_LAYERS, *_BETWEEN, *_JOINS],
         per_channel=True,
         activation_type=getattr(QuantType, ACTIVATIONS[activations]),
         weight_type=QuantType.QInt8,
-        nodes_to_exclude=list(exclude),
+        nodes_to_exclude=[*exclude, *_float_joins(onnx.load(plain))],
         calibrate_method=getattr(CalibrationMethod, METHODS[method]),
-        extra_options={"ActivationSymmetric": activations == "int8"},
+        extra_options={
+            "ActivationSymmetric": activations == "int8",
+            # Whatever reads a layer's result in bytes rounds it, behind bias and activation.
+            "OpTypesToExcludeOutputQuantization": list(_LAYERS),
+        },
     )
+
+
+def _float_joins(model: onnx.ModelProto) -> list[str]:
+    """Name the joins none of whose operands is a convolution's, behind activations and pools."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+
+    def is_convolved(name: str) -> bool:
+        node = producers.get(name)
+        if node is None:
+            return False
+        return node.op_type in ("Conv", "ConvTranspose") or (
+            node.op_type in _BETWEEN and is_convolved(node.input[0])
+        )
+
+    joins = (node for node in model.graph.node if node.op_type in _JOINS)
+    return [node.name for node in joins if not any(map(is_convolved, node.input))]
 
 
 @contextlib.contextmanager

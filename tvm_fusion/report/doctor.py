@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .._tvm import cuda
 from .._tvm.versions import installed
 from ..deploy.toolchain import host, nvcc, nvrtc, rocm, rocm_math
-from ..device import cuda_devices, host_cpu, rocm_devices
+from ..device import cuda_devices, hip, host_cpu, rocm_devices
 from ..device.cpu_features import vector_extensions
 from ..device.table import known_archs
 from ..device.tile_permission import need_tiles, refused_tiles
@@ -104,10 +104,17 @@ def _cuda_devices() -> Finding:
 
 
 def _rocm_devices() -> Finding:
-    # The wheel of TVM holds no ROCm runtime, so even where a device is, code is only made for it.
-    names = [f"{device.name} ({device.arch})" for device in rocm_devices()]
-    reason = "this TVM has no ROCm runtime"
-    return Finding("run on rocm", False, f"{', '.join(names) or 'no AMD device'}; {reason}")
+    driver = ", ".join(device.arch for device in rocm_devices())
+    there = f"the driver shows {driver}" if driver else "no AMD GPU"
+    try:
+        library = hip.open_hip()
+    except UserError as error:
+        advice = error.advice if driver else None
+        return Finding("run on rocm", False, f"{there}; {error.found}", advice)
+    version = "ROCm {}.{}".format(*hip.hip_version(library))
+    names = [f"{device.name} ({device.arch})" for device in hip.hip_devices(library)]
+    found = f"{', '.join(names) or f'{there}, and none that HIP shows to this process'}; {version}"
+    return Finding("run on rocm", bool(names), found)
 
 
 def _compile_cuda() -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 
 import numpy as np
 import tvm
@@ -21,8 +21,10 @@ from ..frontend.normalize.expand_batch_norm import ExpandBatchNorm
 from ..frontend.normalize.fold_constants import FoldConstants
 from ..frontend.normalize.read_extents import ReadExtents
 from ..frontend.normalize.scatter_rows import ScatterRows
+from ..fusion.claims import remembering
 from . import rules
 from .bytes.products import ByteProducts
+from .bytes.rounded_activations import RoundedActivations
 from .constants_aside import with_constants_aside
 from .norms.statistics import NormStatistics
 from .products.batch_matmuls import BatchMatmuls
@@ -31,7 +33,11 @@ from .products.transposed_phases import TransposedConvByPhases
 from .products.weight_layout import TransposeNarrowWeights
 from .recompose.recompose import Recompose
 from .search.dnnfusion_search import GreedyEquivalents
+from .search.judge import Choose, Judge, always
 from .search.search import SearchEquivalents
+from .search.whole import Whole
+
+SEARCHES = ("recomposition", "search")  # steps that ask a planner themselves
 
 
 @tvm.transform.module_pass(opt_level=0, name="Rewrite")
@@ -80,36 +86,60 @@ class Rewrite:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every rewritable function."""
+        with remembering():
+            return self._rewritten(mod)
+
+    def _rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         # What is stored depends on the target: FoldConstants of the import did not know it.
         inference = (ExpandBatchNorm(), ReadExtents(), relax.transform.DecomposeOpsForInference())
         mod = _on_rewritable(*inference, ScatterRows(), FoldConstants(), *_tidy())(mod)
         if self._options.rewrite == "none":
             return mod
-        without = self._options.without
-        if "byte_products" not in without:
-            mod = _on_rewritable(ByteProducts())(mod)
-        if Target.current() is None:
+        target = Target.current()
+        if target is None:
             sentence = "There is no current target, so forms cannot be compared by cost."
             record(Decision("Rewrite", "", "refused", "no_target", sentence))
-            found = mod
-        else:
-            found = _on_rewritable(Recompose(without, self._options.flags), self._search())(mod)
-        if not _same(found, mod):
-            found = _on_rewritable(FoldConstants(), *_tidy())(found)
-        last = {
-            "transposed_phases": TransposedConvByPhases(),
-            "batch_matmuls": BatchMatmuls(),
-            "join_matmuls": JoinMatmuls(),
-            "narrow_weights": TransposeNarrowWeights(),
-            "norm_statistics": NormStatistics(),
+            steps = (make(always) for name, make in self._steps() if name not in SEARCHES)
+            return _on_rewritable(*steps)(mod)
+        judge = Judge(target)
+        whole = Whole(mod, target)
+        for name, make in self._steps():
+            whole.step(name, map(_on_rewritable, judge.ways(make)))
+        return whole.mod
+
+    def _steps(self) -> Iterator[tuple[str, Callable[[Choose], Pass]]]:
+        """Yield steps, as what makes a pass that asks about every place; some ask nothing."""
+        flags, without = self._options.flags, self._options.without
+        found: dict[str, Callable[[Choose], Pass]] = {
+            "byte_products": lambda _: ByteProducts(),
+            "recomposition": lambda _: _tidied(Recompose(without, flags)),
+            "search": lambda _: _tidied(self._search()),
+            "transposed_phases": TransposedConvByPhases,
+            "batch_matmuls": BatchMatmuls,
+            "join_matmuls": JoinMatmuls,
+            "narrow_weights": lambda _: TransposeNarrowWeights(),
+            "norm_statistics": lambda _: NormStatistics(),
+            "rounded_activations": lambda _: RoundedActivations(),
         }
-        return _on_rewritable(*(rule for name, rule in last.items() if name not in without))(found)
+        yield from ((name, make) for name, make in found.items() if name not in without)
 
     def _search(self) -> Pass:
         laws = rules.laws(self._options.flags, self._options.without)
         if self._options.rewrite == "greedy":
             return GreedyEquivalents(laws)
         return SearchEquivalents(laws)
+
+
+def _tidied(step: Pass) -> Pass:
+    """Clean up behind a step that changes something."""
+
+    @tvm.transform.module_pass(opt_level=0, name=step.info.name)
+    def run(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        found = step(mod)
+        is_same = all(func.same_as(found[gvar]) for gvar, func in mod.functions.items())
+        return found if is_same else _on_rewritable(FoldConstants(), *_tidy())(found)
+
+    return run
 
 
 def _tidy() -> list[Pass]:
@@ -123,10 +153,6 @@ def _tidy() -> list[Pass]:
 def _on_rewritable(*passes: Pass) -> Pass:
     """Run passes over the rewritable functions; what they write is named as what it replaces."""
     return on_rewritable(*inheriting(*passes))
-
-
-def _same(one: tvm.IRModule, other: tvm.IRModule) -> bool:
-    return all(func.same_as(other[gvar]) for gvar, func in one.functions.items())
 
 
 # Eliminate common subexpressions, without hashing all weights where there is none.

@@ -16,7 +16,7 @@ from ..core.template import Ban
 from ..core.tuned import Lookup, untuned
 from ..core.untouched import has_blocks, is_scheduled
 from .single.rules import rules
-from .stage.emit import emit_groups
+from .stage.emit import Inspect, emit_groups
 from .stage.guard import schedule_function
 from .stage.inline_groups import inline_groups, merge_primitives
 from .stage.install import install
@@ -38,6 +38,8 @@ class ScheduleKernels:
         Gives the configuration that was measured to be the fastest for a claim, or ``None``.
     describe : callable, optional
         Describes the kernels of a claim for the artifact.
+    inspect : callable, optional
+        Tells why a configuration's machine code is unfit; others are tried then.
     """
 
     def __init__(
@@ -45,10 +47,12 @@ class ScheduleKernels:
         fuse: Callable[[frozenset[Ban]], Pass],
         tuned: Lookup = untuned,
         describe: Describe | None = None,
+        inspect: Inspect | None = None,
     ) -> None:
         self._fuse = fuse
         self._tuned = tuned
         self._describe = describe
+        self._inspect = inspect
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
         """Apply to every group and to every unscheduled PrimFunc over SBlocks."""
@@ -59,7 +63,7 @@ class ScheduleKernels:
         target = current_target("ScheduleKernels")
         banned: frozenset[Ban] = frozenset()
         while True:
-            emitted, broken = emit_groups(mod, target, self._tuned, self._describe)
+            emitted, broken = emit_groups(mod, target, self._tuned, self._describe, self._inspect)
             mod = install(mod, emitted)
             if not broken:
                 break

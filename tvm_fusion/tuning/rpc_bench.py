@@ -149,11 +149,11 @@ class RpcBench:
             session = tracker.request(self._tracker.key, session_timeout=effort.timeout)
             for path in paths:
                 session.upload(str(path))
-            device = session.cpu() if self._spec.kind == "llvm" else session.device("cuda", 0)
+            kind = self._spec.kind
+            device = session.cpu() if kind == "llvm" else session.device(kind, 0)
+            modules = [session.load_module(path.name) for path in paths]
+            machines = [relax.VirtualMachine(module, device) for module in modules]
             args = [tvm.runtime.tensor(array, device) for array in self._arrays]
-            machines = [
-                relax.VirtualMachine(session.load_module(path.name), device) for path in paths
-            ]
             results = [_run(machine, args) for machine in machines]
             for result in results[:-1]:
                 check_same(result, results[-1])

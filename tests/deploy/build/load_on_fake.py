@@ -24,7 +24,7 @@ from architectures_model import model  # noqa: E402
 
 import tvm_fusion  # noqa: E402
 from tvm_fusion.deploy.runtime import load, manifest  # noqa: E402
-from tvm_fusion.deploy.runtime.profile import clocks, profile, rates  # noqa: E402
+from tvm_fusion.deploy.runtime.profile import clocks, rates  # noqa: E402
 from tvm_fusion.deploy.toolchain import cuda  # noqa: E402
 from tvm_fusion.device import GPUS  # noqa: E402
 
@@ -34,7 +34,7 @@ def compile_nothing(code: str, archs: tuple[str, ...]) -> bytes:
 
 
 def run_on(arch: str, folder: Path) -> dict[str, object]:
-    load.cuda_devices = profile.cuda_devices = rates.cuda_devices = lambda: (GPUS[arch],)
+    load.cuda_devices = rates.cuda_devices = lambda: (GPUS[arch],)
     executable = tvm_fusion.load(folder)
     inputs = {
         spec.name: np.zeros(spec.shape, spec.dtype) for spec in executable.signatures["main"].inputs

@@ -288,5 +288,3 @@ def test_a_rocm_library_holds_a_code_object_of_each_architecture(tmp_path):
     flags = elf_flags((folder / "model.so").read_bytes(), EM_AMDGPU)
     assert sorted(flag & 0xFF for flag in flags) == [0x3F, 0x4C]  # EF_AMDGPU_MACH
     assert list(manifest.read(folder)["architectures"]) == ["gfx942"]
-    with pytest.raises(UserError, match="made for rocm:gfx90a,gfx942; this TVM runtime has no"):
-        tvm_fusion.load(folder)

@@ -18,10 +18,10 @@ from tiny_models import dense_data, dense_expected, dense_weights, onnx_model
 
 import tvm_fusion
 from tvm_fusion import DimRange
+from tvm_fusion.core import narrow_types
 from tvm_fusion.deploy.build.bundle import bundle
 from tvm_fusion.device.cpu_features import ARM_FEATURES, X86_FEATURES, linux_names
 from tvm_fusion.errors import UserError
-from tvm_fusion.frontend import narrow_types
 
 pytestmark = [
     pytest.mark.slow,
@@ -286,7 +286,7 @@ HOSTILE = {
     "list": (lambda m: m.update(functions=[]), "/functions is not an object"),
     "other machine": (lambda m: m["target"].update(machine="s390x"), "(s390x); this machine is"),
     "other CPU": (lambda m: m["target"].update(cpuinfo=["no_such_set"]), "without no_such_set"),
-    "other kind": (lambda m: m["target"].update(kind="rocm"), "knows CPUs and CUDA devices"),
+    "other kind": (lambda m: m["target"].update(kind="metal"), "knows CPUs, CUDA devices and AMD"),
     "far offset": (lambda m: first(m).update(offset=1 << 40), "does not lie in weights.bin"),
     "negative offset": (lambda m: first(m).update(offset=-64), "does not lie in weights.bin"),
     "huge shape": (lambda m: first(m).update(shape=[1 << 40, 1 << 40]), "impossible shape"),

@@ -46,7 +46,6 @@ def test_rocm_artifact_holds_a_code_object(tmp_path, arch):
     folder = export(f"rocm:{arch}", tmp_path)
     flags = elf_flags((folder / "model.so").read_bytes(), EM_AMDGPU)
     assert [flag & 0xFF for flag in flags] == [AMD_MACHINES[arch]]
-    assert f"is made for rocm:{arch}; this TVM runtime has no support" in refusal(folder)
 
 
 @pytest.mark.rocm_toolchain

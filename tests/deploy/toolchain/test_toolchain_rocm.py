@@ -1,4 +1,5 @@
 import functools
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from tvm import te, tirx
 from tvm.target import Target
 
 from tvm_fusion.deploy.toolchain import rocm, rocm_math, toolchain
+from tvm_fusion.deploy.toolchain.rocm_code import amd_modules, kernels
+from tvm_fusion.deploy.toolchain.rocm_threads import compile_ir, texts_of, with_threads
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 
@@ -109,6 +112,39 @@ def test_the_refused_architecture_waits_for_nothing(arch):
     with toolchain(parse("rocm:gfx1100")):
         built = tvm.compile(_reverse(), Target(config, host="llvm"))
     assert unguarded_barriers(_assembly(built)) > 0
+
+
+def _with_threads(arch, count):
+    """A target whose blocks have more threads than TVM assumes where it sees no device."""
+    config = json.loads(str(parse(f"rocm:{arch}").tvm_target()))
+    del config["host"]
+    return Target({**config, "max_threads_per_block": count}, host="llvm")
+
+
+@pytest.mark.parametrize("arch", [pytest.param(a, marks=needs_lld) for a in MACHINES])
+def test_code_is_for_the_threads_of_its_target(arch, tmp_path):
+    library = tmp_path / "model.so"
+    with toolchain(parse(f"rocm:{arch}")) as tools:
+        built = tvm.compile(_reverse(), _with_threads(arch, 512))
+        (module,) = amd_modules(built.mod)
+        text, assembly = texts_of(module)
+        built.export_library(str(library), fcompile=tools.link)
+    assert '"amdgpu-flat-work-group-size"="1,512"' in text
+    assert [kernel.threads for kernel in kernels(assembly)] == [512]
+    found = re.findall(rb"max_flat_workgroup_size\xcd(..)", library.read_bytes(), re.DOTALL)
+    assert found == [(512).to_bytes(2, "big")]  # as MessagePack has it
+
+
+@pytest.mark.parametrize("arch", [pytest.param(a, marks=needs_lld) for a in MACHINES])
+def test_code_is_that_of_a_machine_without_a_device(arch):
+    """IR that TVM writes beside a ROCm runtime, brought back to the target's threads."""
+    with toolchain(parse(f"rocm:{arch}")):
+        target = parse(f"rocm:{arch}").tvm_target()
+        (module,) = amd_modules(tvm.compile(_reverse(), target).mod)
+        text, assembly = texts_of(module)
+        others = with_threads(text, "1,1024")
+        assert compile_ir(with_threads(others, "1,256"), target)[1] == assembly
+        assert compile_ir(others, target)[1] != assembly
 
 
 @functools.cache

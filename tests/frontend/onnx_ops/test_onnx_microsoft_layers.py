@@ -1,4 +1,4 @@
-"""Embedding, group normalization, packed weights against ONNX Runtime."""
+"""Embedding and group normalization against ONNX Runtime."""
 
 import numpy as np
 import pytest
@@ -61,23 +61,3 @@ def test_skip_group_norm(agrees, rng):
     wanted = [wanted.reshape(x.shape).astype(F32), total.astype(F32)]
     agrees("com.microsoft::SkipGroupNorm", inputs, {"y": F32, "s1": F32}, expected=wanted,
            atol=2e-5, groups=2)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("bits", "terms", "zeros"),
-    [(4, 64, None), (4, 64, "uint8"), (4, 40, "uint8"), (4, 48, F32), (8, 64, "uint8")],
-)
-def test_packed_weights(agrees, rng, bits, terms, zeros):
-    size, columns = 16, 7
-    blocks = -(-terms // size)
-    inputs = {"x": rng.standard_normal((3, terms), F32)}
-    inputs["q"] = rng.integers(0, 256, (columns, blocks, size * bits // 8)).astype("uint8")
-    inputs["s"] = rng.uniform(0.1, 1, (columns, blocks)).astype(F32)
-    if zeros == "uint8":
-        held = -(-blocks * bits // 8)
-        inputs["z"] = rng.integers(0, 256, (columns, held)).astype("uint8")
-    elif zeros is not None:
-        inputs["z"] = rng.uniform(0, 15, (columns, blocks)).astype(F32)
-    constants = [name for name in "qsz" if name in inputs]
-    agrees("com.microsoft::MatMulNBits", inputs, {"y": F32}, constants=constants, rtol=1e-4,
-           atol=1e-3, bits=bits, K=terms, N=columns, block_size=size)  # fmt: skip

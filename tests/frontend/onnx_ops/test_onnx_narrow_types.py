@@ -9,8 +9,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tvm_fusion
+from tvm_fusion.core import narrow_types
 from tvm_fusion.errors import UserError
-from tvm_fusion.frontend import import_model, narrow_types
+from tvm_fusion.frontend import import_model
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -42,10 +42,10 @@ def test_a_cache_goes_in_and_comes_out(run, count, is_persistent):
     program = torch.export.export(module, (*draw(count), torch.arange(count)))
     with recording() as log:
         imported = import_model(program)
-    assert [d.consumer for d in log if d.code == "state_returned"] == ["b_keys", "b_values"]
+    assert [d.consumer for d in log if d.code == "state_returned"] == ["keys", "values"]
     signature = imported.signatures["main"]
-    assert [s.name for s in signature.inputs[-2:]] == ["b_keys", "b_values"]
-    assert [s.name for s in signature.outputs] == ["output_0", "b_keys", "b_values"]
+    assert [s.name for s in signature.inputs[-2:]] == ["keys", "values"]
+    assert [s.name for s in signature.outputs] == ["output_0", "keys", "values"]
     state = [module.keys.numpy().copy(), module.values.numpy().copy()]
     for start in (0, count):
         arguments = [*draw(count), torch.arange(start, start + count)]
@@ -69,3 +69,19 @@ def test_an_input_that_is_written_to(run):
     twice, new = run(imported.mod, x.numpy(), total.numpy())
     np.testing.assert_allclose(new, (x + total).numpy(), rtol=1e-6)
     np.testing.assert_allclose(twice, 2 * new, rtol=1e-6)
+
+
+def test_a_buffer_whose_name_is_taken_keeps_the_exporters():
+    class Sum(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("x", torch.zeros(3))
+
+        def forward(self, x):
+            self.x.add_(x)
+            return self.x * 2
+
+    imported = import_model(torch.export.export(Sum(), (torch.randn(3),)))
+    signature = imported.signatures["main"]
+    assert [s.name for s in signature.inputs] == ["x", "b_x"]
+    assert [s.name for s in signature.outputs] == ["output_0", "b_x"]

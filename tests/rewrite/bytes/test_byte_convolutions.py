@@ -27,6 +27,7 @@ PADDED = {"padding": (1, 1, 0, 2)}  # top, left, bottom, right
 WIDTHS = [0, 0, 0, 0, 1, 0, 1, 2]
 
 
+ZERO = relax.const(np.full(1, 3, "uint8"))
 IMAGE = (N, 8, 9, 7)
 
 
@@ -280,6 +281,18 @@ def test_dequantised_convolutions_that_stay():
     untouched(dequantised((6, 8), several=True), image, code="several_scales")
     untouched(dequantised((6, 8), axis=1), image, code="several_scales")
     untouched(dequantised((6, 1), groups=6), tensor(N, 6, 9, 7), code="depthwise")
+
+
+def test_weights_of_float_convolutions_are_dequantised_once():
+    """CPUs pack constant weights; a dequantize of a weight would be a kernel of each call."""
+
+    def expected(emit, x):
+        x = emit(op.dequantize(x, relax.const(np.full(1, 0.5, "float32")), ZERO, axis=1))
+        weight = relax.const(W[:, :1] * np.float32(0.1))
+        return op.nn.conv2d(x, weight, groups=6, out_dtype="float32")
+
+    with CPU.tvm_target():
+        becomes(dequantised((6, 1), groups=6), expected, tensor(N, 6, 9, 7), code="depthwise")
 
 
 def test_gpus_convolve_in_float32():

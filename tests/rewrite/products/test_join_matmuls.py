@@ -177,7 +177,7 @@ def test_results_of_different_types_stay():
             emit(op.matmul(x, w, d)) for w, d in zip(weights, ("float32", "float16"), strict=True)
         ]
 
-    check_untouched(module(body, tensor(4, 6, dtype="float16")), "dtype_differs", "dtype_differs")
+    check_untouched(module(body, tensor(4, 6, dtype="float16")), "kind_differs", "kind_differs")
 
 
 def test_foreign_functions_stay():
@@ -330,3 +330,37 @@ def test_numbers(name):
         found = [found] if isinstance(found, tvm.runtime.Tensor) else found
         for got, want in zip(found, reference(x.astype("float64")), strict=True):
             np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-4)
+
+
+def convolutions(*weights, **attrs):
+    def body(emit, x):
+        return [emit(op.nn.conv2d(x, relax.const(w), **attrs)) for w in weights]
+
+    return body
+
+
+W3 = np.random.default_rng(1).standard_normal((4, 6, 3, 3)).astype("float32")
+
+
+def test_convolutions_of_one_image_become_one():
+    def expected(emit, x):
+        wide = emit(op.nn.conv2d(x, relax.const(np.concatenate([W3, W3[:2]])), padding=1))
+        split = emit(op.split(wide, [4], axis=1))
+        return [emit(relax.TupleGetItem(split, i)) for i in range(2)]
+
+    image = tensor(2, 6, 5, 5)
+    after, (decision,) = rewritten(module(convolutions(W3, W3[:2], padding=1), image))
+    assert_structural_equal(after, module(expected, image))
+    assert decision.code == "joined"
+
+
+@pytest.mark.parametrize(
+    ("weights", "attrs", "codes"),
+    [
+        ((W3, W3[:, :, 1:2, 1:2].copy()), {}, ["kind_differs"] * 2),
+        ((W3[:, :3].copy(), W3[:, :3].copy()), {"groups": 2}, ["groups"] * 2),
+    ],
+    ids=["another_window", "groups"],
+)
+def test_other_convolutions_stay(weights, attrs, codes):
+    check_untouched(module(convolutions(*weights, **attrs), tensor(2, 6, 5, 5)), *codes)

@@ -13,7 +13,7 @@ from tvm_fusion.frontend.normalize.fold_constants import FoldConstants
 from tvm_fusion.transform import Rewrite
 
 op = relax.op
-K, N = 64, 48
+K, N = 512, 768
 TYPES = {"float8_e4m3fn": "float16", "int8": "int32", "float32": None}
 
 

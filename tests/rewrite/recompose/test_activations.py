@@ -132,7 +132,15 @@ def softplus(x):
     return op.log(op.add(ONE, op.exp(x)))
 
 
+def imported_softplus(x, two=2.0):
+    """As importers write log1p: near zero by the inverse hyperbolic tangent."""
+    w = op.exp(x)
+    near = op.multiply(const(two), op.atanh(op.divide(w, op.add(const(2.0), w))))
+    return op.where(op.less(op.abs(w), const(0.25)), near, op.log(op.add(ONE, w)))
+
+
 MISH = {
+    "imported": lambda x: op.multiply(x, op.tanh(imported_softplus(x))),
     "log": lambda x: op.multiply(x, op.tanh(softplus(x))),
     "softplus": lambda x: op.multiply(op.tanh(op.nn.softplus(x)), x),
     "guarded": lambda x: op.multiply(
@@ -161,6 +169,7 @@ def other_cube(x):
 
 NEAR_MISSES = {
     "other_cube": other_cube,
+    "log1p_times_one_and_a_half": lambda x: op.multiply(x, op.tanh(imported_softplus(x, 3.0))),
     "erf_of_x": lambda x: op.multiply(HALF * x, op.add(ONE, op.erf(x))),
     "not_halved": lambda x: op.multiply(x, op.add(ONE, erf(x))),
     "no_one": lambda x: op.multiply(HALF * x, erf(x)),

@@ -55,6 +55,13 @@ def without_softmax(emit, q, k, v):
     return op.matmul(emit(op.nn.relu(scores)), v)
 
 
+def with_sinks(emit, s):
+    """A column that takes its share of the softmax is put before it and dropped behind it."""
+    sinks = emit(op.full([1, 2, 9, 1], number(0.5), "float32"))
+    weights = emit(op.nn.softmax(emit(op.concat([s, sinks], 3)), -1))
+    return emit(op.strided_slice(weights, [3], [0], [9]))
+
+
 EQUAL = tensors(1, 2, 9, 9, 9)
 CASES = {
     "over queries": (EQUAL, attention(normal=softmax_over_queries), "second_product"),
@@ -63,6 +70,7 @@ CASES = {
     "summed over queries": (EQUAL, values_from_the_left, "second_product"),
     "another maximum": (EQUAL, attention(normal=other_maximum), "no_softmax"),
     "another sum": (EQUAL, attention(normal=other_sum), "no_softmax"),
+    "sinks": (EQUAL, attention(normal=with_sinks), "more_than_scores"),
     "weights squared": (EQUAL, attention(weigh=squared), "weights_changed"),
     "no softmax": (EQUAL, without_softmax, "not_mine"),
     "large heads": (tensors(1, 1, 9, 9, 600), attention(score=scaled), "head_too_large"),

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from group_kernels import CPU, CUDA, arrays, close, group, kernel, run, tensor
-from tvm import relax
+from tvm import relax, s_tir, te
 
 from tvm_fusion.core.decisions import recording
+from tvm_fusion.core.loops import find
 from tvm_fusion.core.template import Claim
 from tvm_fusion.schedule.single.template import Single
 
@@ -84,3 +85,29 @@ def test_two_operators_are_refused():
     answer = Single(False).claim(members, CPU.device)
     assert not isinstance(answer, Claim)
     assert answer.code == "one_operator_only"
+
+
+@SPECS
+@pytest.mark.parametrize("read", [0, 1])
+def test_results_that_nothing_reads_are_workspaces(read, spec):
+    """A GPU kernel cannot allocate them."""
+
+    def extremes(x):
+        return te.compute(x.shape, lambda *i: (x(*i) + 1, x(*i) * 2), name="two")
+
+    def body(emit, x):
+        both = emit.__self__.emit_te(extremes, x)
+        return emit(relax.TupleGetItem(both, read))
+
+    members = group([tensor("x", 7, 33)], body, spec)
+    template = Single(spec is CUDA)
+    claim = template.claim(members, spec.device)
+    emission = template.emit(claim, spec.tvm_target())
+    (made,) = emission.kernels
+    kinds = ["workspace", "output"] if read else ["output", "workspace"]
+    assert [slot.kind for slot in made.writes] == kinds
+    (unread,) = emission.workspaces
+    assert [int(d) for d in unread.shape.values] == [7, 33]
+    assert len(made.func.params) == 3
+    allocated = [b for block in find(made.func.body, s_tir.SBlock) for b in block.alloc_buffers]
+    assert all(b.scope() != "global" for b in allocated)

@@ -1,6 +1,10 @@
 """Groups read back from the IR and emitted; promises that are not kept."""
 
 import numpy as np
+from group_kernels import tensor
+from relax_modules import main_module
+from tvm import relax
+from tvm_ffi import structural_equal
 
 from tests.schedule.toy_kernels import (
     MATRIX,
@@ -16,7 +20,8 @@ from tests.schedule.toy_kernels import (
 from tvm_fusion import transform
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.templates import registered
-from tvm_fusion.schedule.stage.emit import emit_groups, group_of, is_group
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.stage.emit import MOST_CONFIGS, emit_groups, group_of, is_group
 
 
 def test_a_broken_claim_is_recorded_and_planned_again():
@@ -62,6 +67,44 @@ def test_a_group_reads_back_as_it_was_written():
     group = group_of(planned, func_)
     assert group.title == "tanh + add"
     assert [str(v.type.shape) for v in group.inputs] == ["R.shape([6, 8])"] * 2
+
+
+def emitted_under(inspect):
+    """Emissions of a product on a GPU whose machine code is said to be unfit, and decisions."""
+    target = parse("rocm:gfx942").tvm_target()
+    params = [tensor("x", 1, 512), tensor("w", 512, 256)]
+    mod = main_module(params, lambda emit, x, w: relax.op.matmul(x, w))
+    with target, recording() as decisions:
+        planned = transform.FuseOperators()(transform.Legalize()(mod))
+        emitted, broken = emit_groups(planned, target, inspect=inspect)
+    assert not broken
+    return [*emitted.values()], [d for d in decisions if d.code == "config_unfit"]
+
+
+def test_a_configuration_whose_code_is_unfit_is_not_taken():
+    seen = []
+
+    def inspect(emission, target):
+        seen.append(emission)
+        return "spills" if len(seen) == 1 else None
+
+    (emission,), (decision,) = emitted_under(inspect)
+    assert emission is seen[1]
+    assert decision.sentence.startswith("The default configuration spills, {")
+
+
+def test_without_a_fit_configuration_the_default_stays():
+    seen = []
+
+    def inspect(emission, target):
+        seen.append(emission)
+        return "spills"
+
+    (emission,), none = emitted_under(inspect)
+    assert not none
+    assert 1 < len(seen) <= 1 + MOST_CONFIGS
+    first, last = (one.kernels[0].func for one in (seen[0], emission))
+    assert structural_equal(first, last, map_free_vars=True)
 
 
 def test_a_broken_claim_with_scalars_is_planned_again():

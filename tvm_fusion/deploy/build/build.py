@@ -23,6 +23,8 @@ from ..count import Lowered, count, is_gpu
 from ..runtime.weights_file import StoredWeight
 from ..toolchain import thread_team, tile_permission, toolchain
 from ..toolchain.rocm_code import KernelCode, amd_modules, faults, kernels
+from ..toolchain.rocm_runtime import LINK_OPTIONS, begin_rocm_runtime, rocm_runtime
+from ..toolchain.rocm_threads import texts_of
 from .codegen import Compiled, compiling
 from .cpu_features import needed_features
 from .prepare import Prepared, same_bits
@@ -47,6 +49,8 @@ class Built:
         By architectures, the kernels for exactly these; empty for one.
     features : dict of str to list of str
         By CPU, the instruction sets that its code needs.
+    spills : bool
+        Whether kernels spill registers on AMD GPUs.
     """
 
     compiled: Compiled
@@ -55,6 +59,7 @@ class Built:
     names: dict[str, dict[str, str]]
     kernels: dict[tuple[str, ...], list[str]]
     features: dict[str, list[str]]
+    spills: bool = False
 
 
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
@@ -69,6 +74,8 @@ def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
     UserError
         If a kernel's machine code is wrong, as far as that is checked.
     """
+    if spec.kind == "rocm":
+        begin_rocm_runtime()
     mods = {arch: one.mod for arch, one in prepared.items()}
     suffixes, merged = dict.fromkeys(mods, ""), Merged(next(iter(mods.values())), {}, {})
     if len(mods) > 1:
@@ -87,11 +94,10 @@ def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
         if is_gpu(target):
             for arch, one in prepared.items():
                 counts[arch] = _counts(one, _lowered(compiled, one, merged.names.get(arch, {})))
-    if spec.kind == "rocm":
-        check_amd_code(compiled.executable.mod)
+    spills = spec.kind == "rocm" and check_amd_code(compiled.executable.mod)
     devices = zip(spec.archs, spec.devices, strict=True) if spec.kind == "llvm" else ()
     features = {arch: needed_features(mods[arch], device) for arch, device in devices}
-    return Built(compiled, counts, suffixes, merged.names, merged.kernels, features)
+    return Built(compiled, counts, suffixes, merged.names, merged.kernels, features, spills)
 
 
 def store(
@@ -140,9 +146,12 @@ def export_library(
         Instruction sets that a CPU's code needs: for AMX's the library asks when it is opened.
     """
     with toolchain(spec) as tools, tempfile.TemporaryDirectory() as folder:
-        code = [*compiled.objects]
+        code, options = [*compiled.objects], {}
         if spec.kind == "llvm":
             code.append(thread_team(spec.triple))
+        if spec.kind == "rocm":
+            code.append(rocm_runtime())
+            options = {"options": [*LINK_OPTIONS]}
         if need_tiles(features):
             code.append(tile_permission(spec.triple))
         objects = [Path(folder, f"part{number}.o") for number in range(len(code))]
@@ -150,7 +159,10 @@ def export_library(
             place.write_bytes(content)
         try:
             compiled.executable.export_library(
-                str(path), fcompile=tools.link, addons=[str(place) for place in objects]
+                str(path),
+                fcompile=tools.link,
+                addons=[str(place) for place in objects],
+                **options,
             )
         except RuntimeError as error:  # what TVM raises around the linker's output
             output = str(error).strip().splitlines()[1:] or [str(error)]
@@ -315,8 +327,8 @@ def _calling(
 
 
 # The check of a build for AMD GPUs: what would run wrongly is refused, what is slow recorded.
-def check_amd_code(module: Any) -> None:
-    """Check the machine code of a built module.
+def check_amd_code(module: Any) -> bool:
+    """Check the machine code of a built module, and tell whether kernels spill registers.
 
     Parameters
     ----------
@@ -329,17 +341,20 @@ def check_amd_code(module: Any) -> None:
         Naming a kernel whose code is wrong. Kernels that spill registers, or keep arrays in
         scratch memory, are recorded as decisions instead.
     """
+    spills = False
     for one in amd_modules(module):
-        assembly = one.inspect_source("asm")
-        for name, fault in faults(one.inspect_source("hip"), assembly):
+        text, assembly = texts_of(one)
+        for name, fault in faults(text, assembly):
             raise UserError(
                 f"kernel '{name}' {fault}, in the code that was generated for the AMD GPU",
                 "none that does",
                 "report the model, and compile it for another target meanwhile",
             )
         for kernel in kernels(assembly):
-            if kernel.spilled or kernel.scratch_bytes or kernel.accumulation_registers:
+            spills |= kernel.spills
+            if kernel.spills or kernel.accumulation_registers:
                 record(_out_of_registers(kernel))
+    return spills
 
 
 def _out_of_registers(kernel: KernelCode) -> Decision:

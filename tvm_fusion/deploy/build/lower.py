@@ -21,17 +21,19 @@ from ..memory.share_storage import ShareStorage
 from ..memory.weights import WEIGHTS
 from .launch_names import CallTIRRewriteWithNames
 
+_CUDA_GRAPH, _HIP_GRAPH = "vm.builtin.cuda_graph.", "tvm_fusion.hip_graph."
+
 
 @tvm.transform.module_pass(opt_level=0, name="LowerToVM")
 class LowerToVM:
     """Lower Relax functions to what TVM's virtual machine executes.
 
-    Memory is planned statically. On CUDA, with ``relax.backend.use_cuda_graph``, launches become
-    CUDA graphs; see :mod:`tvm_fusion.deploy.cuda_graph.capture`, and their weights one tuple where
-    the caller knows; see :mod:`tvm_fusion.deploy.cuda_graph.weights_tuple`. Kernels are launched
-    early where devices can; see :mod:`tvm_fusion.deploy.cuda_graph.dependent_launch`. Lowered
-    functions are marked, so that a second application leaves them alone: TVM's own passes would
-    check every argument twice.
+    Memory is planned statically. On GPUs, with ``relax.backend.use_cuda_graph``, launches become
+    CUDA or HIP graphs; see :mod:`tvm_fusion.deploy.cuda_graph.capture`, and their weights one
+    tuple where the caller knows; see :mod:`tvm_fusion.deploy.cuda_graph.weights_tuple`. Kernels are
+    launched early where devices can; see :mod:`tvm_fusion.deploy.cuda_graph.dependent_launch`.
+    Lowered functions are marked, so that a second application leaves them alone: TVM's own passes
+    would check every argument twice.
 
     Examples
     --------
@@ -46,8 +48,8 @@ class LowerToVM:
         """Apply to every Relax function that may be rewritten and is not lowered yet."""
         lower = relax.transform
         target = Target.current()
-        on_cuda = target is not None and target.kind.name == "cuda"
-        if on_cuda and ctx.config.get("relax.backend.use_cuda_graph", False):
+        kind = "" if target is None else target.kind.name
+        if kind in ("cuda", "rocm") and ctx.config.get("relax.backend.use_cuda_graph", False):
             mod = Sequential([CaptureLaunches()])(mod)
         mod = Sequential([LaunchEarly()])(mod)
         mod = on_rewritable(
@@ -68,10 +70,33 @@ class LowerToVM:
             lower.VMShapeLower(),
             lower.AttachGlobalSymbol(),
         )(mod)
+        if kind == "rocm":
+            mod = on_rewritable(CallHipGraphs(), only=CAPTURED)(mod)
         for gvar, func in list(mod.functions.items()):
             if is_rewritable(func):
                 mod.update_func(gvar, func.with_attr(LOWERED, True))
         return mod
+
+
+@tvm.transform.module_pass(opt_level=0, name="CallHipGraphs")
+class CallHipGraphs:
+    """Let graphs be HIP's: TVM's functions are CUDA's, and both may be in one process."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
+        """Apply to every function that launches graphs."""
+        mod = mod.clone()
+        for gvar, func in list(mod.functions.items()):
+            if is_rewritable(func):
+                named = tvm_ffi.structural_map(func, (relax.ExternFunc, _hip), order="post")
+                mod.update_func(gvar, named)
+        return mod
+
+
+def _hip(function: relax.ExternFunc) -> relax.ExternFunc:
+    name = str(function.global_symbol)
+    if not name.startswith(_CUDA_GRAPH):
+        return function
+    return relax.ExternFunc(_HIP_GRAPH + name.removeprefix(_CUDA_GRAPH))
 
 
 # Take whole extents where a function has numbers of steps: ``32*k`` is ``h`` to its callers.

@@ -133,6 +133,7 @@ def _sources() -> bytes:
     root = Path(__file__).parents[2]
     found = sorted(
         (str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns)
-        for path in root.rglob("*.py")
+        for path in root.rglob("*")
+        if path.suffix in (".py", ".c", ".cc", ".h")
     )
     return hashlib.sha256(repr(found).encode()).digest()

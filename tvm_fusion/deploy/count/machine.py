@@ -184,11 +184,11 @@ class Machine:
             return builtins.HANDLERS[name](args)
         if builtins.is_silent(name):
             return None
-        if name == "vm.builtin.cuda_graph.run_or_capture" and isinstance(args[0], FunctionValue):
+        if name.endswith("_graph.run_or_capture") and isinstance(args[0], FunctionValue):
             captured = args[1] if isinstance(args[1], tuple) else ()
             function = args[0]
             return self.tally.launch_graph(lambda: self.invoke(function, captured))
-        if name == "vm.builtin.cuda_graph.get_cached_alloc" and isinstance(args[0], FunctionValue):
+        if name.endswith("_graph.get_cached_alloc") and isinstance(args[0], FunctionValue):
             return self.invoke(args[0], ())
         if name == "vm.builtin.invoke_closure" and isinstance(args[0], FunctionValue):
             return self.invoke(args[0], args[1:])

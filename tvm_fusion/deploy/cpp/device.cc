@@ -20,7 +20,7 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-constexpr int kExists = 0, kComputeVersion = 4;  // TVM's DeviceAttrKind
+constexpr int kExists = 0, kComputeVersion = 4, kGcnArch = 10;  // TVM's DeviceAttrKind
 
 ffi::Function Global(const std::string& name) { return ffi::Function::GetGlobalRequired(name); }
 
@@ -113,14 +113,31 @@ std::string ChooseArch(const Target& target, const std::string& version) {
   return own.empty() ? best : own;
 }
 
+// The first AMD GPU; its own architecture alone runs there.
+std::pair<DLDevice, std::string> OpenAmdGpu(const Target& target) {
+  DLDevice device{kDLROCM, 0};
+  std::string arch;
+  try {
+    ffi::Any found = Global("runtime.GetDeviceAttr")(static_cast<int>(device.device_type), 0, kGcnArch);
+    arch = found.cast<ffi::String>();
+  } catch (const ffi::Error& error) {
+    throw UserError("the artifact is made for " + target.text + ", but " + error.message());
+  }
+  if (std::find(target.archs.begin(), target.archs.end(), arch) == target.archs.end()) {
+    throw UserError("the artifact is made for " + target.text + "; this device is " + arch + ": compile it for that.");
+  }
+  return {device, arch};
+}
+
 }  // namespace
 
 std::pair<DLDevice, std::string> OpenDevice(const Target& target) {
   if (target.kind == "llvm") {
     return {DLDevice{kDLCPU, 0}, ChooseCpu(target)};
   }
+  if (target.kind == "rocm") return OpenAmdGpu(target);
   if (target.kind != "cuda") {
-    throw UserError("the artifact is made for " + target.text + "; this runner knows CPUs and CUDA devices.");
+    throw UserError("the artifact is made for " + target.text + "; this runner knows CPUs, CUDA devices and AMD GPUs.");
   }
   if (!dlopen("libtvm_runtime_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
     throw UserError("the artifact is made for " + target.text + ", and CUDA's runtime does not load (" +
@@ -158,6 +175,12 @@ ffi::Tensor CopyTo(const ffi::Tensor& tensor, DLDevice device) {
   ffi::Any copy = Global("runtime.TVMTensorAllocWithScope")(ffi::Shape(tensor.shape()), tensor.dtype(), device, nullptr);
   Global("runtime.TVMTensorCopyFromTo")(tensor, copy);
   return copy.cast<ffi::Tensor>();
+}
+
+bool IsSentence(const ffi::Error& error) { return error.kind() == "UserError"; }
+
+void CopyInto(const ffi::Tensor& tensor, const ffi::Tensor& target) {
+  Global("runtime.TVMTensorCopyFromTo")(tensor, target);
 }
 
 void Synchronize(DLDevice device) {

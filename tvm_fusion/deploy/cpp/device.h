@@ -22,7 +22,13 @@ void OpenLibraries(const Manifest& manifest);
 // Copies a contiguous tensor to another device; the tensor itself where it is there already.
 tvm::ffi::Tensor CopyTo(const tvm::ffi::Tensor& tensor, DLDevice device);
 
+// Copies a contiguous tensor into another of the same shape and type.
+void CopyInto(const tvm::ffi::Tensor& tensor, const tvm::ffi::Tensor& target);
+
 void Synchronize(DLDevice device);
+
+// Whether an error's message is one sentence for the user: those of libraries with code for AMD GPUs are.
+bool IsSentence(const tvm::ffi::Error& error);
 
 }  // namespace tvm_fusion
 

@@ -240,6 +240,10 @@ int Main(int argc, char** argv) {
     std::cerr << "tvm_fusion_run: " << error.what() << "\n";
     return 2;
   } catch (const ffi::Error& error) {
+    if (tvm_fusion::IsSentence(error)) {
+      std::cerr << "tvm_fusion_run: " << error.message() << "\n";
+      return 2;
+    }
     std::cerr << "tvm_fusion_run: the model failed: " << error.message() << "\n";
   } catch (const std::exception& error) {
     std::cerr << "tvm_fusion_run: " << error.what() << "\n";

@@ -112,6 +112,12 @@ Node Parse(const std::string& folder) {
 
 constexpr char kStorage[] = "uint8";
 
+Extent OneExtent(const Node& extent) {
+  if (extent.As<Any>("an extent").try_cast<String>()) return extent.Text();
+  if (extent.Number() < 0) extent.Damaged("is negative");
+  return extent.Number();
+}
+
 std::vector<TensorSpec> Specs(const Node& list) {
   std::vector<TensorSpec> specs;
   for (const Node& item : list.Items()) {
@@ -120,16 +126,7 @@ std::vector<TensorSpec> Specs(const Node& list) {
     if (!spec.storage.empty() && (spec.storage != kStorage || !IsNarrow(spec.dtype))) {
       item["storage"].Damaged("is not that of the dtype");
     }
-    for (const Node& extent : item["shape"].Items()) {
-      const Any& value = extent.As<Any>("an extent");
-      if (value.try_cast<String>()) {
-        spec.shape.emplace_back(extent.Text());
-      } else if (extent.Number() >= 0) {
-        spec.shape.emplace_back(extent.Number());
-      } else {
-        extent.Damaged("is negative");
-      }
-    }
+    for (const Node& extent : item["shape"].Items()) spec.shape.push_back(OneExtent(extent));
     specs.push_back(std::move(spec));
   }
   return specs;
@@ -193,6 +190,17 @@ Manifest Manifest::Read(const std::string& folder, const std::string& arch) {
     if (signature.Has("equal")) {
       for (const Node& pair : signature["equal"].Items()) {
         function.equal.push_back({pair["one"].Text(), pair["other"].Text(), pair["where"].Text()});
+      }
+    }
+    if (signature.Has("limits")) {
+      for (const auto& [input, limit] : signature["limits"].Entries()) {
+        function.limits[input] = {limit["below"].Number(), OneExtent(limit["count"])};
+      }
+    }
+    if (entry.Has("in_place")) {
+      for (const auto& [input, output] : entry["in_place"].Entries()) {
+        function.written.insert(input);
+        function.results_in_place.insert(output.Text());
       }
     }
     function.weights = entry["weights"].Texts();

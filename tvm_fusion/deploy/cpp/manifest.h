@@ -3,6 +3,7 @@
 #define TVM_FUSION_MANIFEST_H_
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,18 @@ struct EqualExtents {
   std::string where;
 };
 
+// Numbers of an input: each, and the `count` from it on, are at least 0 and below a number.
+struct Limit {
+  int64_t below;
+  Extent count;
+
+  bool IsOfEach() const { return std::holds_alternative<int64_t>(count) && std::get<int64_t>(count) == 1; }
+};
+
 struct FunctionEntry {
   std::vector<TensorSpec> inputs, outputs;
+  std::map<std::string, Limit> limits;              // by input
+  std::set<std::string> written, results_in_place;  // inputs that are written to; the outputs that lie there
   std::vector<EqualExtents> equal;
   std::vector<std::string> weights;
   bool weights_as_tuple = false;

@@ -123,6 +123,23 @@ std::string LibraryPath(const std::string& folder, const FileEntry& expected) {
   return path;
 }
 
+UserError DoesNotLoad(const std::string& folder) {
+  return UserError("model.so of '" + folder + "' does not load; compile the model again, or copy the " +
+                   "whole folder again.");
+}
+
+ffi::Module Open(const std::string& folder, const FileEntry& expected) {
+  std::string path = LibraryPath(folder, expected);
+  try {
+    return ffi::Module::LoadFromFile(ffi::String(path));
+  } catch (const ffi::Error& error) {
+    if (IsSentence(error)) throw UserError(error.message());
+    throw DoesNotLoad(folder);
+  } catch (const std::exception& error) {
+    throw DoesNotLoad(folder);
+  }
+}
+
 }  // namespace
 
 Extents CheckInputs(const std::vector<TensorSpec>& specs, const std::map<std::string, ffi::Tensor>& inputs,
@@ -158,19 +175,19 @@ Extents CheckInputs(const std::vector<TensorSpec>& specs, const std::map<std::st
 
 Model::Model(const std::string& folder) : manifest_(Manifest::Read(folder)) {
   ChooseThreads();
+  // Code for AMD GPUs comes with the runtime that knows them.
+  if (manifest_.target.kind == "rocm") library_ = Open(folder, manifest_.library);
   auto [device, arch] = OpenDevice(manifest_.target);
   device_ = device;
   manifest_ = Manifest::Read(folder, arch);
   OpenLibraries(manifest_);
   for (const auto& [name, tensor] : MapWeights(folder, manifest_)) weights_.emplace(name, CopyTo(tensor, device));
-  std::string library = LibraryPath(folder, manifest_.library);
+  if (!library_.has_value()) library_ = Open(folder, manifest_.library);
   try {
-    library_ = ffi::Module::LoadFromFile(ffi::String(library));
     JoinTeam(library_.value());
     machine_ = library_.value()->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
   } catch (const std::exception& error) {
-    throw UserError("model.so of '" + folder + "' does not load; compile the model again, or copy the " +
-                    "whole folder again.");
+    throw DoesNotLoad(folder);
   }
   ffi::Function start = machine_.value()->GetFunction("vm_initialization").value();
   if (device.device_type == kDLCPU) {

@@ -1,4 +1,4 @@
-"""Launches of a GPU module, captured once as a CUDA graph.
+"""Launches of a GPU module, captured once as a CUDA graph, or as a HIP graph on AMD GPUs.
 
 ``capture``, ``copies``                    what is captured, and what goes around it
 ``static_inputs``, ``weights_tuple``       arguments that a graph reads in place

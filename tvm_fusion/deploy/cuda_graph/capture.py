@@ -114,13 +114,17 @@ class _Capture:
         return None if set(calls.kernels).intersection(calls.origins(readers[0])) else readers[0]
 
     def _find_last(self) -> ir.Var | None:
-        """Find the one kernel that writes results, if no other reads them."""
+        """Find the one kernel that writes results, if no other reads them or changes its inputs."""
         calls = self._calls
         leaves = [calls.origin(leaf) for leaf in self._leaves]
         writers = {leaf: None for leaf in leaves if calls.is_written(leaf)}
         if len(writers) != 1 or calls.kernels[next(iter(writers))] != 1:
             return None
         (writer,) = writers
+        after = list(calls.kernels)[list(calls.kernels).index(writer) + 1 :]
+        changed = {origin for kernel in after for origin in calls.written_inputs(kernel)}
+        if changed.intersection(calls.origins(writer)):
+            return None
         return None if any(writer in calls.origins(k) for k in calls.kernels) else writer
 
     def _computed(self) -> list[relax.Expr]:
@@ -237,6 +241,14 @@ class KernelCalls:
     def origins(self, kernel: ir.Var) -> list[relax.Expr]:
         """List where the arguments of a kernel are from."""
         return [self.origin(arg) for arg in self.values[kernel].args[1].fields]
+
+    def written_inputs(self, kernel: ir.Var) -> list[relax.Expr]:
+        """List where the arguments are from that a kernel writes in place."""
+        call = self.values[kernel]
+        if call.op != _IN_PLACE:
+            return []
+        places = [int(i) for i in call.attrs.inplace_indices]
+        return [self.origin(call.args[1].fields[i]) for i in places if i >= 0]
 
     def is_written(self, origin: relax.Expr) -> bool:
         """Whether a tensor is a kernel's, in memory that is not a caller's."""

@@ -2,6 +2,8 @@
 
 ``load``, ``executable``, ``function``, ``direct``
     an artifact, its functions, a call; threads that all artifacts of a process share
+``session``
+    functions over caches that stay where they are
 ``arguments``, ``tensors``, ``torch_tensors``, ``results``
     arrays in and out, by DLPack or copies
 ``call_tree``

@@ -18,6 +18,7 @@ from .tensors import ALIGNMENT
 
 if TYPE_CHECKING:
     from .profile.result import Profile
+    from .session import Session
 
 _POOLED_ALLOCATOR = 2  # TVM's AllocatorType
 
@@ -179,6 +180,29 @@ class Executable:
             For a name that the function does not have, a wrong shape or dtype.
         """
         return self.function(function).bind(inputs)
+
+    def session(self, *, position: str = "position") -> Session:
+        """Make caches, for a sequence of one's own, that calls of functions write in place.
+
+        Parameters
+        ----------
+        position : str
+            The input that says where tokens begin, if functions have it: sessions count it.
+
+        Returns
+        -------
+        Session
+            With the model's functions as methods: ``session.prefill(ids)``, ``session.decode(id)``.
+            Several sessions share the weights.
+
+        Raises
+        ------
+        UserError
+            For a model whose functions write to no inputs, or to inputs without fixed shapes.
+        """
+        from .session import Session
+
+        return Session(self, position)
 
     def profile(
         self,

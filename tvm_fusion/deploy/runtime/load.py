@@ -17,8 +17,9 @@ import tvm_ffi
 
 from ..._tvm.cuda import load_cudart
 from ..._tvm.versions import TVM
-from ...device import choose_arch, cuda_devices, host_cpu
+from ...device import Device, choose_arch, cuda_devices, host_cpu
 from ...device.elf import machine_of
+from ...device.hip import hip_devices, open_hip
 from ...device.probe import machine
 from ...device.tile_permission import ADVICE, need_tiles, refused_tiles
 from ...errors import UserError
@@ -31,6 +32,7 @@ _libraries: dict[str, ctypes.CDLL] = {}
 # By SHA-256: another module for the same code would cost memory with every load.
 _models: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
 _opened: dict[str, str] = {}  # the SHA-256 of what was opened first, by path
+tvm_ffi.register_error("UserError", UserError)  # of libraries with code for AMD GPUs
 
 
 class Exportable(Protocol):
@@ -178,27 +180,38 @@ def _open_device(folder: Path, found: Mapping[str, Any]) -> tuple[tvm_ffi.Device
     _open_library("tvm_runtime")
     if target["kind"] == "llvm":
         return tvm_ffi.device("cpu", 0), _choose_cpu(made_for, found)
+    devices = _gpus(target["kind"], made_for)
+    host = machine_of(folder / manifest.LIBRARY)
+    if host is not None and host != machine():
+        advice = f"this CPU is {machine()}: compile it on such a machine"
+        raise UserError(f"{made_for} on a host whose CPU is {host}", None, advice)
+    arch = choose_arch(target["archs"], devices[0].arch)
+    if arch is None:
+        raise UserError(made_for, None, f"this device is {devices[0].arch}: compile it for that")
     if target["kind"] == "cuda":
-        devices = cuda_devices()
-        if not devices:
-            raise UserError(
-                made_for, None, "this machine has no visible CUDA device: run it on one that has"
-            )
-        host = machine_of(folder / manifest.LIBRARY)
-        if host is not None and host != machine():
-            advice = f"this CPU is {machine()}: compile it on such a machine"
-            raise UserError(f"{made_for} on a host whose CPU is {host}", None, advice)
-        arch = choose_arch(target["archs"], devices[0].arch)
-        if arch is None:
-            raise UserError(
-                made_for, None, f"this device is {devices[0].arch}: compile it for that"
-            )
         load_cudart()
         _open_library("tvm_runtime_cuda")
-        return tvm_ffi.device("cuda", 0), arch
-    raise UserError(
-        made_for, None, "this TVM runtime has no support for it: run it on one that has"
-    )
+    return tvm_ffi.device(target["kind"], 0), arch
+
+
+def _gpus(kind: str, made_for: str) -> tuple[Device, ...]:
+    """List the GPUs of a kind that this process may use; raises UserError if there are none."""
+    if kind == "cuda":
+        name, devices = "CUDA device", cuda_devices()
+    elif kind != "rocm":
+        raise UserError(made_for, "a CPU, CUDA devices or AMD GPUs", manifest.AGAIN)
+    else:
+        try:
+            name, devices = "AMD GPU", hip_devices(open_hip())
+        except UserError as error:
+            raise UserError(
+                f"{made_for}, but {error.found}", error.expected, error.advice
+            ) from None
+    if not devices:
+        raise UserError(
+            made_for, None, f"this machine has no visible {name}: run it on one that has"
+        )
+    return devices
 
 
 def _choose_cpu(made_for: str, found: Mapping[str, Any]) -> str:

@@ -41,6 +41,9 @@ Schema 2
     every call, and the operator that joins them;
     ``call``, of a PyTorch module, the structure of its arguments and results, as
     :mod:`.call_tree` documents;
+    ``limits``, by name of an input of whole numbers, such as tokens or positions, ``{"below",
+    "count"}``: each of its elements, and the ``count`` (a number, or an expression over dimensions)
+    from it on, are at least 0 and below that; others are clamped, or write nothing;
     ``in_place``, by name of an input that is written to, the output that then lies there;
     ``destinations``, names of the outputs that follow the weights as parameters of the library's
     function ``NAME.into``, which is there if they are;

@@ -187,6 +187,7 @@ _CALL = {
     )
 }
 _EQUAL = {"equal": list_of(record({"one": text, "other": text, "where": text}))}
+_LIMITS = {"limits": by_name(record({"below": number, "count": extent}))}
 _STORED = record({"function": text, "shape": list_of(number)})
 _WEIGHT = record(
     {"shape": list_of(number), "dtype": dtype, "offset": number, "bytes": number},
@@ -223,7 +224,7 @@ _SCHEMA = record(
         "functions": by_name(
             record(
                 {"inputs": list_of(_SPEC), "outputs": list_of(_SPEC), **_CODE},
-                _OPTIONAL | _EQUAL | _CALL,
+                _OPTIONAL | _EQUAL | _CALL | _LIMITS,
             ),
             1,
         ),

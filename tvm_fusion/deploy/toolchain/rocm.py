@@ -18,6 +18,7 @@ from typing import Any
 from ...errors import UserError
 from .code_generator import building
 from .rocm_math import device_math
+from .rocm_threads import threads_of_target
 
 _LINK, _BITCODE = "tvm_callback_rocm_link", "tvm_callback_rocm_bitcode_path"
 # LLVM 22 inside TVM writes code object version 6, which lld reads from 19 on.
@@ -86,9 +87,13 @@ def rocm_toolchain(archs: Sequence[str]) -> Iterator[str]:
             f"no lld {_LLD_VERSION} or newer was found, which links AMD code objects",
             advice=f"run `{INSTALL_LLD}` or `pip install ziglang`",
         )
-    with device_math(archs) as bitcode, building("rocm") as built_for:
+    with (
+        device_math(archs) as bitcode,
+        building("rocm") as built_for,
+        threads_of_target() as linked,
+    ):
         callbacks = {
-            _LINK: lambda objects: bytearray(link_code_object(lld, bytes(objects))),
+            _LINK: lambda objects: bytearray(link_code_object(lld, linked(bytes(objects)))),
             _BITCODE: lambda *_: [str(path) for path in bitcode.get(built_for()[0], ())],
         }
         previous: dict[str, Any] = {name: tvm_ffi.get_global_func(name) for name in callbacks}

@@ -52,6 +52,11 @@ class KernelCode:
     spilled: int
     threads: int
 
+    @property
+    def spills(self) -> bool:
+        """Whether registers, or arrays with computed indices, lie elsewhere."""
+        return bool(self.spilled or self.scratch_bytes)
+
 
 def kernels(assembly: str) -> list[KernelCode]:
     """Read the metadata of all kernels of an assembly text."""

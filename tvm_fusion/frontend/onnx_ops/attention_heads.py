@@ -34,17 +34,44 @@ def join_heads(node: Node, x: Any) -> Any:
     return node.emit(op.reshape(transposed, [batch, steps, heads * width]))
 
 
-def attend(node: Node, q: Any, k: Any, v: Any, biases: Sequence[Any]) -> Any:
-    """Attend, over heads before the rows, and join the heads; scores of half types in float32."""
+def attend(
+    node: Node,
+    q: Any,
+    k: Any,
+    v: Any,
+    biases: Sequence[Any],
+    cap: float = 0.0,
+    sinks: Any = None,
+) -> Any:
+    """Attend, over heads before the rows, and join the heads; scores of half types in float32.
+
+    Parameters
+    ----------
+    cap : float
+        Bound of the scores, ``cap * tanh(scores / cap)``, before biases; 0 for none.
+    sinks : relax.Expr, optional
+        A score of each head that takes its share of the softmax without a value, ``[1, heads, 1,
+        1]``.
+    """
     dtype = str(q.ty.dtype.dtype)
     wide = accumulation_dtype(dtype)
     scale = node.attribute("scale", 0.0) or 1 / math.sqrt(int(list(q.ty.shape)[3]))
-    keys = node.emit(op.permute_dims(k, [0, 1, 3, 2]))
-    scores = node.emit(op.matmul(q, keys, None if wide == dtype else wide))
+    transposed = node.emit(op.permute_dims(k, [0, 1, 3, 2]))
+    scores = node.emit(op.matmul(q, transposed, None if wide == dtype else wide))
     scores = node.emit(op.multiply(scores, relax.const(scale, wide)))
+    if cap:
+        bounded = node.emit(op.tanh(node.emit(op.divide(scores, relax.const(cap, wide)))))
+        scores = node.emit(op.multiply(bounded, relax.const(cap, wide)))
     for bias in biases:
         scores = node.emit(op.add(scores, node.cast(bias, wide)))
-    weights = node.emit(node.cast(op.nn.softmax(scores, -1), dtype))
+    if sinks is None:
+        weights = node.emit(node.cast(op.nn.softmax(scores, -1), dtype))
+    else:
+        *around, keys = list(scores.ty.shape)
+        column = node.emit(op.broadcast_to(node.cast(sinks, wide), [*around, 1]))
+        shares = node.emit(op.nn.softmax(node.emit(op.concat([scores, column], 3)), -1))
+        shares = node.emit(op.strided_slice(shares, [3], [0], [keys]))
+        weights = node.emit(node.cast(shares, dtype))
     return join_heads(node, node.emit(op.matmul(weights, v)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ..tensor_types import dtype_of
+from ..tensor_types import dtype_of, static
 from .attention_heads import attend, is_static, lowest_of, split_heads
 from .node import Node
 from .registry import Unsupported, register
@@ -22,98 +22,151 @@ op = relax.op
 def group_query_attention(node: Node) -> Any:
     """Convert causal attention whose queries share keys, of prompts or behind a cache.
 
-    Rows of one batch have as many keys as ``seqlens_k`` says; a cache grows by concatenation. A
-    cache in a buffer of fixed length, which both extents would have, is not told apart from that
-    where the total length is not known; so it has to be.
+    ``seqlens_k`` tells how many tokens each row of the batch has, so how many were there before::
+
+        before[b] = max(seqlens_k[b] + 1 - new tokens, 0)
+        query s, at before[b] + s, sees the keys up to there
+
+    New keys and values are written from ``before[b]`` on: into a buffer of fixed length, which the
+    cache is if its extent is fixed and no total length says otherwise, or into the cache with as
+    many places as there are new tokens behind it.
     """
     for name in ("k_quant_type", "v_quant_type"):
         if node.attribute(name, "NONE") != "NONE":
             raise Unsupported("with a quantized cache", "use a cache of floating point numbers")
-    if node.attribute("smooth_softmax", 0) > 0 or node.attribute("softcap", 0.0):
-        raise Unsupported("with smooth or capped softmax", "write it as single operators")
+    if node.attribute("qk_output", 0) or node.uses(3):
+        raise Unsupported("that returns its scores", "leave out its fourth output")
+    if any(node.has(i) for i in (12, 13, 14, 15, 16)):
+        raise Unsupported("with scales or norms of keys", "write it as single operators")
+    q, k, v = _heads(node)
+    steps = list(q.ty.shape)[2]
+    rows = node.emit(op.add(node.cast(node.inputs[5], "int64"), relax.const(1, "int64")))
+    rows = node.emit(op.reshape(rows, [-1, 1]))
+    before = None
+    if _has_cache(node):
+        if not node.uses(1):
+            raise Unsupported("behind a cache that it does not return", "return present_key")
+        less = relax.const(0, "int64")
+        count = _number_of(node, steps)
+        before = node.emit(op.maximum(node.emit(op.subtract(rows, count)), less))
+    if node.attribute("do_rotary", 0):
+        q, k = _rotated(node, q, k, steps, before)
+    if before is not None:
+        is_buffer = _is_buffer(node, steps)
+        k, v = (_written(node, node.inputs[i], x, before, is_buffer) for i, x in ((3, k), (4, v)))
+    biases = [_causal_from(node, q, k, before, node.attribute("local_window_size", -1))]
+    if node.has(10):
+        covered, keys = node.shape(10)[3], static(list(k.ty.shape)[2])
+        if isinstance(covered, int) and keys not in (None, covered):
+            raise Unsupported(
+                f"whose bias is of {covered} keys and its cache of {keys}",
+                f"give it a bias of {keys} keys; those behind the last token are masked",
+            )
+        biases.append(node.inputs[10])
+    repeats = node.attribute("num_heads") // node.attribute("kv_num_heads")
+    keys, values = (node.emit(op.repeat(x, repeats, 1)) if repeats > 1 else x for x in (k, v))
+    cap = node.attribute("softcap", 0.0)
+    return [attend(node, q, keys, values, biases, cap, _sinks(node)), k, v]
+
+
+def _heads(node: Node) -> list[Any]:
+    """Split queries, keys and values, which may come in one tensor, into heads."""
     heads, shared = node.attribute("num_heads"), node.attribute("kv_num_heads")
     if node.has(1):
-        q = split_heads(node, node.inputs[0], heads)
-        k, v = (split_heads(node, node.inputs[i], shared) for i in (1, 2))
+        items = node.inputs[:3]
     else:
         width = node.static_shape(0)[2] // (heads + 2 * shared) if is_static(node, 0, 2) else 0
-        ends = [heads * width, (heads + shared) * width]
-        parts = node.emit(op.split(node.inputs[0], ends, 2))
+        parts = node.emit(op.split(node.inputs[0], [heads * width, (heads + shared) * width], 2))
         items = [node.emit(relax.TupleGetItem(parts, i)) for i in range(3)]
-        q, k, v = (
-            split_heads(node, x, n) for x, n in zip(items, (heads, shared, shared), strict=True)
-        )
-    steps = list(q.ty.shape)[2]
-    before: Any = 0
-    if node.has(3):
-        before = list(node.inputs[3].ty.shape)[2]
-    if isinstance(before, int) or (isinstance(before, tirx.IntImm) and int(before) == 0):
-        before = 0
-    total = node.constant(6)
-    known = isinstance(steps, tirx.IntImm) and isinstance(before, int | tirx.IntImm)
-    grows = known and total is not None and int(total.reshape(-1)[0]) == int(before) + int(steps)
-    if not (isinstance(before, int) or grows):
+    counts = (heads, shared, shared)
+    return [split_heads(node, x, n) for x, n in zip(items, counts, strict=True)]
+
+
+def _has_cache(node: Node) -> bool:
+    """Whether there are keys before the new ones; a cache without elements is none."""
+    return node.has(3) and node.shape(3)[2] != 0
+
+
+def _is_buffer(node: Node, steps: Any) -> bool:
+    """Whether a cache is as long before as it is afterwards."""
+    length, total = node.shape(3)[2], node.constant(6)
+    if not isinstance(length, int):
+        return False
+    if total is None:
+        return True
+    told, new = int(total.reshape(-1)[0]), static(steps)
+    if new is not None and told > length and told != length + new:
         raise Unsupported(
-            "whose cache may be a buffer of fixed length",
-            "give it a constant total_sequence_length: that of the cache and the new tokens",
+            f"of a cache of {length} places and total_sequence_length {told}",
+            f"give it at most {length} for a buffer, or {length + new} for a cache that grows",
         )
-    if node.has(3) and not node.uses(1):
-        raise Unsupported("behind a cache that it does not return", "return present_key")
-    lengths = node.emit(op.add(node.cast(node.inputs[5], "int64"), relax.const(1, "int64")))
-    lengths = node.emit(op.reshape(lengths, [-1, 1]))
-    cached = node.emit(op.subtract(lengths, relax.const(int(steps), "int64"))) if grows else None
-    if node.attribute("do_rotary", 0):
-        if node.has(9):
-            positions = node.inputs[9]
-        else:
-            positions = node.emit(op.expand_dims(op.arange(0, steps, dtype="int64"), 0))
-            if cached is not None:
-                positions = node.emit(op.add(positions, cached))
-        angles = look_up_angles(node, positions, node.inputs[7], node.inputs[8])
-        is_interleaved = bool(node.attribute("rotary_interleaved", 0))
-        cos, sin = (node.wide(x) for x in angles)
-        rotated = [rotate(node, node.wide(x), cos, sin, is_interleaved) for x in (q, k)]
-        dtype = dtype_of(q)
-        q, k = (node.emit(node.cast(x, dtype)) for x in rotated)
-    if grows and int(before):
-        if int(steps) != 1:
-            raise Unsupported(
-                "of several new tokens behind a cache", "give it one token, or the whole prompt"
-            )
-        k, v = (_appended(node, node.inputs[i], x, cached) for i, x in ((3, k), (4, v)))
-    biases = [_causal_from(node, q, k, lengths, node.attribute("local_window_size", -1))]
-    if node.has(10):
-        biases.append(node.inputs[10])
-    if any(node.has(i) for i in (11, 12, 13, 14, 15, 16)):
-        raise Unsupported("with sinks, scales or norms of keys", "write it as single operators")
-    repeats = heads // shared
-    keys, values = (node.emit(op.repeat(x, repeats, 1)) if repeats > 1 else x for x in (k, v))
-    return [attend(node, q, keys, values, biases), k, v]
+    return told <= length
 
 
-def _appended(node: Node, past: Any, new: Any, cached: Any) -> Any:
-    """Put a new key or value behind the cached ones of its row; what follows is zero."""
-    length = list(past.ty.shape)[2]
-    wide = node.emit(op.concat([past, new], 2))
-    places = node.emit(op.expand_dims(op.arange(0, length + 1, dtype="int64"), 0))
-    is_new, is_old = (
-        node.emit(op.expand_dims(node.emit(test(places, cached)), [1, 3]))
-        for test in (op.equal, op.less)
-    )
-    zero = relax.const(0, str(new.ty.dtype.dtype))
-    return node.emit(op.where(is_new, new, node.emit(op.where(is_old, wide, zero))))
+def _number_of(node: Node, extent: Any) -> Any:
+    """Return an extent as a tensor."""
+    if isinstance(extent, tirx.IntImm):
+        return relax.const(int(extent), "int64")
+    return node.emit(op.shape_to_tensor(relax.ShapeExpr([extent])))
 
 
-def _causal_from(node: Node, q: Any, k: Any, lengths: Any, window: int) -> Any:
+def _rotated(node: Node, q: Any, k: Any, steps: Any, before: Any) -> list[Any]:
+    """Rotate queries and keys by the angles of their positions."""
+    if node.has(9):
+        positions = node.inputs[9]
+    else:
+        positions = node.emit(op.expand_dims(op.arange(0, steps, dtype="int64"), 0))
+        if before is not None:
+            positions = node.emit(op.add(positions, before))
+    angles = look_up_angles(node, positions, node.inputs[7], node.inputs[8])
+    is_interleaved = bool(node.attribute("rotary_interleaved", 0))
+    cos, sin = (node.wide(x) for x in angles)
+    dtype = dtype_of(q)
+    rotated = [rotate(node, node.wide(x), cos, sin, is_interleaved) for x in (q, k)]
+    return [node.emit(node.cast(x, dtype)) for x in rotated]
+
+
+def _written(node: Node, past: Any, new: Any, before: Any, is_buffer: bool) -> Any:
+    """Write new keys or values behind those of their row; a cache that grows is zero elsewhere."""
+    batch, heads, length, width = list(past.ty.shape)
+    steps = list(new.ty.shape)[2]
+    zero = relax.const(0, dtype_of(new))
+    first = node.emit(op.expand_dims(before, [1, 3]))  # batch, 1, 1, 1
+    total = length if is_buffer else length + steps
+
+    def places(count: Any) -> Any:
+        return node.emit(op.reshape(op.arange(0, count, dtype="int64"), [1, 1, count, 1]))
+
+    if not is_buffer:
+        more = node.emit(op.full([batch, heads, steps, width], zero, dtype_of(new)))
+        longer = node.emit(op.concat([past, more], 2))
+        is_old = node.emit(op.less(places(total), first))
+        past = node.emit(op.where(is_old, longer, zero))
+    if isinstance(steps, tirx.IntImm) and int(steps) == 1:  # what may be written in place
+        is_new = node.emit(op.equal(places(total), first))
+        return node.emit(op.where(is_new, new, past))
+    starts = node.emit(op.reshape(before, [-1]))
+    return node.emit(node.apply("TensorScatter", past, new, starts, axis=2))
+
+
+def _sinks(node: Node) -> Any:
+    """Return the score of what each head attends to besides the keys, ``[1, heads, 1, 1]``."""
+    heads, dtype = node.attribute("num_heads"), node.dtype(0)
+    if node.has(11):
+        return node.emit(op.reshape(node.inputs[11], [1, heads, 1, 1]))
+    if node.attribute("smooth_softmax", 0) > 0:
+        return node.emit(op.zeros([1, heads, 1, 1], dtype))
+    return None
+
+
+def _causal_from(node: Node, q: Any, k: Any, before: Any, window: int) -> Any:
     """Mask what a query must not see, where each row of the batch has a length of its own."""
     steps, total = list(q.ty.shape)[2], list(k.ty.shape)[2]
     dtype = str(q.ty.dtype.dtype)
     column = op.reshape(op.arange(0, total, dtype="int64"), [1, 1, total])
     row = op.reshape(op.arange(0, steps, dtype="int64"), [1, steps, 1])
-    is_cached = not (isinstance(total, tirx.IntImm) and int(total) == int(steps))
-    if is_cached:  # the newest token is the row's last one
-        last = op.subtract(op.expand_dims(lengths, 2), relax.const(1, "int64"))
-        row = op.add(row, node.emit(last))
+    if before is not None:
+        row = op.add(row, node.emit(op.expand_dims(before, 2)))
     visible = op.less_equal(node.emit(column), node.emit(row))
     if window > 0:
         nearest = op.subtract(node.emit(row), relax.const(window, "int64"))

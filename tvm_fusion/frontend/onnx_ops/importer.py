@@ -11,11 +11,11 @@ import onnx
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ...core.narrow_types import NARROW
 from ...core.source_names import attach
 from ...errors import UserError
 from ...signature import DimRange
 from ..control_flow.lifted import finished
-from ..narrow_types import NARROW
 from ..onnx_model.constants import shape_inputs
 from ..onnx_model.graph import nodes, opsets_of, subgraphs
 from ..onnx_model.types import ValueType, dtype_name

@@ -1,4 +1,4 @@
-"""Embedding, group normalization and products with packed weights, of ONNX Runtime's domain.
+"""Embedding and group normalization, of ONNX Runtime's domain.
 
 Semantics: ``docs/ContribOperators.md`` of ONNX Runtime.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tvm import relax
 
 from .node import Node
-from .registry import Unsupported, register
+from .registry import register
 
 op = relax.op
 
@@ -58,49 +57,3 @@ def group_norm(node: Node) -> Any:
     if node.attribute("activation", 0):
         result = op.nn.silu(node.emit(result))
     return [result, x][: 2 if node.op_type == "SkipGroupNorm" else 1]
-
-
-@register("com.microsoft::MatMulNBits")
-def packed_matmul(node: Node) -> Any:
-    """Convert the product with weights of 4 or 8 bits whose blocks of terms share a scale."""
-    bits, size = node.attribute("bits", 4), node.attribute("block_size")
-    terms, columns = node.attribute("K"), node.attribute("N")
-    node.attribute("accuracy_level")  # of ONNX Runtime's own computation
-    if bits not in (4, 8):
-        raise Unsupported(f"of {bits} bits", "use 4 or 8 bits")
-    if node.has(4) or node.attribute("weight_prepacked", 0):
-        raise Unsupported("with reordered weights", "leave g_idx out")
-    dtype, blocks = node.dtype(), -(-terms // size)
-    width = blocks * size
-    # Unpacked as they are: two readers of the weights themselves keep these from being folded.
-    values = node.emit(op.astype(_numbers(node, node.inputs[1], bits), dtype))
-    zeros = relax.const(1 << (bits - 1), dtype)
-    if node.has(3):
-        zeros = node.inputs[3]
-        if node.dtype(3) == "uint8":
-            held = -(-blocks * bits // 8)
-            rows = node.emit(op.reshape(zeros, [columns, held]))
-            rows = _numbers(node, rows, bits)
-            if held * 8 // bits != blocks:
-                rows = node.emit(op.strided_slice(rows, [1], [0], [blocks]))
-            zeros = node.emit(op.astype(rows, dtype))
-        zeros = node.emit(op.reshape(zeros, [columns, blocks, 1]))
-    scales = node.emit(op.reshape(node.inputs[2], [columns, blocks, 1]))
-    weights = node.emit(op.multiply(node.emit(op.subtract(values, zeros)), scales))
-    weights = node.emit(op.reshape(weights, [columns, width]))
-    if width != terms:
-        weights = node.emit(op.strided_slice(weights, [1], [0], [terms]))
-    result = op.matmul(node.inputs[0], node.emit(op.permute_dims(weights)))
-    return op.add(node.emit(result), node.inputs[5]) if node.has(5) else result
-
-
-def _numbers(node: Node, packed: Any, bits: int) -> Any:
-    """Unpack the numbers of bytes along the last axis, the low half of a byte first."""
-    if bits == 8:
-        return packed
-    low = node.emit(op.bitwise_and(packed, relax.const(np.uint8(15), "uint8")))
-    high = node.emit(op.right_shift(packed, relax.const(np.uint8(4), "uint8")))
-    *around, count = list(packed.ty.shape)
-    halves = [node.emit(op.expand_dims(x, len(around) + 1)) for x in (low, high)]
-    joined = node.emit(op.concat(halves, len(around) + 1))
-    return node.emit(op.reshape(joined, [*around, 2 * count]))

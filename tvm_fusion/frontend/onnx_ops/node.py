@@ -12,7 +12,7 @@ from onnx import helper
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ..narrow_types import NARROW
+from ...core.narrow_types import NARROW
 from ..registry import Unsupported
 from ..shape_values import Facts, SymbolicArray
 from ..tensor_types import accumulation_dtype, dtype_of, static
@@ -148,7 +148,7 @@ class Node:
         return dtype_of(self.inputs[index])
 
     def narrow_dtype(self, index: int = 0) -> str:
-        """Return an input's element type if it is stored as bytes (:mod:`..narrow_types`)."""
+        """Return an input's element type if it is stored as bytes, as narrow types are."""
         name = self.proto.input[index] if index < len(self.proto.input) else ""
         known = self.types.get(name)
         return known.dtype if known is not None and known.dtype in NARROW else ""

@@ -15,11 +15,11 @@ from tvm import relax
 from tvm.ir import GenericConst, is_prim_expr
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
+from ...core.narrow_types import NARROW, STORAGE, storage_of
 from ...core.source_names import Recorder
 from ...errors import UserError
 from ...signature import DimRange, EqualExtents
 from ..half.intermediates import narrowed, rounds_between, widened
-from ..narrow_types import NARROW, STORAGE, storage_of
 from ..onnx_model.types import ValueType
 from ..registry import Unsupported
 from ..shape_values import Facts, SymbolicArray, array_of, evaluate

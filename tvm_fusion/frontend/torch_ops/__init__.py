@@ -19,6 +19,7 @@ from . import (  # noqa: F401  # for their registrations
     logarithms,
     matmul,
     normalization,
+    packed_products,
     pooling,
     ranks,
     rare,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import DataType, relax, te, tirx
 
 from ...core.task_kernel import Local, loop, repeat_while, store, when
+from ..registry import Unsupported
 from ..tensor_types import dtype_of, is_float
 from .call import Call, name_of, static
 from .elementwise import operands
@@ -89,6 +91,41 @@ def _by_multiplication(call: Call, exponent: int) -> Any:
         if exponent:
             x = call.emit(op.multiply(x, x))
     return op.ones_like(x) if result is None else result
+
+
+@register("view.dtype")
+def view_dtype(call: Call) -> Any:
+    """Read bits as another type: of the last axis, several elements as one, or one as several."""
+    x, dtype = call.tensor("self"), call.dtype
+    call.raw("dtype")
+    source = dtype_of(x)
+    if source == dtype:
+        return x
+    if call.out.is_complex() or call.meta("self").is_complex():
+        raise Unsupported("of complex numbers", "take view_as_real first")
+    if "bool" in (source, dtype):
+        raise Unsupported("of truth values", "cast with .to(dtype)")
+    size, wanted = (int(DataType(t).itemsize) for t in (source, dtype))
+    bits, parts = (f"uint{8 * n}" for n in (size, wanted))
+    many = max(size, wanted) // min(size, wanted)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        def element(*at: Any) -> Any:
+            *around, last = at
+            if size >= wanted:
+                whole = tirx.reinterpret(bits, x(*around, tirx.floordiv(last, many)))
+                shift = tirx.Cast(bits, tirx.floormod(last, many) * (8 * wanted))
+                return tirx.reinterpret(dtype, tirx.Cast(parts, whole >> shift))
+            each = (
+                tirx.Cast(parts, tirx.reinterpret(bits, x(*around, last * many + i)))
+                << tirx.const(8 * size * i, parts)
+                for i in range(many)
+            )
+            return tirx.reinterpret(dtype, functools.reduce(tirx.bitwise_or, each))
+
+        return te.compute(call.shape(), element, name="view")
+
+    return call.importer.block_builder.emit_te(compute, x, primfunc_name_hint="view_dtype")
 
 
 @register("nextafter")

@@ -28,6 +28,8 @@ from .python_numbers import as_tensor, on_numbers
 from .registry import CONVERTERS, PYTHON, REAL, SYMBOLIC, key_of
 from .symbolic_extent import expression
 
+_ALIGNMENT = 64  # bytes, of TVM 0.27's tensors
+
 
 class Importer(translator.ExportedProgramImporter):
     """Converts with the registered converters; extents' arithmetic by TVM's.
@@ -204,9 +206,15 @@ class Importer(translator.ExportedProgramImporter):
 
     @staticmethod
     def _convert_pytorch_tensor_to_tvm(tensor_value: torch.Tensor) -> Any:
-        """Store a complex constant as its parts."""
+        """Store a complex constant as its parts.
+
+        TVM takes memory that is aligned; numpy, by which it copies other memory, has no bfloat16.
+        """
+        tensor_value = tensor_value.detach()
         if tensor_value.dtype in COMPLEX:
-            tensor_value = torch.view_as_real(tensor_value.detach().resolve_conj().contiguous())
+            tensor_value = torch.view_as_real(tensor_value.resolve_conj().contiguous())
+        if tensor_value.layout == torch.strided and tensor_value.data_ptr() % _ALIGNMENT:
+            tensor_value = tensor_value.clone()
         return translator.ExportedProgramImporter._convert_pytorch_tensor_to_tvm(tensor_value)
 
     def _retrieve_args(self, node: Any) -> Any:

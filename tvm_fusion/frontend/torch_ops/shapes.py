@@ -9,7 +9,6 @@ import torch
 from tvm import relax
 
 from ..registry import Unsupported
-from ..tensor_types import dtype_of
 from .call import Call, static
 from .registry import register
 
@@ -26,15 +25,6 @@ def reshape(call: Call) -> Any:
     if len(current) == len(shape) and all(map(is_equal, current, shape)):
         return x
     return call.importer._emit_torch_reshape(x, shape)
-
-
-@register("view.dtype")
-def view_dtype(call: Call) -> Any:
-    """Refuse to read bits as another type, unless it is the same."""
-    if call.dtype != dtype_of(call.tensor("self")):
-        raise Unsupported("from one dtype to another", "cast with .to(dtype)")
-    call.raw("dtype")
-    return call.tensor("self")
 
 
 @register("squeeze", "squeeze.dim", "squeeze.dims")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,11 @@ from .dims import (
 )
 
 SOURCE = "ExportedProgram"
+_NOT_OF_NUMPY = {
+    torch.bfloat16: ml_dtypes.bfloat16,
+    torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn,
+    torch.float8_e5m2: ml_dtypes.float8_e5m2,
+}
 _SAMPLES = 1024  # bytes of an array that are looked at first
 
 
@@ -70,9 +75,11 @@ def from_exported_program(
     without_ranges_of_expressions(program)
     program = decompose(program, source)
     call = call_of(program, output_names(program))
-    program, state = with_state(program)
+    program, buffers, state = with_state(program)
     returned = drop_none(program, source)
     _drop_constant_arguments(program)
+    own = _names_of_buffers(program, buffers, returned)
+    state = [own.get(name, name) for name in state]
     for name in state:
         sentence = f"{name} is changed by {source}; its next value is the output of the same name."
         record(Decision(source, name, "accepted", "state_returned", sentence))
@@ -107,11 +114,20 @@ def from_exported_program(
     names = WeightNames(_named_constants(mod, program))
     with tracking(names):
         mod = finish(mod, config, steps.inner(ranges))
-    signature = signature_of(mod["main"], None, [*returned, *state])
+    inputs = [own.get(param.name, param.name) for param in mod["main"].params]
+    signature = signature_of(mod["main"], inputs, [*returned, *state])
     if signature is None:
         raise UserError(f"{source} returns something other than tensors", "tensors")
     signature = replace(in_names(steps.in_dims(signature), derived, table), call=call)
     return Imported(mod, {"main": signature}, ranges, names.of(mod), source)
+
+
+def _names_of_buffers(
+    program: torch.export.ExportedProgram, buffers: Mapping[str, str], returned: Sequence[str]
+) -> dict[str, str]:
+    """Call inputs that are buffers as the module does, unless something else is called so."""
+    user = {spec.arg.name for spec in program.graph_signature.input_specs} - {*buffers.values()}
+    return {arg: name for name, arg in buffers.items() if name not in user.union(returned)}
 
 
 def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]:
@@ -177,8 +193,9 @@ def _as_numpy(tensor: torch.Tensor) -> Any:
     tensor = tensor.detach().cpu().contiguous()
     if tensor.is_complex():  # stored as its parts
         tensor = torch.view_as_real(tensor.resolve_conj())
-    if tensor.dtype == torch.bfloat16:  # numpy has no such dtype of its own
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    if tensor.dtype in _NOT_OF_NUMPY:
+        bits = tensor.view(torch.int16 if tensor.dtype.itemsize == 2 else torch.uint8)
+        return bits.numpy().view(_NOT_OF_NUMPY[tensor.dtype])
     return tensor.numpy()
 
 
@@ -256,7 +273,7 @@ def _drop_constant_arguments(program: torch.export.ExportedProgram) -> None:
 
 def with_state(
     program: torch.export.ExportedProgram,
-) -> tuple[torch.export.ExportedProgram, list[str]]:
+) -> tuple[torch.export.ExportedProgram, dict[str, str], list[str]]:
     """Pass what a program changes in place: a compiled function keeps nothing between its calls.
 
     A buffer that the program writes to, such as a cache of keys, becomes an input behind the
@@ -272,13 +289,15 @@ def with_state(
     -------
     ExportedProgram
         One that writes to nothing.
+    dict of str to str
+        By the module's name of a buffer that became an input, the input's.
     list of str
         The inputs whose next values are the last outputs, in their order.
     """
     signature = program.graph_signature
     changes = [spec for spec in signature.output_specs if spec.kind in _CHANGES]
     if not changes:
-        return program, []
+        return program, {}, []
     buffers = {s.target for s in changes if s.kind is OutputKind.BUFFER_MUTATION}
     inputs = _inputs_last(program, buffers)
     outputs = _changes_last(program)
@@ -293,7 +312,7 @@ def with_state(
         constants=_without(program.constants, buffers),
         verifiers=program.verifiers,
     )
-    return passed, [names.get(spec.target, spec.target) for spec in changes]
+    return passed, names, [names.get(spec.target, spec.target) for spec in changes]
 
 
 def _inputs_last(program: torch.export.ExportedProgram, buffers: set[str]) -> list[InputSpec]:

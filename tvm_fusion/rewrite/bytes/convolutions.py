@@ -32,6 +32,7 @@ from ..egraph.changes import Change, note
 from .operands import (
     BYTES,
     WIDE_WEIGHTS,
+    Dequantized,
     IntegerWeights,
     byte_tensor,
     decide,
@@ -97,7 +98,7 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
     reason = _refusal(conv, image, narrow)
     if reason is not None:
         decide(conv, scope, "refused", *reason)
-        return None
+        return _of_floats(conv, found)
     assert narrow is not None
     decide(
         conv,
@@ -110,6 +111,18 @@ def _dequantised(conv: relax.Call, scope: Scope) -> Any:
     note(Change("", "", ("byte_products",), *both_scaled))
     total = scope.emit(_of_bytes(conv, image, found.weights, narrow, scope))
     return scaled(total, found.scale, found.scales, (-1, *(1,) * (rank - 2)), scope)
+
+
+def _of_floats(conv: relax.Call, found: Dequantized) -> Any:
+    """Dequantize the weights at compile time: convolutions on CPUs pack constant ones."""
+    target = Target.current()
+    if target is None or target.kind.name != "llvm":
+        return None
+    source = found.weights.source
+    scales = found.scales.value.numpy().reshape(-1, *(1,) * (source.ty.ndim - 1))
+    weights = found.weights.values.astype("float32") * scales
+    floats = derived(relax.const(weights.astype("float32")), "dequantize", [source, found.scales])
+    return convolve(conv, conv.args[0], floats, [int(p) for p in conv.attrs.padding], "float32")
 
 
 def _refusal(

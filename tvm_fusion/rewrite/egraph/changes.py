@@ -126,6 +126,13 @@ def note_uses(uses: Mapping[str, Use]) -> None:
         use.refused.update(more.refused)
 
 
+def note_all(found: Rewrites) -> None:
+    """Add what an inner :func:`noting` collected."""
+    for change in found.changes:
+        note(change)
+    note_uses(found.uses)
+
+
 @contextlib.contextmanager
 def noting() -> Iterator[Rewrites]:
     """Collect what is rewritten inside the ``with`` block; yields the growing record."""

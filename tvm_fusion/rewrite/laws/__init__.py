@@ -11,6 +11,7 @@ from . import (
     convolution,
     exponentials,
     extrema,
+    joined,
     lattice,
     logic,
     matmuls,
@@ -54,6 +55,7 @@ LAWS: tuple[Law, ...] = (
     *scaled_products.LAWS,
     *special_products.LAWS,
     *convolution.LAWS,
+    *joined.LAWS,
     *moves.LAWS,
 )
 

@@ -82,7 +82,7 @@ class ScaleInputChannels(_ScaledChannels):
         if not spreads(match.type("s"), match.type("a")):
             return _LARGER
         data, kernel, _ = layouts(head)
-        groups = _groups(head)
+        groups = groups_of(head)
         axis, is_split = kernel.find("I"), False
         if groups > 1 and not head.name.endswith("_transpose"):
             # Each channel has filters of its own, or several channels share an axis of the weights.
@@ -132,12 +132,13 @@ def layouts(head: Head) -> tuple[str, str, str]:
     )
 
 
-def _groups(head: Head) -> int:
+def groups_of(head: Head) -> int:
+    """Return the number of groups of a convolution."""
     return 1 if head.call is None else int(head.call.attrs.groups)
 
 
 def _is_grouped_transpose(head: Head) -> bool:
-    return head.name.endswith("_transpose") and _groups(head) > 1
+    return head.name.endswith("_transpose") and groups_of(head) > 1
 
 
 def _along(match: Match, layout: str, axis: int, is_split: bool) -> list[Extent] | Refusal:

@@ -99,13 +99,20 @@ class Associate(Linear):
     both = True
 
     def check(self, match: Match) -> Refusal | None:
-        if not matrices(match, "a", "b", "c"):
+        vectors = [name for name in "abc" if match.type(name).ndim < 2]
+        if vectors and not self._is_chain(match, vectors):
             return VECTOR
         for first, second in (("a", "b"), ("b", "c")):
             numbers = match.number(first), match.number(second)
             if all(match.graph[n].is_constant for n in numbers):
                 return self._large(match, first, second) or self.mixed(match, "a", "b", "c")
         return self.mixed(match, "a", "b", "c")
+
+    @staticmethod
+    def _is_chain(match: Match, vectors: list[str]) -> bool:
+        """Whether vectors stand at one end of a chain of matrices, and no batch is broadcast."""
+        ranks = {name: match.type(name).ndim for name in "abc"}
+        return len(vectors) == 1 and vectors != ["b"] and sorted(ranks.values()) == [1, 2, 2]
 
     @staticmethod
     def _large(match: Match, first: str, second: str) -> Refusal | None:

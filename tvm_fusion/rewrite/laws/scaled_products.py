@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from math import frexp
+
 from tvm import relax
 
 from ...core.template import Refusal
 from ..egraph.extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
-from ..egraph.law import Law, Match
+from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import function, tensors
+from ..nonfinite import ALL
 from .conditions import floating
 from .matmuls import VECTOR, Linear, matrices
 
 a, b, s = tensors("a b s")
 diagonal = function("relax.reshape", "diagonal")
+
+WIDE = ("float32", "bfloat16")  # eight bits of exponent: weights are far from its ends
+EXPONENT = 16
 
 
 def _sizes(match: Match, name: str) -> tuple:
@@ -140,7 +146,31 @@ class ScaleTermsOfWeights(_ScaledTerms):
     into, summed = "b", 0
 
 
+def _exact_factor(match: Match) -> Refusal | None:
+    """Refuse what rounds: factors other than powers of two, and types as narrow as float16."""
+    if str(match.type("b").dtype) not in WIDE or not match.graph[match.number("b")].is_constant:
+        return Refusal("not_exact", "The matrix is no constant of float32 or bfloat16.")
+    factor = match.uniform("s")
+    mantissa, exponent = frexp(factor or 0.0)
+    if abs(mantissa) != 0.5 or not -EXPONENT <= exponent - 1 <= 0:
+        return Refusal("not_exact", f"The factor is no power of two from 2^-{EXPONENT} to 1.")
+    if not matrices(match, "a", "b"):
+        return VECTOR
+    if not spreads(match.type("s"), match.type("a")):
+        return Refusal("larger_factor", "The factor has axes that the matrix lacks.")
+    if not all(map(is_one, extents(match.type("s")))):
+        return Refusal("varies", "The factor is no single number.")
+    return None if match.type("s").ndim <= match.type("b").ndim else VECTOR
+
+
 LAWS: tuple[Law, ...] = (
+    Equation(
+        "scale_weights",
+        (a * s) @ b,
+        a @ (b * s),
+        _exact_factor,
+        changes=ALL,  # where a * s overflows, if b is small
+    ),
     ScaleRows(),
     DivideRows(),
     ScaleColumns(),

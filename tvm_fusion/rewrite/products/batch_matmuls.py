@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
@@ -18,6 +19,7 @@ from ...core.source_names import Sources, names_of, sources_of
 from ...core.weight_names import derived
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ..egraph.changes import Change, note
+from ..search.judge import Choose, always
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,15 @@ class BatchMatmuls:
     1
     """
 
+    def __init__(self, choose: Choose = always) -> None:
+        self._choose = choose
+
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite every rewritable function; refusals are recorded."""
-        return rewrite(mod, _batched)
+        return rewrite(mod, partial(_batched, choose=self._choose))
 
 
-def _batched(value: Any, scope: Scope) -> Any:
+def _batched(value: Any, scope: Scope, choose: Choose) -> Any:
     if op_name(value) != "relax.concat" or not isinstance(value.args[0], relax.Expr):
         return None
     fields = scope.value(value.args[0])
@@ -106,6 +111,10 @@ def _batched(value: Any, scope: Scope) -> Any:
             sentence = "Their activations, which would be copied, are larger than the results."
             _tell(products, "refused", "wide_operands", sentence)
             return None
+    choice = choose(scope.func, [scope.target])
+    if not choice.is_taken:
+        return None
+    if source is None:
         source = scope.emit(relax.op.concat([p.left for p in products], axis=dims - 1))
     _tell(
         products,
@@ -118,7 +127,8 @@ def _batched(value: Any, scope: Scope) -> Any:
     both = (", ".join(part[: len(products)]) for part in (lefts, letters))
     after = " ".join(f"[{part}]" for part in both)
     name = ", ".join(p.left.name for p in products)
-    note(Change("", name, ("batch_matmuls",), f"[{' | '.join(pairs)}]", after))
+    rule, before = ("batch_matmuls",), f"[{' | '.join(pairs)}]"
+    note(Change("", name, rule, before, after, choice.gain))
     return _product_of_batches(products, source, scope)
 
 

@@ -1,16 +1,17 @@
-"""Matrix products that share their left operand, joined into one."""
+"""Matrix products and convolutions that share their left operand, joined into one."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -20,7 +21,11 @@ from ...core.evaluate import operand_of
 from ...core.source_names import names_of, sources_of
 from ...core.untouched import is_rewritable
 from ...core.weight_names import derived
-from ..egraph.changes import Change, note
+from ...frontend.normalize.engine import op_name
+from ..egraph.changes import Change, Gain, note
+from ..search.judge import Choose, always
+
+MOST = 6  # siblings of which one may be left out
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class _Siblings:
 
     products: tuple[relax.Var, ...]
     weights: tuple[GenericConst, ...]
+    gain: Gain | None = None
 
     @property
     def name(self) -> str:
@@ -48,7 +54,8 @@ class JoinMatmuls:
     and value of attention, gate and up of a gated feed-forward layer. Its columns are split again;
     the pieces keep their values, each element being the same sum of the same terms.
 
-    A matrix that something else reads as well stays, or it would be stored twice.
+    So are convolutions of one image that differ in their channels alone, along these. A matrix that
+    something else reads as well stays, or it would be stored twice.
 
     Examples
     --------
@@ -56,6 +63,9 @@ class JoinMatmuls:
     >>> calls(JoinMatmuls()(mod))
     ['relax.matmul', 'relax.split', 'relax.add']
     """
+
+    def __init__(self, choose: Choose = always) -> None:
+        self._choose = choose
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Join in every rewritable function; each refusal is recorded."""
@@ -65,7 +75,8 @@ class JoinMatmuls:
         joined: dict[tuple[int, ...], GenericConst] = {}
         result = mod
         for gvar, func in ours:
-            groups = [g for s in found[gvar] if (g := _without(s, shared)) is not None]
+            alike = [g for s in found[gvar] if (g := _without(s, shared)) is not None]
+            groups = [g for s in alike if (g := _chosen(func, s, self._choose)) is not None]
             if groups:
                 result = mod.clone() if result is mod else result
                 result[gvar] = _Joiner(mod, groups, joined).visit_expr(func)
@@ -81,14 +92,11 @@ def _siblings(func: relax.Function) -> list[_Siblings]:
             if isinstance(binding, relax.VarBinding) and _is_product(binding.value):
                 by_left[hash(binding.value.args[0])].append(binding)
         for siblings in by_left.values():
-            alike: dict[tuple[str, ...], list[relax.VarBinding]] = defaultdict(list)
+            alike: dict[Hashable, list[relax.VarBinding]] = defaultdict(list)
             for binding in siblings:
                 reason = _obstacle(binding.value) if len(siblings) > 1 else None
                 if reason is None:
-                    dtypes = tuple(
-                        str(x.ty.dtype.dtype) for x in (binding.value.args[1], binding.value)
-                    )
-                    alike[dtypes].append(binding)
+                    alike[_kind(binding.value)].append(binding)
                 else:
                     _refuse(binding.var, *reason)
             for same in alike.values():
@@ -98,8 +106,8 @@ def _siblings(func: relax.Function) -> list[_Siblings]:
                 elif len(siblings) > 1 and len(alike) > 1:
                     _refuse(
                         same[0].var,
-                        "dtype_differs",
-                        "No other product of its activation has the same dtypes.",
+                        "kind_differs",
+                        "No other product of its activation has the same dtypes and window.",
                     )
     return found
 
@@ -111,9 +119,37 @@ def _obstacle(product: relax.Call) -> tuple[str, str] | None:
         return "rank_unknown", "The rank of its activation is not known."
     if not isinstance(right, GenericConst):
         return "not_constant", "Its weight is computed at run time: joining would copy it."
+    if op_name(product) != "relax.matmul":
+        attrs = product.attrs
+        if int(attrs.groups) > 1:
+            return (
+                "groups",
+                f"It has {attrs.groups} groups, whose channels are not those of others.",
+            )
+        layouts = str(attrs.kernel_layout), str(attrs.out_layout or attrs.data_layout)
+        if not all(name.isupper() for name in layouts):
+            return "layout", "Its channels are along several axes."
+        return None
     if right.ty.ndim != 2:
         return "not_a_matrix", f"Its weight has {right.ty.ndim} dimensions, not two."
     return None
+
+
+def _kind(product: relax.Call) -> Hashable:
+    """Return what products that are joined have in common beside the left operand."""
+    weight = product.args[1]
+    window = [int(n) for i, n in enumerate(weight.value.shape) if i != _axes(product)[0]]
+    attrs = None if product.attrs is None else tvm_ffi.structural_hash(product.attrs)
+    return product.op.name, attrs, *window, str(weight.ty.dtype), str(product.ty.dtype)
+
+
+def _axes(product: relax.Call) -> tuple[int, int]:
+    """Return the axes of the weight and of the result along which products are joined."""
+    if op_name(product) == "relax.matmul":
+        return 1, -1
+    attrs = product.attrs
+    layout = str(attrs.out_layout or attrs.data_layout)
+    return str(attrs.kernel_layout).index("O"), layout.index("C")
 
 
 def _read_elsewhere(mod: tvm.IRModule, groups: list[_Siblings]) -> set[int]:
@@ -153,6 +189,26 @@ def _without(siblings: _Siblings, shared: set[int]) -> _Siblings | None:
     return _Siblings(products, weights)
 
 
+def _chosen(func: relax.Function, siblings: _Siblings, choose: Choose) -> _Siblings | None:
+    """Return those of some siblings that are joined; None where that does not pay.
+
+    Where all together do not, one of them may be the reason.
+    """
+    choice = choose(func, siblings.products)
+    if choice.is_taken:
+        return replace(siblings, gain=choice.gain)
+    best, most_us = None, 0.0
+    for left_out in range(len(siblings.products) if 2 < len(siblings.products) <= MOST else 0):
+        products, weights = (
+            (*part[:left_out], *part[left_out + 1 :])
+            for part in (siblings.products, siblings.weights)
+        )
+        choice = choose(func, products)
+        if choice.is_taken and (best is None or choice.us > most_us):
+            best, most_us = _Siblings(products, weights, choice.gain), choice.us
+    return best
+
+
 @mutator
 class _Joiner(PyExprMutator):
     """Puts the joined product in the place of the first sibling."""
@@ -181,10 +237,10 @@ class _Joiner(PyExprMutator):
         self.builder_.emit_normalized(relax.VarBinding(binding.var, piece))
 
     def _join(self, siblings: _Siblings, first: relax.Call) -> relax.Var:
-        left = self.visit_expr(first.args[0])
-        matrix = self._matrix(siblings.weights)
-        wide = self.builder_.emit(relax.op.matmul(left, matrix, first.attrs.out_dtype))
-        widths = [int(w.ty.shape[1]) for w in siblings.weights]
+        left, (axis, channels) = self.visit_expr(first.args[0]), _axes(first)
+        matrix = self._matrix(siblings.weights, axis)
+        wide = self.builder_.emit(relax.Call(first.op, [left, matrix], first.attrs, first.ty_args))
+        widths = [int(w.ty.shape[axis]) for w in siblings.weights]
         boundaries = list(accumulate(widths))[:-1]
         record(
             Decision(
@@ -199,25 +255,23 @@ class _Joiner(PyExprMutator):
         names = ", ".join(f"x {letter}" for letter in ascii_uppercase[: len(widths)])
         joined = " | ".join(ascii_uppercase[: len(widths)])
         rule, after = ("join_matmuls",), f"x [{joined}]"
-        note(Change("", siblings.name, rule, names, after, names=siblings.names))
-        return self.builder_.emit(relax.op.split(wide, boundaries, axis=-1))
+        note(Change("", siblings.name, rule, names, after, siblings.gain, names=siblings.names))
+        return self.builder_.emit(relax.op.split(wide, boundaries, axis=channels))
 
-    def _matrix(self, weights: tuple[GenericConst, ...]) -> GenericConst:
+    def _matrix(self, weights: tuple[GenericConst, ...], axis: int) -> GenericConst:
         """Concatenate matrices; the same ones only once."""
         key = _key(weights)
         if key not in self._joined:
-            together = np.concatenate([operand_of(w) for w in weights], axis=1)
+            together = np.concatenate([operand_of(w) for w in weights], axis=axis)
             const = relax.const(tvm.runtime.tensor(together))  # of an array it makes two copies
             self._joined[key] = derived(const, "concat", weights)
         return self._joined[key]
 
 
 def _is_product(value: Any) -> bool:
-    return (
-        isinstance(value, relax.Call)
-        and isinstance(value.op, tvm.ir.Op)
-        and value.op.name == "relax.matmul"
-    )
+    name = op_name(value)
+    is_convolution = name.startswith("relax.nn.conv") and not name.endswith("_transpose")
+    return name == "relax.matmul" or is_convolution
 
 
 def _blocks(func: relax.Function) -> Iterator[relax.BindingBlock]:

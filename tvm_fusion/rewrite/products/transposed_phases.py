@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ...core.weight_names import derived
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ...frontend.tensor_types import HALF, dtype_of, static
 from ..egraph.changes import Change, note
+from ..search.judge import Choose, always
 
 # For each operator, its layouts of images and weights, and the convolution without strides.
 OPERATORS = {
@@ -93,13 +95,18 @@ class TransposedConvByPhases:
     ['relax.nn.conv2d', 'relax.reshape', 'relax.permute_dims', 'relax.reshape']
     """
 
+    def __init__(self, choose: Choose = always) -> None:
+        self._choose = choose
+
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite in every rewritable function."""
         target = Target.current()
-        return mod if target is None or target.kind.name not in DTYPES else rewrite(mod, _phases)
+        if target is None or target.kind.name not in DTYPES:
+            return mod
+        return rewrite(mod, partial(_phases, choose=self._choose))
 
 
-def _phases(value: Any, scope: Scope) -> Any:
+def _phases(value: Any, scope: Scope, choose: Choose) -> Any:
     if op_name(value) not in OPERATORS:
         return None
     found = _dimensions(value, DTYPES[Target.current().kind.name])
@@ -116,13 +123,13 @@ def _phases(value: Any, scope: Scope) -> Any:
     strides = [d.stride for d in found]
     groups, each = int(value.attrs.groups), int(weight.ty.shape[1])
     phases = int(np.prod(strides))
+    choice = choose(scope.func, [scope.target])
+    if not choice.is_taken:
+        return None
     sentence = f"It is a convolution of {phases} phases, without zero stuffing."
     _tell(scope, "accepted", sentence)
-    note(
-        Change(
-            "", "", ("transposed_phases",), "conv_transpose(x, W)", "depth_to_space(conv(x, W'))"
-        )
-    )
+    sides = "conv_transpose(x, W)", "depth_to_space(conv(x, W'))"
+    note(Change("", "", ("transposed_phases",), *sides, choice.gain))
     *_, convolve = OPERATORS[op_name(value)]
     made = _weight(weight, found, groups)
     dtype = value.attrs.out_dtype

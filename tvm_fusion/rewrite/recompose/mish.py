@@ -48,6 +48,9 @@ def _is_softplus(view: View, expr: Any, x: Any) -> bool:
     name = op_name(value)
     if name == "nn.softplus":
         return value.attrs.beta == 1 and is_itself(view, value.args[0], x)
+    if name == "where" and view.call(value.args[0], "less") is not None:
+        # log(1 + w) as importers write it: near zero by another function, with all digits.
+        return _is_near_log1p(view, value.args[1], x) and _is_softplus(view, value.args[2], x)
     if name == "where":  # softplus(x) is x for large x
         condition = view.call(value.args[0], "greater", "greater_equal")
         limit = None if condition is None else view.number(condition.args[1])
@@ -68,6 +71,21 @@ def _is_softplus(view: View, expr: Any, x: Any) -> bool:
                 one_more, terms((1, {}), (1, {_E: 1}))
             ):
                 return True
+    return False
+
+
+def _is_near_log1p(view: View, expr: Any, x: Any) -> bool:
+    """Whether an expression is ``2 atanh(w / (2 + w))``, which is ``log(1 + w)``."""
+    product = view.call(view.peel(expr), "multiply")
+    for two, other in () if product is None else (product.args, product.args[::-1]):
+        inverse = view.call(view.peel(other), "atanh")
+        quotient = None if inverse is None else view.call(view.peel(inverse.args[0]), "divide")
+        if quotient is None or view.number(two) != 2:
+            continue
+        w = view.peel(quotient.args[0])
+        e, two_more = view.call(w, "exp"), terms((2, {}), (1, {_E: 1}))
+        if e is not None and is_itself(view, e.args[0], x):
+            return is_same(over(view, quotient.args[1], x, {"exp": (w, None)}), two_more)
     return False
 
 

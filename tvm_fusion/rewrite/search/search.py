@@ -152,7 +152,7 @@ class Searcher:
         cost = best = self._estimate(before, region)
         for terms in forms:
             estimated = self._estimate(terms, region)
-            if estimated < best:
+            if estimated < best and estimated.saves(cost):
                 best = estimated
                 laws = {t.law for t in subterms(terms) if t.law}
                 found = replace(found, after=terms, laws=tuple(sorted(laws)))

@@ -11,6 +11,7 @@ instruction is written for the target's compiler.
 * :mod:`.nvidia`, :mod:`.amd`, :mod:`.cpu`: the rows of each, from the manuals that they name, and
   its emitter.
 * :mod:`.tiles`: the tile registers of AMX, which its rows multiply.
+* :mod:`.lanes`: moves of values between the lanes of an AMD wave, rows of their own.
 * :mod:`.table`: all rows, and how to find one for a device and types.
 
 A kernel finds its row once, and asks it: so a lane of a warp stores its part of C::

@@ -1,4 +1,4 @@
-"""AMD's matrix cores: MFMA of CDNA, WMMA of RDNA3 (the architectures' instruction set guides).
+"""AMD's matrix cores: MFMA of CDNA, WMMA of RDNA3; dot products (the instruction set guides).
 
 MFMA: a wave of 64 lanes. Of a tile of ``size`` rows lane ``size * group + row`` holds a row of A,
 or a column of B, and contiguous k: the groups share them out. C has four rows of a lane contiguous,
@@ -6,6 +6,8 @@ then the same of all groups, then the next four.
 
 WMMA: a wave of 32 lanes. Lane ``row`` holds all k of a row of A, or of a column of B, and lane
 ``row + 16`` a copy, which the hardware needs. C's rows alternate between the halves of the wave.
+
+v_dot: each lane multiplies a word of A and of B, two or four k, and adds to a sum of its own.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:
     if row.family == "mfma":
         # Which blocks of A are broadcast, and which lanes of B: none.
         arguments = [*operands, c, *[tirx.const(0, "int32")] * 3]
+    elif row.family == "v_dot":
+        arguments = [*operands, c, tirx.const(False, "bool")]  # no clamp
     elif row.kind == "int8":
         signs = [tirx.const(dtype == "int8", "bool") for dtype in types]
         pairs = [x for pair in zip(signs, operands, strict=True) for x in pair]
@@ -55,7 +59,7 @@ def _in_registers(row: Instruction, operand: ir.Expr) -> ir.Expr:
     if row.kind == "bfloat16":
         return tirx.reinterpret(f"int16x{dtype.lanes}", operand)
     words = dtype.lanes * 8 // _REGISTER_BITS
-    if row.family == "mfma":
+    if words == 1 or row.family == "mfma":
         return tirx.reinterpret(f"int{_REGISTER_BITS * words}", operand)
     return tirx.reinterpret(f"int{_REGISTER_BITS}x{words}", operand)
 
@@ -79,6 +83,14 @@ def _wmma(kind: str, suffix: str, *types: str) -> Instruction:
     return Instruction("wmma", name, 16, 16, 16, types, types, kind, sums, a, a.transposed, c)
 
 
+def _dot(family: str, k: int, kind: str, name: str, *types: str) -> Instruction:
+    """Make a row of a dot product, of one lane."""
+    sums = "int32" if kind == "int8" else "float32"
+    a, b, c = layout([], [(k, 0, 1)]), layout([], [(k, 1, 0)]), layout([], [(1, 0, 0)])
+    name = f"llvm.amdgcn.{name}"
+    return Instruction(family, name, 1, 1, k, types, types, kind, sums, a, b, c)
+
+
 AMD = (
     *(
         instruction
@@ -96,4 +108,7 @@ AMD = (
     _wmma("float16", "f16", "float16"),
     _wmma("bfloat16", "bf16", "bfloat16"),
     _wmma("int8", "iu8", "int8", "uint8"),
+    _dot("v_dot", 2, "float16", "fdot2", "float16"),
+    _dot("v_dot", 4, "int8", "sdot4", "int8"),
+    _dot("v_dot_iu8", 4, "int8", "sudot4", "int8", "uint8"),
 )

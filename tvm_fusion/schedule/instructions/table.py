@@ -31,6 +31,12 @@ def find(device: Device, family: str, a_dtype: str, b_dtype: str) -> Instruction
     return next((row for row in rows if row.family == family), None)
 
 
+def find_dot(device: Device, a_dtype: str, b_dtype: str) -> Instruction | None:
+    """Find the dot product of an AMD lane, a word of A by a word of B, for types of A and B."""
+    found = (find(device, family, a_dtype, b_dtype) for family in ("v_dot", "v_dot_iu8"))
+    return next((row for row in found if row is not None), None)
+
+
 def find_of_fragments(device: Device, a_dtype: str, b_dtype: str) -> Instruction | None:
     """Find the best instruction that multiplies the fragments of a warp, or of a wave."""
     families = ("mma.sync", "mfma", "wmma")

@@ -31,7 +31,7 @@ from tvm import ir, tirx
 
 from ..._tvm.buffer import declare
 from ...core.expressions import load
-from ...core.loops import index, sequence
+from ...core.loops import index, loop, sequence
 from .instruction import Instruction
 
 TILES = 8
@@ -102,11 +102,18 @@ def configure(config: ir.Var, shapes: Sequence[TileShape]) -> tirx.Stmt:
 def keep_extents(buffer: ir.Var) -> tirx.Stmt:
     """Keep the extents of a buffer that tiles are stored to or loaded from.
 
-    TVM 0.27 shrinks a buffer that a kernel allocates to the elements whose address is taken, and
-    rows would be closer then than the strides say. Whoever allocates the buffer writes this.
+    TVM 0.27's CompactBufferAllocation gives a buffer that a kernel allocates the extents of what it
+    thinks is accessed: fewer elements where only the first one of a tile is named, more where loops
+    by themselves go beyond the last one. Rows would be elsewhere than the strides say. It takes the
+    declared extents where it cannot bound an index, as here. Whoever allocates the buffer writes
+    this; nothing is left of it in the kernel.
     """
-    last = [index(extent) - 1 for extent in buffer.ty.shape]
-    return tirx.Evaluate(tirx.address_of(load(buffer, last)))
+
+    def element(i: ir.Expr) -> tirx.Stmt:
+        somewhere = [tirx.bitwise_and(i, index(extent) - 1) for extent in buffer.ty.shape]
+        return tirx.Evaluate(tirx.address_of(load(buffer, somewhere)))
+
+    return loop("kept", 2, element)
 
 
 def zero(tile: int) -> tirx.Stmt:

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ...core.template import Claim, Emission, Refusal, Template
+from ...core.template import Claim, Emission, Kernel, Refusal, Slot, Template
 from ...device import Device
 from ...ecg.work import at, bytes_of
 from ...program.group import Group
@@ -46,10 +46,29 @@ class Single(Template):
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Schedule the operator's own PrimFunc."""
-        group = claim.group
+        group, whole = claim.group, _with_all_results(claim.group)
         kinds, check = rules(target)
-        func = schedule_function(group.title, _plain(group), target, kinds, check)
-        return Emission.one(func, group)
+        func = schedule_function(group.title, _plain(whole), target, kinds, check)
+        (reading,) = Emission.one(func, group).kernels
+        unread = [v for v in whole.outputs if v not in group.outputs]
+        writes = tuple(
+            Slot("workspace", unread.index(v))
+            if v in unread
+            else Slot("output", group.outputs.index(v))
+            for v in whole.outputs
+        )
+        kernel = Kernel(func, reading.reads, writes)
+        return Emission((kernel,), workspaces=tuple(v.type for v in unread))
+
+
+def _with_all_results(group: Group) -> Group:
+    """Return the group with every result of its operator as an output.
+
+    A PrimFunc that keeps a result to itself allocates it, which a GPU kernel cannot.
+    """
+    whole = Group(group.members)
+    whole.outputs = group.members[0].results
+    return whole
 
 
 def _plain(group: Group) -> tirx.PrimFunc:

@@ -33,6 +33,9 @@ class RankSortConfig:
         Of a row.
     bytes : int
         Of a key.
+    reuses_shared : bool
+        Whether TVM puts counts where keys of as many bytes were: not on AMD GPUs
+        (:class:`tvm_fusion.lower.flatten.SeparateStorage`).
     """
 
     rows: int
@@ -41,14 +44,16 @@ class RankSortConfig:
     chunk: int
     keys: int
     bytes: int
+    reuses_shared: bool = True
 
     @classmethod
     def of(cls, rows: int, keys: int, dtype: str, device: Device) -> RankSortConfig:
         """Share the comparisons of few rows out to many threads; short rows share a block."""
         warp, size = device.warp_size or 32, DataType(dtype).itemsize
+        reuses = device.kind == "cuda"
         if keys < warp:
             together = min(rows, max(1, THREADS // 2 // keys))
-            return cls(together, 1, keys, keys, keys, size)
+            return cls(together, 1, keys, keys, keys, size, reuses)
         wanted = (device.sm_count or 1) * 4 * WAVES * warp
         slices = 1
         while slices < MOST_SLICES and slices * rows * keys < wanted and slices * warp < keys:
@@ -57,7 +62,7 @@ class RankSortConfig:
         elements = warp * max(1, min(tiles, THREADS // 2 // (slices * warp)))
         step = slices * elements
         chunk = min(-(-keys // step), max(1, KEPT // size // step)) * step
-        return cls(1, slices, elements, chunk, keys, size)
+        return cls(1, slices, elements, chunk, keys, size, reuses)
 
     @property
     def threads(self) -> int:
@@ -76,10 +81,11 @@ class RankSortConfig:
 
     @property
     def shared_bytes(self) -> int:
-        """Keys, and the counts of slices, which reuse the memory of keys of as many bytes."""
+        """Keys, and the counts of slices, which may reuse the memory of keys."""
         counts = COUNT_BYTES * self.threads if self.slices > 1 else 0
         keys = self.rows * self.chunk * self.bytes
-        return max(keys, counts) if self.bytes == COUNT_BYTES else keys + counts
+        reuses = self.reuses_shared and self.bytes == COUNT_BYTES
+        return max(keys, counts) if reuses else keys + counts
 
     @property
     def registers(self) -> int:

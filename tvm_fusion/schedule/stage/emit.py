@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 import tvm
@@ -20,6 +20,10 @@ from ...device import Device, device_of
 from ...ecg.graph import Graph
 from ...program.group import Group
 
+# Why the machine code of kernels is unfit, a clause; None where it is not.
+Inspect = Callable[[Emission, Target], str | None]
+MOST_CONFIGS = 8  # that are tried where the default one's code is unfit: each takes a compilation
+
 
 def is_group(func: ir.BaseFunc) -> bool:
     """Whether a function is a group that a template of this package claimed."""
@@ -36,6 +40,7 @@ def emit_groups(
     target: Target,
     tuned: Lookup = untuned,
     describe: Describe | None = None,
+    inspect: Inspect | None = None,
 ) -> tuple[dict[ir.GlobalVar, Emission], dict[ir.GlobalVar, Ban]]:
     """Let templates make the kernels of all groups of a module.
 
@@ -48,6 +53,8 @@ def emit_groups(
         that cannot be emitted is recorded and the default taken.
     describe : callable, optional
         Describes the kernels of a claim for the artifact.
+    inspect : callable, optional
+        Tells why a configuration's machine code is unfit; others are tried then.
 
     Returns
     -------
@@ -70,6 +77,8 @@ def emit_groups(
                 raise RuntimeError(f"it refuses what was planned ({claim.sentence})")
             configured = _emit_tuned(gvar.name_hint, claim, device, target, tuned)
             emission, chosen = configured or (claimant.emit(claim, target), None)
+            if inspect is not None and (unfit := inspect(emission, target)) is not None:
+                emission = _emit_other(gvar.name_hint, claim, device, target, inspect, unfit)
             emission = _without_unread_constants(emission, group)
             if (remark := claimant.remark(claim, device)) is not None:
                 record(replace(remark, producer=gvar.name_hint))
@@ -108,6 +117,30 @@ def _emit_tuned(
     sentence = f"{found.gain:.3f} times as fast as the default by {found.source}{found.note}."
     record(Decision(name, "", "accepted", TUNED, sentence, measured_us=found.us))
     return emission, found
+
+
+def _emit_other(
+    name: str, claim: Claim, device: Device, target: Target, inspect: Inspect, unfit: str
+) -> Emission:
+    """Make kernels of the next best configuration whose machine code is fit.
+
+    Where there is none among a few, the default's: what is wrong with it is recorded when the
+    whole is built.
+    """
+    template = claim.template
+    estimates = dict(enumerate(template.estimates(claim, device)))
+    order = sorted(estimates, key=lambda number: estimates[number][1])
+    configs = [estimates[number][0] for number in order] or [*template.configs(claim, device)]
+    for config in configs[:MOST_CONFIGS]:
+        configured = template.configure(claim, config, device)
+        if isinstance(configured, Refusal):
+            continue
+        emission = template.emit(configured, target)
+        if inspect(emission, target) is None:
+            sentence = f"The default configuration {unfit}, {dict(config)} does not: it is taken."
+            record(Decision(name, "", "fallback", "config_unfit", sentence))
+            return emission
+    return template.emit(claim, target)
 
 
 def _measured(info: KernelInfo, chosen: Tuned | None) -> KernelInfo:

@@ -24,7 +24,7 @@ class Runtime:
     Parameters
     ----------
     kind : str
-        Of the target: "llvm", "cuda", ...
+        Of the target: "llvm", "cuda" or "rocm", whose device comes with the first library.
 
     Raises
     ------
@@ -33,9 +33,10 @@ class Runtime:
     """
 
     def __init__(self, kind: str) -> None:
-        names = ["tvm_runtime"] + ([f"tvm_runtime_{kind}"] if kind != "llvm" else [])
+        names = ["tvm_runtime"]
         if kind == "cuda":
             _load_cudart()
+            names.append("tvm_runtime_cuda")
         for name in names:
             ctypes.CDLL(str(_tvm() / "lib" / f"lib{name}.so"), ctypes.RTLD_GLOBAL)
         self.cpu = tvm_ffi.device("cpu", 0)

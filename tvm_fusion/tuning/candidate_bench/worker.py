@@ -108,9 +108,10 @@ class Task:
         self._candidates, self._repeats = task["candidates"], task["repeats"]
         self._tolerance: dict[str, float] = task.get("tolerance", data["tolerance"])
         draw = Draw(data["seed"])
-        self._inputs = [runtime.tensor(draw.input(*one)) for one in task["inputs"]]
+        inputs = [draw.input(*one) for one in task["inputs"]]
         self._weights = [_Weight(runtime, draw.weight(*one)) for one in task["weights"]]
-        default = self._load(0)
+        default = self._load(0)  # with the runtime of AMD GPUs, where they are the target
+        self._inputs = [runtime.tensor(array) for array in inputs]
         self._expected = self._results(default)
         size = sum(weight.array.nbytes for weight in default.weights)
         self._count = clock.count(self._call(default), size)

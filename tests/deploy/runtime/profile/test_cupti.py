@@ -84,7 +84,7 @@ def fake_cupti(monkeypatch, **functions):
 
 def test_records_while_it_runs_only(monkeypatch):
     launched, state = fake_cupti(monkeypatch)
-    recorder = Recorder()
+    recorder = Recorder("cuda")
     for start in (1500, 3500):
         launched[:] = kernels(("a", "", start, start + 250))
         run = recorder.timed(lambda: state.on == 10 or pytest.fail("off"), ["a"])
@@ -98,9 +98,9 @@ def test_why_it_cannot(monkeypatch):
         raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES\nmore")
 
     fake_cupti(monkeypatch, activity_enable=refuse)
-    recorder = Recorder()
+    recorder = Recorder("cuda")
     with pytest.raises(Unusable, match="activity_enable failed: CUPTI_ERROR_INSUFFICIENT_PRIV"):
         recorder.timed(lambda: None, ["a"])
     monkeypatch.setitem(sys.modules, "cupti", None)
     with pytest.raises(Unusable, match="cupti-python does not load"):
-        Recorder()
+        Recorder("cuda")

@@ -68,14 +68,6 @@ def test_every_configuration_is_right(conv, tiles):
         tiles.run(lambda changed=changed: checked(conv, changed))
 
 
-def test_a_task_takes_whole_groups():
-    """Else the lines that it copies begin, or end, within a group that its tiles read."""
-    conv = Conv(1088, 1088, (14, 14), stride=(2, 2), groups=17, dtype="bfloat16")
-    claim = claimed(conv.params(), conv.body, XEON)
-    for config in CpuConvolution().configs(claim, XEON.device):
-        assert config["chunk"] in (2, 34)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_tiles_are_released_once_a_task(case):
     """On any machine: what is emitted for a CPU with tiles."""

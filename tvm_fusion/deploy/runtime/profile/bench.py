@@ -12,7 +12,7 @@ import tvm_ffi
 
 from ..tensors import as_array, copy_to, to_numpy, to_tensor
 from .calls import Instrument, Run, ungraphed
-from .clocks import CpuClock, CudaEvents
+from .clocks import CpuClock, GpuEvents
 from .cupti import Recorder, Unusable
 from .ranges import Ranges
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class Bench:
     """A function with its inputs, warmed up.
 
-    On a CPU kernels are timed by the virtual machine's instrument. On a GPU whole calls are, with
-    their CUDA graph, by CUPTI; without that, kernels are launched one by one between events.
+    On a CPU kernels are timed by the virtual machine's instrument. On an NVIDIA GPU whole calls
+    are, with their CUDA graph, by CUPTI; without that and on AMD GPUs, kernels are launched one by
+    one between events.
 
     Parameters
     ----------
@@ -59,7 +60,8 @@ class Bench:
         self._inputs = _Inputs(inputs, self._usual.in_place, executable.device)
         self.launched_us: float | None = None
         self.notes: list[str] = []
-        clock = CudaEvents() if self.on_gpu else CpuClock()
+        kind = executable.device.type
+        clock = GpuEvents(kind) if self.on_gpu else CpuClock()
         self.clock = clock.name
         self._instrument = Instrument(clock, Ranges(titles))
         self._separate = executable.instrumented(function, self._instrument)
@@ -70,9 +72,9 @@ class Bench:
         for _ in range(max(1, warmup)):
             self.whole()
         self._recorder: Recorder | None = None
-        if isinstance(clock, CudaEvents):
+        if isinstance(clock, GpuEvents):
             try:
-                self._recorder = Recorder()
+                self._recorder = Recorder(kind)
                 self.timed()
                 self.clock = "cupti"
             except Unusable as reason:

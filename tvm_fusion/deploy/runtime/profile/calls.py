@@ -21,9 +21,10 @@ import tvm_ffi
 from .clocks import Clock
 from .ranges import Ranges
 
-_OWN = "vm.builtin."  # how names of the virtual machine's own functions begin
+# How names of the virtual machine's own functions begin, and of those that launch HIP graphs.
+_OWN = ("vm.builtin.", "tvm_fusion.hip_graph.")
 _SHAPES = re.compile(r"shape_func\d*(@.*)?")  # TVM's functions that compute extents on the host
-_RUN_GRAPH = "vm.builtin.cuda_graph.run_or_capture"
+_RUN_GRAPH = ("vm.builtin.cuda_graph.run_or_capture", "tvm_fusion.hip_graph.run_or_capture")
 _override = threading.Lock()
 
 
@@ -160,9 +161,10 @@ def _bytes(args: tuple[Any, ...]) -> int:
 
 @contextmanager
 def ungraphed() -> Iterator[None]:
-    """Let machines that are made inside of ``with`` launch kernels of CUDA graphs one by one."""
-    usual = tvm_ffi.get_global_func(_RUN_GRAPH, allow_missing=True)
-    if usual is None:
+    """Let machines that are made inside of ``with`` launch the kernels of graphs one by one."""
+    usual = {name: tvm_ffi.get_global_func(name, allow_missing=True) for name in _RUN_GRAPH}
+    usual = {name: function for name, function in usual.items() if function is not None}
+    if not usual:
         yield
         return
     invoke = tvm_ffi.get_global_func("vm.builtin.invoke_closure")
@@ -171,8 +173,10 @@ def ungraphed() -> Iterator[None]:
         return invoke(machine, captured, *arguments)
 
     with _override:
-        tvm_ffi.register_global_func(_RUN_GRAPH, run, override=True)
+        for name in usual:
+            tvm_ffi.register_global_func(name, run, override=True)
         try:
             yield
         finally:
-            tvm_ffi.register_global_func(_RUN_GRAPH, usual, override=True)
+            for name, function in usual.items():
+                tvm_ffi.register_global_func(name, function, override=True)

@@ -1,4 +1,4 @@
-"""Clocks of a profile: the CPU's, and events on a CUDA stream."""
+"""Clocks of a profile: the CPU's, and events on a GPU's stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
+import tvm_ffi
 from tvm_ffi.core import _env_get_current_stream
+
+from ....device.hip import open_hip
 
 _DELAY_BYTES = 256 << 20  # of one memset: about 0.1 ms on a fast GPU
 _MOST_DELAYS = 400
@@ -63,7 +66,7 @@ class CpuClock:
         return [(mark - self._start) / 1e3 for mark in marks]
 
 
-class CudaEvents:
+class GpuEvents:
     """Events on the stream that kernels are launched on.
 
     An event's time is when the GPU reaches it. A GPU that waits for the next launch would wait
@@ -71,30 +74,31 @@ class CudaEvents:
 
     Parameters
     ----------
-    index : int
+    kind : {"cuda", "rocm"}
         Of the device.
     """
 
-    name = "cuda events"
     marks_all = False
 
-    def __init__(self, index: int = 0) -> None:
-        self._cuda = Cudart()
-        self.stream = ctypes.c_void_p(int(_env_get_current_stream(_CUDA, index) or 0))
+    def __init__(self, kind: str) -> None:
+        self._gpu = GpuRuntime(kind)
+        self.name = f"{self._gpu.prefix} events"
+        device_type = tvm_ffi.device(kind, 0).dlpack_device_type()
+        self.stream = ctypes.c_void_p(int(_env_get_current_stream(device_type, 0) or 0))
         self._events: list[ctypes.c_void_p] = []
         self._used = 0
         self._delays = 0
-        self._delay = self._cuda.allocate(_DELAY_BYTES)
+        self._delay = self._gpu.allocate(_DELAY_BYTES)
         self.overhead_us = 0.0
         self._delay_us = self._time_delay()
         self.overhead_us = self._time_nothing()
 
     def __del__(self) -> None:
-        cuda = self.__dict__.get("_cuda")
-        if cuda is not None:
+        gpu = self.__dict__.get("_gpu")
+        if gpu is not None:
             for event in self._events:
-                cuda.call("cudaEventDestroy", event)
-            cuda.call("cudaFree", self._delay)
+                gpu.call("EventDestroy", event)
+            gpu.call("Free", self._delay)
 
     def last(self, host_us: float) -> None:
         """Let the GPU be busy for at least this long from the beginning of each run on."""
@@ -109,20 +113,20 @@ class CudaEvents:
     def mark(self) -> int:
         """Record an event behind what was launched so far."""
         if self._used == len(self._events):
-            self._events.append(self._cuda.event())
-        self._cuda.call("cudaEventRecord", self._events[self._used], self.stream)
+            self._events.append(self._gpu.event())
+        self._gpu.call("EventRecord", self._events[self._used], self.stream)
         self._used += 1
         return self._used - 1
 
     def read(self, marks: Sequence[int]) -> list[float]:
         """Tell the marks' times in microseconds from the beginning of the run; waits for them."""
-        self._cuda.call("cudaEventSynchronize", self._events[self._used - 1])
-        return [self._cuda.elapsed_us(self._events[0], self._events[mark]) for mark in marks]
+        self._gpu.call("EventSynchronize", self._events[self._used - 1])
+        return [self._gpu.elapsed_us(self._events[0], self._events[mark]) for mark in marks]
 
     def _occupy(self, times: int) -> None:
         for _ in range(times):
             size = ctypes.c_size_t(_DELAY_BYTES)
-            self._cuda.call("cudaMemsetAsync", self._delay, 0, size, self.stream)
+            self._gpu.call("MemsetAsync", self._delay, 0, size, self.stream)
 
     def _time_delay(self) -> float:
         self._occupy(2)  # the first ones are slower
@@ -138,35 +142,44 @@ class CudaEvents:
         return statistics.median(b - a for a, b in pairwise(times))
 
 
-_CUDA = 2  # DLPack's kDLCUDA
+class GpuRuntime:
+    """What a profile calls of CUDA's runtime library or of HIP, which has the same functions.
 
+    Parameters
+    ----------
+    kind : {"cuda", "rocm"}
+        Whose library, which is loaded already.
 
-class Cudart:
-    """What a profile calls of CUDA's runtime library, which is loaded already."""
+    Attributes
+    ----------
+    prefix : str
+        Of the names of its functions.
+    """
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL("libcudart.so.13")
+    def __init__(self, kind: str) -> None:
+        self.prefix = {"cuda": "cuda", "rocm": "hip"}[kind]
+        self._library = ctypes.CDLL("libcudart.so.13") if kind == "cuda" else open_hip()
 
     def call(self, name: str, *args: Any) -> None:
-        """Call a function; a RuntimeError where it fails."""
-        status = getattr(self._library, name)(*args)
+        """Call a function by its name without the prefix; a RuntimeError where it fails."""
+        status = getattr(self._library, self.prefix + name)(*args)
         if status:
-            raise RuntimeError(f"{name} failed with CUDA error {status}")
+            raise RuntimeError(f"{self.prefix}{name} failed with error {status}")
 
     def allocate(self, size: int) -> ctypes.c_void_p:
         """Allocate bytes on the device."""
         pointer = ctypes.c_void_p()
-        self.call("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(size))
+        self.call("Malloc", ctypes.byref(pointer), ctypes.c_size_t(size))
         return pointer
 
     def event(self) -> ctypes.c_void_p:
         """Make an event."""
         event = ctypes.c_void_p()
-        self.call("cudaEventCreateWithFlags", ctypes.byref(event), _EVENT_FLAGS)
+        self.call("EventCreateWithFlags", ctypes.byref(event), _EVENT_FLAGS)
         return event
 
     def elapsed_us(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
         """Microseconds between two events that have happened."""
         milliseconds = ctypes.c_float()
-        self.call("cudaEventElapsedTime", ctypes.byref(milliseconds), begin, end)
+        self.call("EventElapsedTime", ctypes.byref(milliseconds), begin, end)
         return milliseconds.value * 1e3

@@ -20,13 +20,20 @@ class Unusable(Exception):
 class Recorder:
     """Records of all kernels that run on the device.
 
+    Parameters
+    ----------
+    kind : {"cuda", "rocm"}
+        Of the device.
+
     Raises
     ------
     Unusable
-        Where the package ``cupti`` is missing, or the driver refuses.
+        Where the package ``cupti`` is missing, the driver refuses, or the GPU is not NVIDIA's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        if kind != "cuda":
+            raise Unusable("HIP gives the kernels of a graph no times of their own")
         try:
             from cupti import cupti
         except Exception as error:  # guard: told; without a driver it raises what it likes

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ....device import cuda_devices, host_cpu
 from ....errors import UserError
 from ....threads import team_size
 from ..arguments import evaluate
 from .bench import Bench
 from .calls import Call, Run
-from .rates import rates
+from .rates import device_of, rates
 from .result import KernelTime, Profile, Rates
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def profile(
     rows = _rows(_faster_half(timings, bench.names), bench, names, groups, extents, machine)
     end_to_end = statistics.mean(sorted(ends)[: (len(ends) + 1) // 2])
     kernels = sum(row.us for row in rows)
-    device = (cuda_devices()[0] if bench.on_gpu else host_cpu()).name
+    device = device_of(found["target"]["kind"]).name
     return Profile(
         found["source"],
         found["target"]["text"],

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ....device import cuda_devices, host_cpu
-from .clocks import CudaEvents, Cudart
+from ....device import Device, cuda_devices, host_cpu
+from ....device.hip import hip_devices, open_hip
+from .clocks import GpuEvents, GpuRuntime
 from .result import Rates
 
 _COPIED = 128 << 20  # bytes of each of the two arrays: more than the last cache of most machines
@@ -44,12 +45,12 @@ def rates(kind: str, threads: int) -> Rates:
         the threads. Of a GPU: a copy, and the published peak of its
         architecture.
     """
-    device = host_cpu() if kind == "llvm" else cuda_devices()[0]
+    device = device_of(kind)
     key = json.dumps([kind, device.arch, device.name, device.cores, threads])
     path = _home() / "rates.json"
     known = _read(path).get(key, [])
     if len(known) < _MEASUREMENTS:
-        found = _of_cpu(threads) if kind == "llvm" else _of_gpu(device.peak_flops)
+        found = _of_cpu(threads) if kind == "llvm" else _of_gpu(kind, device.peak_flops)
         known = [*known, asdict(found)]
         content = {**_read(path), key: known}
         with contextlib.suppress(OSError):  # a file system that is read-only: measured again
@@ -61,6 +62,13 @@ def rates(kind: str, threads: int) -> Rates:
         dtype: max(one["peak_flops"][dtype] for one in known) for dtype in known[0]["peak_flops"]
     }
     return Rates(max(one["bandwidth"] for one in known), peaks, known[0]["peak_from"])
+
+
+def device_of(kind: str) -> Device:
+    """Return this machine's CPU, or its first GPU of a kind."""
+    if kind == "llvm":
+        return host_cpu()
+    return (cuda_devices() if kind == "cuda" else hip_devices(open_hip()))[0]
 
 
 def _home() -> Path:
@@ -116,10 +124,10 @@ def _least(seconds: Callable[[], float]) -> float:
     return max(least, 1e-9)
 
 
-def _of_gpu(peak_flops: Mapping[str, float]) -> Rates:
-    cuda, clock = Cudart(), CudaEvents()
+def _of_gpu(kind: str, peak_flops: Mapping[str, float]) -> Rates:
+    gpu, clock = GpuRuntime(kind), GpuEvents(kind)
     size = _COPIED_ON_GPU
-    source, target = cuda.allocate(size), cuda.allocate(size)
+    source, target = gpu.allocate(size), gpu.allocate(size)
     best = float("inf")
     try:
         for _ in range(_REPEATS):
@@ -127,10 +135,10 @@ def _of_gpu(peak_flops: Mapping[str, float]) -> Rates:
             marks = []
             for _ in range(4):
                 marks.append(clock.mark())
-                cuda.call("cudaMemcpyAsync", target, source, ctypes.c_size_t(size), 3, clock.stream)
+                gpu.call("MemcpyAsync", target, source, ctypes.c_size_t(size), 3, clock.stream)
             times = clock.read([*marks, clock.mark()])
             best = min(best, *(b - a for a, b in pairwise(times)))
     finally:
-        cuda.call("cudaFree", source)
-        cuda.call("cudaFree", target)
+        gpu.call("Free", source)
+        gpu.call("Free", target)
     return Rates(2 * size / (best / 1e6), dict(peak_flops), "published")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 
 from ....core.expressions import loads, variables
 from ....core.loops import constant, substitute
@@ -122,6 +122,13 @@ class _Reader:
         key = self._axes.key()
         if isinstance(key, Refusal):
             return key
+        for stage in (self._maximum, self._total, self._product):
+            if not sym.Analyzer().can_prove_equal(stage.reduce[0].extent, key.extent):
+                return Refusal(
+                    "more_than_scores",
+                    f"{stage.title} reduces {stage.reduce[0].extent} elements of rows of "
+                    f"{key.extent} scores, such as an attention sink besides them.",
+                )
         score = self._axes.express(self._maximum, _added(self._maximum))
         if score is None:
             return scores_elsewhere(self._maximum)

@@ -68,6 +68,11 @@ class Accumulators(ABC):
     def __init__(self, view: GemmView, place: TilePlace, buffer: ir.Var) -> None:
         self.buffer, self._view, self._place = buffer, view, place
 
+    @property
+    def buffers(self) -> list[ir.Var]:
+        """The registers that a tile has of its own."""
+        return [] if self.is_memory else [self.buffer]
+
     @abstractmethod
     def clear(self, initial: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
         """Begin with initial values, by row."""

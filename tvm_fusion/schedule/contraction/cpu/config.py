@@ -21,6 +21,9 @@ from ...instructions.tiles import TILE_ROWS
 from ..problem.gemm_view import GemmView, gemm_view, interleave_parts
 from ..problem.norm_prologue import NormPrologue
 from ..problem.sum_of_products import SumOfProducts
+from .block_choice import block_blocking, block_product, tile_blocks
+from .block_product import BlockProduct
+from .block_weights import is_packable
 from .blocking import (
     MAX_MR,
     MAX_VECTORS,
@@ -40,6 +43,7 @@ from .tile_product import tile_product
 
 PART_TILES = (1, 2, 4, 8)  # rows of a part of a block, in tiles
 PASSES = (1, 2, 4)  # over K, times the fewest
+FEW = 12  # rows that are multiplied in vectors
 SLOWER = 1.2  # cycles of a multiplication in a register tile, over the fewest
 
 
@@ -58,24 +62,31 @@ class CpuGemmConfig:
         Sizes of tiles and blocks.
     lanes : int
         Of a vector of accumulators.
-    b_source : {"packed", "copied", "direct"}
-        How B is read: packed at compile time, copied by each task, or in place.
+    b_source : {"packed", "copied", "direct", "blocks"}
+        How B is read: packed at compile time, copied by each task, in place, or packed as numbers
+        in blocks.
     dot : WordProduct or None
         The instruction that multiplies groups of k.
     prologue : NormPrologue or None
         The program of A's rows, which tasks normalize.
     ragged : RaggedTasks or None
         Groups of rows, each of which has a B.
+    blocks : BlockProduct, optional
+        How numbers in blocks are multiplied; the view is over single terms then.
+    many : CpuGemmConfig, optional
+        The configuration for more than :data:`FEW` rows, where their number is symbolic.
     """
 
     contraction: SumOfProducts
     view: GemmView
     sizes: Blocking
     lanes: int
-    b_source: Literal["packed", "copied", "direct"]
+    b_source: Literal["packed", "copied", "direct", "blocks"]
     dot: WordProduct | None
     prologue: NormPrologue | None
     ragged: RaggedTasks | None
+    blocks: BlockProduct | None = None
+    many: CpuGemmConfig | None = None
 
 
 def default(
@@ -93,6 +104,8 @@ def default(
     prologue : NormPrologue, optional
         The program of A's rows.
     """
+    if (in_blocks := _in_blocks(contraction, device, constants, prologue)) is not None:
+        return in_blocks
     gemm = _gemm(contraction, device, constants, prologue)
     return None if gemm is None else gemm.config(gemm.default())
 
@@ -107,12 +120,48 @@ def configs(
 
     Parameters are those of :func:`default`.
     """
+    if (in_blocks := _in_blocks(contraction, device, constants, prologue)) is not None:
+        yield in_blocks
+        return
     gemm = _gemm(contraction, device, constants, prologue)
     if gemm is None:
         return
     chosen = gemm.default()
     every = dict.fromkeys(blockings(gemm.problem, gemm.machine))
     yield from map(gemm.config, default_first(chosen, every))
+
+
+def _in_blocks(
+    contraction: SumOfProducts,
+    device: Device,
+    constants: Collection[ir.Var],
+    prologue: NormPrologue | None,
+) -> CpuGemmConfig | None:
+    """Configure a GEMM whose B is a constant of numbers in blocks; ``None`` for others."""
+    view = gemm_view(contraction, allows_conditions=True, allows_symbolic=True)
+    if view is None or prologue is not None or not is_packable(contraction, view, constants):
+        return None
+    blocks = block_product(view, contraction.dtype, device)
+    if blocks is None:
+        return None
+    split, unit = contraction.column_split, Machine.of(device).unit
+    vectors = 1 if split is None else split.count
+    if split is not None:
+        if split.width % blocks.lanes:
+            return None
+        view = interleave_parts(view, split, blocks.lanes)
+        blocks = blocks.of(view)
+
+    def config(blocks: BlockProduct, many: CpuGemmConfig | None = None) -> CpuGemmConfig:
+        most = blocks.rows(unit, vectors)
+        sizes = block_blocking(view, blocks, Machine.of(device), vectors, most)
+        read = contraction, view, sizes, blocks.lanes
+        return CpuGemmConfig(*read, "blocks", None, None, None, blocks, many)
+
+    tiles, rows = tile_blocks(blocks, device), _extent(view.m_axes)
+    if tiles is None or (rows is not None and rows <= FEW):
+        return config(blocks)
+    return config(tiles) if rows is not None else config(blocks, config(tiles))
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,8 +28,7 @@ from ..problem.grouped_products import GroupedProducts, concat_proposals, produc
 from ..problem.packing_function import packed_kernel
 from ..problem.template import constants_of
 from .config import CpuGemmConfig, default
-from .kernel import gemm_tasks, operand_b
-from .packed_weights import PackedB
+from .kernel import gemm_tasks, operand_b, packed_of
 from .template import SMALL, TILE, scattered
 from .tile_product import TileProduct
 
@@ -69,7 +68,7 @@ class GroupedGemm(Template):
         whole = [x for x in gemms if x is not None and isinstance(x.dot, TileProduct | None)]
         if len(whole) < len(gemms):
             return Refusal("no_gemm", "Some of the products are not floating-point GEMMs.")
-        packed = [b.source for b in map(operand_b, whole) if isinstance(b, PackedB)]
+        packed = [one.source for b in map(operand_b, whole) for one in packed_of(b)]
         if any(_readers(found, source) > 1 for source in packed):
             return Refusal("shared_weight", "Two of the products would pack the same constant.")
         maps = ElementwiseCpuConfig.of(found.others, VectorRegisters.of(device))
@@ -92,7 +91,7 @@ class GroupedGemm(Template):
             claim.details_as(GroupedGemmDetails),
         )
         maps, made = details.maps, [gemm_tasks(gemm, target) for gemm in details.gemms]
-        packed = [b for _, b in made if isinstance(b, PackedB)]
+        packed = [one for _, b in made for one in packed_of(b)]
         loops: list[tirx.Stmt] = [one for one, _ in made]
         if maps.stages:
             loops.append(maps_cpu(maps))

@@ -41,8 +41,10 @@ from ....core.loops import (
 from ....program.program import Program
 from ...cpu.schedule import pays_threads
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
-from ..problem.packing_function import packed_kernel
-from .config import CpuGemmConfig
+from ..problem.packing_function import PackedConstant, packed_kernel
+from .block_tile_operands import UnpackedTiles
+from .block_weights import BlockWeights
+from .config import FEW, CpuGemmConfig
 from .half_operands import WidenedA, WidenedB, is_half, widens_a
 from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
 from .operand_b import CopiedB, DirectB, OperandB, Panel, by_columns
@@ -72,20 +74,39 @@ def gemm_cpu(
         Those of operands that such maps write.
     """
     body, b = gemm_tasks(config, target)
+    packed = packed_of(b)
     body = body if config.dot is None else config.dot.around(body)
     body = sequence([*(maps_cpu(maps) for maps in others), body])
-    return packed_kernel(program, body, [b] if isinstance(b, PackedB) else [], buffers)
+    return packed_kernel(program, body, packed, buffers)
 
 
-def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.For, OperandB]:
-    """Write the loop over the tasks of a GEMM, and tell how it reads B."""
+def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.Stmt, OperandB]:
+    """Write the loop over the tasks of a GEMM, and tell how it reads B.
+
+    Where few and many rows take other loops, one of two.
+    """
     b = operand_b(config)
-    return GemmLoops(config, operand_a(config, target), b).tasks(), b
+    body: tirx.Stmt = GemmLoops(config, operand_a(config, target), b).tasks()
+    many = config.many
+    if many is not None and many.blocks is not None and isinstance(b, BlockWeights):
+        others = GemmLoops(many, operand_a(many, target), many.blocks.operand_b(b)).tasks()
+        rows = product([a.extent for a in config.view.m_axes])
+        body = tirx.IfThenElse(rows <= FEW, body, others)
+    return body, b
+
+
+def packed_of(b: OperandB) -> Sequence[PackedConstant]:
+    """List the packed constants that B is read from."""
+    if isinstance(b, BlockWeights | UnpackedTiles):
+        return b.packed
+    return [b] if isinstance(b, PackedB) else []
 
 
 def operand_a(config: CpuGemmConfig, target: Target) -> OperandA:
     """Read A as its instruction and its prologue need it."""
     view, sizes, prologue, dot = config.view, config.sizes, config.prologue, config.dot
+    if config.blocks is not None:
+        return config.blocks.operand_a(view, sizes.block_m)
     if isinstance(dot, TileProduct):
         if prologue is None:
             return tile_rows(view, dot, sizes)
@@ -100,6 +121,10 @@ def operand_a(config: CpuGemmConfig, target: Target) -> OperandA:
 def operand_b(config: CpuGemmConfig) -> OperandB:
     """Read B as the configuration says."""
     view, sizes = config.view, config.sizes
+    if config.blocks is not None:
+        by_pairs = not config.blocks.multiplies_bytes
+        read = config.blocks.weights, config.blocks.size, sizes.nr, by_pairs
+        return config.blocks.operand_b(BlockWeights(view, *read))
     if config.b_source == "packed":
         rows = constant(product([a.extent for a in view.m_axes])) or sizes.mc
         if config.dot is None and is_half(view.b) and min(rows, sizes.mc) > sizes.mr:
@@ -126,6 +151,9 @@ class GemmLoops:
 
     def __init__(self, config: CpuGemmConfig, a: OperandA, b: OperandB) -> None:
         view, sizes = config.view, config.sizes
+        self._blocks = config.blocks
+        if config.blocks is not None:
+            view = config.blocks.view(view)
         self._view, self._sizes = view, sizes
         self._a, self._b, self._ragged = a, b, config.ragged
         self._m = a.rows
@@ -179,13 +207,14 @@ class GemmLoops:
             passes = loop("pass", self._passes, one_pass)
             if self._panels_outside:
                 passes = loop("panel", count, lambda n: self._all_passes(whole, first + n))
-            body = sequence([*begin, passes, *self._tile.end_task()])
+            body = sequence([*begin, passes, *self._tile.end_task(), *self._a.end()])
             made = block("task", _both(self._a.fill(whole), body), buffers)
             if ragged is None:
                 return made
             return ragged.task(where, chunk, (start, sizes.block_m), made)
 
-        is_parallel = pays_threads([*extents, sizes.block_m * sizes.nr, self._k])
+        terms = self._k if self._blocks is None else self._k * self._blocks.size
+        is_parallel = pays_threads([*extents, sizes.block_m * sizes.nr, terms])
         return tasks(product(extents), task, is_parallel)
 
     def _range(self, pass_: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
@@ -241,7 +270,11 @@ class GemmLoops:
             last = full * sizes.mr - rows.start
             inside = tirx.And(last >= 0, last < sizes.mc)
             inside = tirx.And(inside, full * sizes.mr < self._m)
-            stmts.append(when(inside, tile(tirx.floordiv(last, sizes.mr), sizes.mr, True)))
+            number, rows_left = tirx.floordiv(last, sizes.mr), self._m - full * sizes.mr
+            rest = tile(number, sizes.mr, True)
+            for height in reversed(self._heights()):
+                rest = tirx.IfThenElse(rows_left <= height, tile(number, height, True), rest)
+            stmts.append(when(inside, rest))
         elif size % sizes.mr:
             last = full - first
             rest = tile(last, size % sizes.mr, False)
@@ -250,6 +283,12 @@ class GemmLoops:
                 inside = tirx.const(True)
             stmts.append(when(inside, rest))
         return sequence(stmts)
+
+    def _heights(self) -> list[int]:
+        """List the heights of tiles for rows that are left: few rows are those of one step."""
+        if self._blocks is None:
+            return []
+        return [1, *range(4, self._sizes.mr, 4)]
 
 
 def _both(first: tirx.Stmt | None, second: tirx.Stmt) -> tirx.Stmt:

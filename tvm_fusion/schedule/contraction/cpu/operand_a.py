@@ -58,6 +58,10 @@ class OperandA(ABC):
         """Prepare the rows of a task, for all of K."""
         return None
 
+    def end(self) -> list[tirx.Stmt]:
+        """Give up what a task holds."""
+        return []
+
     def begin_part(self, rows: RowBlock) -> tirx.Stmt | None:
         """Prepare the rows of a part of a task, for one pass over K."""
         return None

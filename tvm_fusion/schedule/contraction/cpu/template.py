@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import DataType, ir
@@ -13,7 +13,7 @@ from ....core.expressions import call_name, is_expensive
 from ....core.loops import find
 from ....core.template import Claim, Config, Emission, Refusal
 from ....device import Device
-from ....ecg.graph import Operator
+from ....ecg.graph import Graph, Operator
 from ....ecg.work import at
 from ....program.group import Group
 from ....program.layouts import is_layout_map
@@ -23,6 +23,7 @@ from ...elementwise.cpu import ElementwiseCpuConfig
 from ...index.address import lies_along
 from ...index.estimate import flops, operations, points, traffic
 from ...index.strides import SCATTER, strided_access_cost
+from ..problem.block_proposals import block_proposals
 from ..problem.concat_epilogue import concat_epilogue
 from ..problem.prim_func import MaterializedOperand
 from ..problem.ragged_rows import ragged_rows
@@ -35,6 +36,7 @@ from ..problem.template import (
     has_convolution,
     has_prologue,
 )
+from .block_choice import block_flops
 from .config import CpuGemmConfig, configs
 from .emit import CpuContractionConfig, contraction_cpu, is_strided
 from .tile_product import matrix_dtype, vector_work
@@ -104,8 +106,7 @@ class CpuContraction(Contraction):
             group,
             launches=1 + len(written) + len(config.others),
             bytes=traffic(group, stages) + 2 * copied,
-            flops=flops(stages) * _slowdown(group, contraction, config.operands)
-            + vector_work(strides, dot),
+            flops=_flops(group, stages, config) + vector_work(strides, dot),
             parallelism=max(1, math.ceil(points(contraction.stage) / tile)),
             matrix_dtype=matrix_dtype(dot),
             details=CpuContractionDetails(config),
@@ -136,6 +137,11 @@ class CpuContraction(Contraction):
         claimed = claim.details_as(CpuContractionDetails).config
         return replace(claim, details=CpuContractionDetails(replace(claimed, gemm=gemm)))
 
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Name products with what expands an operand, or unpacks the weights."""
+        yield from super().propose(graph, device)
+        yield from block_proposals(graph)
+
     def _takes(self, expanded: Sequence[Operator]) -> bool:
         return not any(op.flops for op in expanded)
 
@@ -145,6 +151,15 @@ def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:
     if config.gemm is None:
         return iter(())
     return configs(config.contraction, device, constants_of(claim.group))
+
+
+def _flops(group: Group, stages: tuple[Stage, ...], config: CpuContractionConfig) -> int:
+    """Count the operations of vectors, in units of those of one product."""
+    gemm, contraction = config.gemm, config.contraction
+    if gemm is None or gemm.blocks is None:
+        return flops(stages) * _slowdown(group, contraction, config.operands)
+    maps = flops(tuple(s for s in stages if s.is_map))
+    return maps + block_flops(gemm.view, gemm.blocks, gemm.sizes)
 
 
 def _slowdown(

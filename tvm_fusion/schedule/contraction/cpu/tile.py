@@ -64,6 +64,7 @@ class GemmTile:
         self._contraction, self._view, self._sizes = contraction, view, sizes
         self._a, self._b, self._lanes, self._passes = a, b, config.lanes, passes
         self._dot, self._config, self._tiles = dot, tile_config(), _tiles(config)
+        self._blocks = config.blocks
         self._compensation = (
             Compensation(dot, view, sizes.block_m) if dot is not None and dot.offset else None
         )
@@ -153,8 +154,7 @@ class GemmTile:
             begin = self._begin(pass_, begin, sums.load(kept))
             finish = tirx.IfThenElse(pass_ < self._passes - 1, sums.store(kept), finish)
         body = sums.around(sequence([begin, sums.accumulate(), finish]))
-        own = [] if sums.is_memory else [sums.buffer]
-        return block("tile", body, [*own, *self._finish.buffers(sums.buffer)])
+        return block("tile", body, [*sums.buffers, *self._finish.buffers(sums.buffer)])
 
     def _begin(self, pass_: ir.Expr, first: tirx.Stmt, later: tirx.Stmt) -> tirx.Stmt:
         """Begin a tile of several passes."""
@@ -163,6 +163,8 @@ class GemmTile:
     def _accumulators(self, place: TilePlace) -> Accumulators:
         """Choose where the sums of a tile are while they are computed."""
         dtype, operands = self._contraction.dtype, (self._a, self._b)
+        if self._blocks is not None:
+            return self._blocks.accumulators(self._view, place, self._a, self._b)
         if self._tiles is None:
             dot = self._dot if isinstance(self._dot, DotProduct) else None
             return VectorAccumulators(self._view, place, dtype, operands, dot)

@@ -14,6 +14,7 @@ from tvm import DataType, ir, tirx
 from ....core.expressions import loads
 from ....core.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
 from ...gpu.cp_async import BYTES as CP_ASYNC_BYTES
+from ...instructions.instruction import Instruction
 from ..problem.gemm_view import GemmView, static_extent
 from ..problem.norm_scale import NormScale
 from ..problem.sum_of_products import SumOfProducts
@@ -45,6 +46,8 @@ class GemvConfig(GemmView):
         The scale of an RMS norm prologue; the normalized rows are staged in shared memory.
     cp_async_stages : int
         Stages of the cp.async pipeline of B; 0 where B is loaded directly.
+    dot : Instruction, optional
+        The dot product that multiplies words along K, of AMD; None multiplies one by one.
     min_blocks_per_sm : int
         Occupancy target of the launch bounds: fewer blocks of a multiprocessor have more registers
         each. 0 leaves it to the compiler.
@@ -57,6 +60,7 @@ class GemvConfig(GemmView):
     stages: int
     norm_scale: NormScale | None = None
     cp_async_stages: int = 0
+    dot: Instruction | None = None
     min_blocks_per_sm: int = 0
 
     @property

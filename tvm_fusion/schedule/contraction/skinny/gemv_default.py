@@ -14,6 +14,8 @@ from ....ecg.work import at
 from ...gpu.cp_async import BYTES as CP_ASYNC_BYTES
 from ...gpu.warp import LANES
 from ...index.address import conditional_loads
+from ...instructions.instruction import Instruction
+from ...instructions.table import find_dot
 from ..problem.gemm_view import static_extent, view_of
 from ..problem.norm_scale import NormScale
 from ..problem.sum_of_products import SumOfProducts
@@ -74,7 +76,24 @@ def gemv_config(
     config = GemvConfig(*problem, tile, threads_n, slices_k, stages, norm_scale)
     if not _fits_shared(config):
         return None
-    return replace(config, cp_async_stages=_cp_async_stages(config, device))
+    return replace(
+        config, cp_async_stages=_cp_async_stages(config, device), dot=_dot(config, device)
+    )
+
+
+def _dot(config: GemvConfig, device: Device) -> Instruction | None:
+    """Choose a dot product for operands that are loaded as they are, in words along K."""
+    types = []
+    for operand in (config.a, config.b):
+        while isinstance(operand, tirx.Cast):
+            operand = operand.value
+        if not isinstance(operand, ir.TensorLoad):
+            return None
+        types.append(str(operand.ty.dtype))
+    row = find_dot(device, *types)
+    fits = row is not None and row.sums == config.contraction.dtype
+    is_plain = config.tile.is_k_contiguous and config.norm_scale is None
+    return row if row is not None and fits and is_plain and not config.tile.k % row.k else None
 
 
 def _fits_shared(config: GemvConfig) -> bool:

@@ -20,6 +20,8 @@ from ....core.expressions import load
 from ....core.loops import Body, index, local, sequence, substitute, unrolled
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.vector_loads import ElementLoads
+from ...instructions.amd import multiply
+from ...instructions.instruction import Instruction
 from ..dequantize.float32 import common_factors, has_integers, widened
 from .gemv_config import GemvConfig
 
@@ -117,6 +119,8 @@ class GemvTile:
 
     def _multiply_part(self, slot: ir.Expr, part: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
         config = self._config
+        if config.dot is not None:
+            return self._multiply_words(config.dot, slot, part, k_tile)
         copy, here = slot * config.parts + part, self._at(0, part, k_tile)
         columns = [self._dequantized(column, copy) for column in self._b_values]
         one = [index(0)]
@@ -161,6 +165,36 @@ class GemvTile:
                 stmts += [hold_b(scale), fma_scaled(n)]
         return sequence(stmts)
 
+    def _multiply_words(
+        self, dot: Instruction, slot: ir.Expr, part: ir.Expr, k_tile: ir.Expr
+    ) -> tirx.Stmt:
+        """Multiply words along K, as many k as a dot product has."""
+        config = self._config
+        copy, here = slot * config.parts + part, self._at(0, part, k_tile)
+
+        def word(elements: Sequence[ir.Expr]) -> ir.Expr:
+            return tirx.Shuffle([_uncast(x) for x in elements], list(range(dot.k)))
+
+        def columns(first: int) -> Callable[[ir.Expr], tirx.Stmt]:
+            def row(r: ir.Expr) -> tirx.Stmt:
+                held = [
+                    substitute(self._a.values(x, slot * config.m + r), self._at(r, 0, k_tile))
+                    for x in self._a_values[first : first + dot.k]
+                ]
+                a, stmts = word(held), []
+                for n, column in enumerate(self._b_values):
+                    values = column[first : first + dot.k]
+                    b = word([substitute(self._b.values(x, copy), here) for x in values])
+                    place = self._acc_place(r, part, n)
+                    total = multiply(dot, a, b, load(self._acc, place))
+                    stmts.append(tirx.BufferStore(self._acc, total, place))
+                return sequence(stmts)
+
+            return row
+
+        firsts = range(0, config.tile.k, dot.k)
+        return sequence([self._rows(columns(first)) for first in firsts])
+
     def _dequantized(
         self, column: Sequence[ir.Expr], copy: ir.Expr
     ) -> tuple[list[ir.Expr], ir.Expr | None]:
@@ -189,6 +223,12 @@ class GemvTile:
 
     def _partial_place(self, row: ir.Expr, n: int) -> list[ir.Expr]:
         return [row * self._config.tile_n + n]
+
+
+def _uncast(value: ir.Expr) -> ir.Expr:
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    return value
 
 
 def _add(buffer: ir.Var, place: list[ir.Expr], value: ir.Expr) -> tirx.Stmt:

@@ -80,18 +80,9 @@ def _designs(conv: TileConv, l2_bytes: int) -> Iterator[TileConvConfig]:
             if problem.groups is not None and vectors != GROUPED:
                 continue
             for band in _parts(math.ceil(y / height)):
-                for chunk in _chunks(conv, math.ceil(k / (TILE_ROWS * vectors)), vectors):
+                for chunk in _parts(math.ceil(k / (TILE_ROWS * vectors))):
                     sizes = height, width, vectors, band, chunk
                     yield TileConvConfig(TILE_ROWS, *sizes, prefetches)
-
-
-def _chunks(conv: TileConv, tiles: int, vectors: int) -> list[int]:
-    """List how many tiles of channels a task takes: of groups, whole ones and as many as others."""
-    chunks, groups = _parts(tiles), conv.single.groups
-    if groups is None:
-        return chunks
-    width = TILE_ROWS * vectors
-    return [c for c in chunks if c == tiles or (c * width % groups.k == 0 and tiles % c == 0)]
 
 
 def _parts(count: int) -> list[int]:

@@ -118,8 +118,7 @@ def row_config(program: RowProgram, device: Device) -> RowConfig:
         least = 1
     if static_volume(program.rows, SYMBOLIC_COUNT) < (device.sm_count or 0):
         threads = max(threads, _whole_warps(_columns(program), warp_size))
-    # TVM has shuffles of whole AMD waves only.
-    least = warp_size if device.kind == "rocm" else min(least, _power_of_two(size))
+    least = min(least, _power_of_two(size))
     threads = min(max(threads, least), limit // warp_size * warp_size)
     rows = min(max(1, THREADS // threads), _power_of_two(static_volume(program.rows, THREADS)))
     return RowConfig(threads, _floor_power(rows), warp_size=warp_size)

@@ -1,0 +1,1 @@
+"""Rewriting and fusion on the graphs and expressions of the literature, losses included."""

@@ -1,0 +1,49 @@
+"""Figures of a graph under each way of rewriting, by the plan; nothing is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm.ir.transform import Sequential
+
+from tvm_fusion import transform
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.device import parse
+from tvm_fusion.fusion.claims import remembering
+from tvm_fusion.fusion.estimate import Estimator
+from tvm_fusion.pipeline import stage
+
+#: What the model is rewritten with, by the way's name.
+WAYS: dict[str, dict[str, Any]] = {
+    "none": {"rewrite": "none"},
+    "search": {},
+    "reassociate": {"allow": ["reassociate"]},
+}
+#: Precision by target.
+TARGETS = {"cpu:x86-64-v3": "fp32", "cuda:sm_90a": "fp16"}
+DTYPES = {"fp32": "float32", "fp16": "float16"}
+
+
+def figures(mod: tvm.IRModule, target: str, way: str) -> dict[str, Any]:
+    """Rewrite a module and plan it.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        As an importer gives it.
+    target : str
+        As of :func:`tvm_fusion.device.parse`.
+    way : str
+        One of :data:`WAYS`.
+
+    Returns
+    -------
+    dict
+        ``us`` that the planner estimates, ``kernels`` and ``flops``.
+    """
+    tvm_target = parse(target).tvm_target()
+    rewrite = stage("rewrite", FusionConfig(**WAYS[way]))
+    with tvm_target, remembering():
+        cost = Estimator(tvm_target).module(Sequential([transform.NormalizeImport(), rewrite])(mod))
+    return {"us": round(cost.us, 2), "kernels": cost.kernels, "flops": cost.flops}

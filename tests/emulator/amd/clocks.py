@@ -1,0 +1,145 @@
+"""Issue clocks of the loops of a launch, by kind: what an analytical model of a kernel needs.
+
+Clocks are those that an instruction of one wave keeps its unit of a SIMD busy, after AMD's guides
+and LLVM's scheduling models; no device was measured. Units work side by side for different waves,
+so that the busiest one bounds a loop from below, and the sum bounds a single wave.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from .machine import Launch
+from .text import Instruction
+
+KINDS = ("matrix", "vector", "scalar", "lds", "memory", "branch", "wait")
+# FLOP of matrix instructions a clock and SIMD, by the type of A.
+_RATES = {
+    "gfx90a": {"f16": 256, "bf16": 256, "i8": 256, "f32": 64, "f64": 64},
+    "gfx942": {
+        "f16": 512, "bf16": 512, "i8": 1024, "fp8": 1024, "bf8": 1024, "xf32": 256, "f32": 64,
+        "f64": 64,
+    },
+    "gfx1100": {"f16": 256, "bf16": 256, "iu8": 256},
+}  # fmt: skip
+_MATRIX = re.compile(
+    r"v_(?:mfma|wmma)_\w+?_(\d+)x(\d+)x(\d+)_?(xf32|bf16|f16|i8|iu8|fp8|bf8|f32|f64)"
+)
+# A quarter of the rate of others.
+_SLOW = re.compile(
+    r"v_(rcp|rsq|sqrt|exp|log|sin|cos)_|v_mul_lo_u32|v_mul_hi_[iu]32(?!_)|v_mad_[iu]64|v_div_scale"
+)
+
+
+def kind_of(inst: Instruction) -> str:
+    """Return which unit an instruction keeps busy: one of :data:`KINDS`."""
+    name = inst.name
+    if name.startswith(("v_mfma", "v_wmma")):
+        return "matrix"
+    if name.startswith("v_"):
+        return "vector"
+    if name.startswith("ds_"):
+        return "lds"
+    if name.startswith(("global_", "flat_", "buffer_", "scratch_", "s_load", "s_buffer_load")):
+        return "memory"
+    if "branch" in name or name in ("s_setpc_b64", "s_swappc_b64", "s_endpgm"):
+        return "branch"
+    if name.startswith(("s_wait", "s_nop", "s_barrier", "s_delay_alu", "s_sleep", "s_clause")):
+        return "wait"
+    return "scalar"
+
+
+def clocks_of(inst: Instruction, arch: str) -> int:
+    """Return the clocks that an instruction of one wave is issued for.
+
+    LDS instructions count one turn here; turns and conflicts are counted where they happen.
+    """
+    kind = kind_of(inst)
+    wide = arch.startswith("gfx9")
+    step = 4 if wide else 1  # a wave of 64 lanes goes through 16 lanes of a unit
+    if kind == "matrix":
+        found = _MATRIX.match(inst.name)
+        if found is None:
+            raise ValueError(f"no clocks of {inst.text!r}")
+        m, n, k = (int(x) for x in found.groups()[:3])
+        return 2 * m * n * k // _RATES[arch][found[4]]
+    if kind == "wait":
+        return int(inst.operands[0], 0) + 1 if inst.name == "s_nop" else 0
+    if kind == "vector":
+        if "f64" in inst.name and not wide:
+            return 16
+        return 4 * step if _SLOW.match(inst.name) else step
+    return step
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop without others inside, and what a wave does in a turn.
+
+    Attributes
+    ----------
+    first, last : int
+        Addresses of its instructions.
+    turns : float
+        Of a wave.
+    clocks : dict of str to float
+        By kind.
+    instructions : dict of str to float
+        How many, by kind.
+    lds_clocks, lds_ideal : float
+        Of the LDS that the waves of a compute unit share, with conflicts and without; 0 unless the
+        launch counted them.
+    """
+
+    first: int
+    last: int
+    turns: float
+    clocks: dict[str, float]
+    instructions: dict[str, float]
+    lds_clocks: float
+    lds_ideal: float
+
+    @property
+    def matrix_share(self) -> float:
+        """Clocks of matrix instructions among all that a wave issues."""
+        return self.clocks["matrix"] / sum(self.clocks.values())
+
+
+def loops(launch: Launch, arch: str) -> list[Loop]:
+    """Return the innermost loops that waves ran, the longest first.
+
+    Parameters
+    ----------
+    launch : Launch
+        What :func:`run` returned, with ``clocks=True`` for those of LDS.
+    arch : str
+        ``gfx942``.
+    """
+    spans = set()
+    for at, step in enumerate(launch.steps):
+        to = step.goes_to
+        if to is not None and to <= at and launch.counts[at]:
+            spans.add((to, at))
+    inner = [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
+    found = [_loop(launch, arch, first, last) for first, last in inner]
+    return sorted(found, key=lambda x: -x.turns * sum(x.clocks.values()))
+
+
+def _loop(launch: Launch, arch: str, first: int, last: int) -> Loop:
+    turns = float(launch.counts[last])
+    clocks, instructions = dict.fromkeys(KINDS, 0.0), dict.fromkeys(KINDS, 0.0)
+    lds = np.zeros(2)
+    for at in range(first, last + 1):
+        inst = launch.steps[at].inst
+        times = float(launch.counts[at]) / turns
+        kind = kind_of(inst)
+        clocks[kind] += times * clocks_of(inst, arch)
+        instructions[kind] += times
+        if launch.clocks is not None and inst.address in launch.clocks:
+            lds += np.array(launch.clocks[inst.address][:2]) / turns
+    ends = [launch.steps[at].inst.address for at in (first, last)]
+    turns /= launch.waves
+    return Loop(*ends, turns, clocks, instructions, float(lds[0]), float(lds[1]))

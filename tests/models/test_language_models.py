@@ -1,0 +1,210 @@
+"""Language models of transformers in sessions: logits and greedy tokens are those of PyTorch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tvm_fusion
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.errors import UserError
+from tvm_fusion.frontend.functions import import_models
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="5.24")
+pytestmark = pytest.mark.torch
+
+VOCABULARY, LENGTH, PROMPT, GENERATED = 101, 96, 21, 64
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 76,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
+BOTH_KINDS = {
+    "head_dim": 12,
+    "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+LATENT = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+}
+DECODERS = {
+    "Llama": {},
+    "Qwen3": {"head_dim": 12},
+    "Mistral": {"sliding_window": 8},
+    "Gemma2": BOTH_KINDS,
+    "Gemma3": BOTH_KINDS,
+    "Phi3": {},
+    "GPT2": {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 128, "n_inner": 76},
+    "Mixtral": {"num_local_experts": 4},
+    "Qwen3Moe": {**EXPERTS, "moe_intermediate_size": 40, "head_dim": 12},
+    "GptOss": {**BOTH_KINDS, "num_local_experts": 4},
+    "DeepseekV3": {
+        **LATENT,
+        "moe_intermediate_size": 40,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+    "Mamba2": {
+        "state_size": 8,
+        "conv_kernel": 4,
+        "expand": 2,
+        "num_heads": 8,
+        "head_dim": 12,
+        "n_groups": 2,
+        "chunk_size": 8,
+    },
+    "Jamba": {
+        **EXPERTS,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+    },
+}
+
+
+def decoder(kind, **sizes):
+    head = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
+    model = getattr(transformers, kind + head)
+    config = model.config_class(**{**SIZES, **DECODERS[kind], **sizes})
+    return drawn(model(config))
+
+
+def drawn(model):
+    """Draw weights large enough that each token depends on those before it."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3)
+    return model.eval()
+
+
+def compiled(programs):
+    return tvm_fusion.load(
+        tvm_fusion.compile(programs, in_place=programs.caches, rewrite="none")
+    ).session()
+
+
+def generated(session, logits):
+    """Return all tokens of greedy search, and the logits of each and of one more."""
+    tokens, found = [], [logits]
+    for _ in range(GENERATED):
+        tokens.append(found[-1].argmax(-1)[:, None])
+        found.append(session.decode(tokens[-1])["logits"])
+    return np.concatenate(tokens, 1), np.stack(found, 1)
+
+
+def assert_eager(found, tokens, expected):
+    """Compare logits with those of one call on all tokens."""
+    want = expected.numpy()[:, -found.shape[1] :]
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+    np.testing.assert_array_equal(tokens, want[:, :-1].argmax(-1))
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_a_decoder_generates_what_eager_does(kind):
+    model = decoder(kind)
+    session = compiled(tvm_fusion.models.causal_lm(model, LENGTH, chunk=16))
+    ids = np.random.default_rng().integers(3, VOCABULARY, (1, PROMPT))
+    tokens, logits = generated(session, session.prefill(ids)["logits"])
+    assert session.length == PROMPT + GENERATED
+    whole = torch.from_numpy(np.concatenate([ids, tokens], 1))
+    with torch.no_grad():
+        assert_eager(logits, tokens, model(input_ids=whole, use_cache=False).logits)
+
+
+def t5():
+    config = transformers.T5Config(
+        vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=76, num_layers=2, num_decoder_layers=3,
+        num_heads=4, decoder_start_token_id=0,
+    )  # fmt: skip
+    ids = torch.randint(2, VOCABULARY, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    model = drawn(transformers.T5ForConditionalGeneration(config))
+    return model, 9, {"input_ids": ids, "attention_mask": mask}
+
+
+def whisper():
+    config = transformers.WhisperConfig(
+        vocab_size=VOCABULARY, d_model=48, encoder_layers=2, decoder_layers=3, num_mel_bins=8,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=76,
+        decoder_ffn_dim=76, max_source_positions=12, max_target_positions=LENGTH, pad_token_id=0,
+        bos_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+    )  # fmt: skip
+    model = drawn(transformers.WhisperForConditionalGeneration(config))
+    return model, None, {"input_features": torch.randn(2, 8, 24)}
+
+
+@pytest.mark.parametrize("make", [t5, whisper])
+def test_an_encoder_and_decoder_generate_what_eager_does(make):
+    model, length, source = make()
+    session = compiled(tvm_fusion.models.seq2seq_lm(model, LENGTH, length, batch=2, chunk=8))
+    states = session.encode(**{name: value.numpy() for name, value in source.items()})
+    assert session.length == 0
+    with torch.no_grad():
+        hidden = model.get_encoder()(**source).last_hidden_state.numpy()
+    np.testing.assert_allclose(states["encoder_states"], hidden, rtol=1e-4, atol=1e-4)
+    ids = np.random.default_rng().integers(3, VOCABULARY, (2, 11))
+    tokens, logits = generated(session, session.prefill(ids)["logits"])
+    whole = torch.from_numpy(np.concatenate([ids, tokens], 1))
+    with torch.no_grad():
+        expected = model(decoder_input_ids=whole, use_cache=False, **source).logits
+    assert_eager(logits, tokens, expected)
+
+
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
+def test_strict_export_gives_the_same_functions():
+    model = decoder("Mistral", num_hidden_layers=1)
+    found = []
+    for strict in (False, True):
+        programs = tvm_fusion.models.causal_lm(model, 16, chunk=4, strict=strict)
+        imported = import_models(programs, FusionConfig())
+        found.append(imported.signatures)
+    for name in ("prefill", "decode"):
+        loose, strict = (signatures[name] for signatures in found)
+        assert (loose.inputs, loose.outputs) == (strict.inputs, strict.outputs)
+        assert {"keys_0", "values_0"} <= {s.name for s in strict.outputs}
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (lambda: torch.nn.Linear(2, 2), {}, "a model of type Linear; expected a model of transf"),
+        (lambda: decoder("Llama").model, {}, "a model of type LlamaModel; expected a model of"),
+        (lambda: decoder("Llama").train(), {}, "training mode; expected evaluation mode; call"),
+        (lambda: t5()[0], {}, "T5ForConditionalGeneration, which has an encoder and a decoder"),
+        (lambda: decoder("Llama"), {"max_length": 129}, "max_length 129 of a model of 128 pos"),
+        (lambda: decoder("Llama"), {"max_length": 2.5}, "max_length 2.5; expected a whole number"),
+        (lambda: decoder("Llama"), {"batch": 0}, "batch 0; expected a whole number from 1"),
+        (lambda: decoder("Llama"), {"chunk": 1}, "chunk 1; expected a whole number from 3"),
+    ],
+)
+@pytest.mark.every_case
+def test_what_a_decoder_cannot_be(make, options, message):
+    with pytest.raises(UserError, match=message):
+        tvm_fusion.models.causal_lm(make(), **{"max_length": 16, **options})
+
+
+def test_a_decoder_alone_has_no_encoder():
+    with pytest.raises(UserError, match="LlamaForCausalLM, which has a decoder alone; expected"):
+        tvm_fusion.models.seq2seq_lm(decoder("Llama"), 16)

@@ -1,0 +1,154 @@
+"""Products with weights of 4 and 8 bits in blocks: one kernel, at any number of rows."""
+
+import numpy as np
+import pytest
+import tvm
+from group_kernels import CPU, built, group, tensor
+from quantised_products import nibbles
+from tvm import relax, tirx
+
+from tvm_fusion.core.template import Claim
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.cpu.block_bytes import ByteBlocks
+from tvm_fusion.schedule.contraction.cpu.block_floats import FloatBlocks
+from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.stage.pack import Packer
+
+pytestmark = pytest.mark.slow_beyond(2)
+
+op = relax.op
+AVX2 = parse("cpu:haswell")
+ROWS = (1, 3, 7, 30)
+
+
+def rows_of_int8(emit, x, size):
+    """Give numbers of int8 and their scales, as the graph reads them, and the floats of both."""
+    numbers, scales = x
+    terms = int(numbers.ty.shape[1])
+    wide = emit(op.astype(emit(op.reshape(numbers, [-1, terms // size, size])), "float32"))
+    wide = emit(op.multiply(wide, emit(op.expand_dims(scales, 2))))
+    return emit(op.reshape(wide, [-1, terms]))
+
+
+class Case:
+    """A product of rows with weights in blocks, and its reference in float64."""
+
+    def __init__(self, terms, columns, bits=4, size=32, zeros=None, bytes_of=None, scale="float32"):
+        rng = np.random.default_rng()
+        blocks = -(-terms // size)
+        self.terms, self.columns, self.bits, self.bytes_of = terms, columns, bits, bytes_of
+        self.size = size
+        self.q = rng.integers(0, 256, (columns, blocks * size * bits // 8)).astype("uint8")
+        self.s = rng.uniform(0.5, 1, (columns, blocks)).astype(scale)
+        self.z = None
+        if zeros is not None:
+            self.z = rng.integers(0, 1 << bits, (columns, blocks)).astype(zeros)
+        self.rng = rng
+
+    def group(self, spec):
+        m = tirx.Var("m", "int64")
+        params = [tensor("x", m, self.terms)]
+        if self.bytes_of:
+            params = [tensor("x", m, self.terms, dtype="int8")]
+            params.append(tensor("r", m, self.terms // self.bytes_of))
+        blocks = self.s.shape[1]
+
+        def body(emit, *x):
+            q = relax.const(self.q)
+            numbers = q if self.bits == 8 else nibbles(emit, q, 1)
+            shape = [self.columns, blocks, self.size]
+            w = emit(op.astype(emit(op.reshape(numbers, shape)), "float32"))
+            zero = relax.const(float(1 << self.bits - 1))
+            if self.z is not None:
+                zero = emit(op.expand_dims(relax.const(self.z), 2))
+                zero = emit(op.astype(zero, "float32"))
+            s = emit(op.astype(emit(op.expand_dims(relax.const(self.s), 2)), "float32"))
+            w = emit(op.multiply(emit(op.subtract(w, zero)), s))
+            w = emit(op.reshape(w, [self.columns, blocks * self.size]))
+            if blocks * self.size != self.terms:
+                w = emit(op.strided_slice(w, [1], [0], [self.terms]))
+            left = rows_of_int8(emit, x, self.bytes_of) if self.bytes_of else x[0]
+            return op.nn.relu(emit(op.matmul(left, emit(op.permute_dims(w)))))
+
+        return group(params, body, spec)
+
+    def inputs(self, rows):
+        if not self.bytes_of:
+            return [self.rng.standard_normal((rows, self.terms)).astype("float32")]
+        scales = self.rng.uniform(0.5, 1, (rows, self.terms // self.bytes_of))
+        numbers = self.rng.integers(-127, 128, (rows, self.terms))
+        return [numbers.astype("int8"), scales.astype("float32")]
+
+    def expected(self, x, *scales):
+        q = self.q.astype("float64")
+        if self.bits == 4:
+            q = np.stack([self.q & 15, self.q >> 4], -1).astype("float64")
+        zero = 1 << self.bits - 1 if self.z is None else self.z[..., None].astype("float64")
+        w = q.reshape(self.columns, -1, self.size) - zero
+        w = (w * self.s[..., None].astype("float64")).reshape(self.columns, -1)[:, : self.terms]
+        x = x.astype("float64")
+        if scales:
+            x = x * np.repeat(scales[0].astype("float64"), self.bytes_of, 1)
+        return np.maximum(x @ w.T, 0)
+
+
+def claimed(case, spec=CPU):
+    members = case.group(spec)
+    claim = CpuContraction().claim(members, spec.device)
+    assert isinstance(claim, Claim), claim
+    return members, claim
+
+
+def check(case, spec=CPU):
+    members, claim = claimed(case, spec)
+    assert claim.launches == 1
+    with spec.tvm_target():
+        emission = claim.template.emit(claim, spec.tvm_target())
+        packer = Packer(tvm.IRModule())
+        packed = {i: packer(f, members.inputs[i].constant) for i, f in emission.packing.items()}
+    (kernel,) = emission.kernels
+    main = built(kernel.func, spec)
+    for rows in ROWS:
+        given = case.inputs(rows)
+        rest = iter(given)
+        passed = [
+            packed[i].value if i in packed else tvm.runtime.tensor(next(rest))
+            for i in range(len(members.inputs))
+        ]
+        result = tvm.runtime.tensor(np.full((rows, case.columns), 7, "float32"))
+        main(*passed, *[rows] * len(members.scalars), result)
+        wanted = case.expected(*given)
+        error = np.abs(result.numpy() - wanted).max()
+        assert error <= 1e-6 * np.abs(wanted).max() * np.sqrt(case.terms)
+    return claim.details.config.gemm.blocks
+
+
+CASES = {
+    "4 bits": {"terms": 96, "columns": 40},
+    "zero points, the last block shorter": {"terms": 80, "columns": 19, "zeros": "uint8"},
+    "8 bits": {"terms": 64, "columns": 33, "bits": 8, "size": 16},
+    "zero points of floats, half scales": {
+        **{"terms": 128, "columns": 16, "bits": 8, "size": 64},
+        **{"zeros": "float32", "scale": "float16"},
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_floats(case):
+    assert isinstance(check(Case(**CASES[case])), FloatBlocks)
+
+
+@pytest.mark.slow
+def test_floats_without_avx512():
+    assert isinstance(check(Case(**CASES["4 bits"]), AVX2), FloatBlocks)
+
+
+@pytest.mark.parametrize("size", [32, 64])
+@pytest.mark.parametrize("case", ["4 bits", "zero points of floats, half scales"])
+def test_rows_of_bytes(case, size):
+    """Sums of blocks are exact: what is left is the rounding of their scaled sum."""
+    if not CPU.device.vnni_bits:
+        pytest.skip("needs dot products of bytes")
+    given = {**CASES[case], "terms": 192, "bytes_of": size}
+    assert isinstance(check(Case(**given)), ByteBlocks)

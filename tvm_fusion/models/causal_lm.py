@@ -1,0 +1,120 @@
+"""Prefill and decode of a decoder of transformers, exported over caches of fixed size."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from transformers.cache_utils import LinearAttentionLayer
+
+from .programs import Programs, check, exported
+from .static_cache import is_counted, name_of_cache, static_cache, with_buffers
+from .window import WindowLayer
+
+_RECURRENT_CHUNK = 16
+
+
+def causal_lm(
+    model: Any,
+    max_length: int,
+    *,
+    batch: int = 1,
+    chunk: int | None = None,
+    strict: bool = False,
+) -> Programs:
+    """Export a decoder of transformers for :func:`tvm_fusion.compile` and sessions.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        One for causal language modelling, in evaluation mode, on the CPU.
+    max_length : int
+        Positions of the caches: prompt and generated tokens together. Layers of sliding-window
+        attention keep the window alone, and recurrent layers their state.
+    batch : int
+        Sequences that advance together. Sequences of lengths of their own have sessions of their
+        own.
+    chunk : int, optional
+        Most tokens of one call of ``prefill``, by default 512; sessions split longer prompts. With
+        recurrent layers, which transformers unrolls over time, it is the number of tokens of each
+        call, by default 16, and sessions decode what is left.
+    strict : bool
+        As of ``torch.export.export``.
+
+    Returns
+    -------
+    Programs
+        ``prefill``, of ``input_ids`` of ``(batch, tokens)`` from 2 to ``chunk`` tokens, and
+        ``decode``, of one. Both take ``position``, that of the first token, where the model has
+        positions, and return ``logits`` of the last token.
+
+    Raises
+    ------
+    UserError
+        For a model that is no decoder, sizes that it does not have, and layers whose caches have
+        no fixed size.
+
+    Examples
+    --------
+    >>> lm = tvm_fusion.models.causal_lm(model, max_length=2048)
+    >>> artifact = tvm_fusion.compile(lm, in_place=lm.caches)
+    >>> session = tvm_fusion.load(artifact).session()
+    >>> logits = session.prefill(ids)["logits"]
+    >>> logits = session.decode(logits.argmax(-1)[:, None])["logits"]
+    """
+    sizes = {"max_length": (max_length, 3), "batch": (batch, 1), "chunk": (chunk, 3)}
+    check(model, False, sizes)
+    step = _Step(model, max_length, batch)
+    windows = [layer.max_cache_len for layer in step.layers if isinstance(layer, WindowLayer)]
+    most = min([chunk or 512, max_length, *windows])
+    if any(isinstance(layer, LinearAttentionLayer) for layer in step.layers):
+        prefill = step.program(min(most, chunk or _RECURRENT_CHUNK), strict)
+    else:
+        prefill = step.program(3, strict, up_to=most)
+    return Programs({"prefill": prefill, "decode": step.program(1, strict)}, step.names)
+
+
+class _Step(nn.Module):
+    """A model over tokens at positions, whose caches are buffers of this module."""
+
+    def __init__(self, model: Any, max_length: int, batch: int) -> None:
+        super().__init__()
+        self.model, self._batch = model, batch
+        self._takes = inspect.signature(model.forward).parameters
+        self._cache = static_cache(model, model.config, max_length)
+        self.layers = self._cache.layers
+        self._has_positions = "position_ids" in self._takes or any(map(is_counted, self.layers))
+        first = torch.zeros(batch, 1, dtype=torch.int64)
+        with torch.no_grad():  # makes the tensors, in the shapes and types that the model has
+            model(**self._arguments(first, torch.zeros(1, dtype=torch.int64)))
+        self._states = with_buffers(self, self._cache)
+        self.names = tuple(state.name for state in self._states)
+
+    def forward(self, input_ids: Tensor, position: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the logits of the last token; the caches hold all tokens then."""
+        for state in self._states:
+            state.write(getattr(self, state.name))
+        if position is not None:
+            for layer in filter(is_counted, self.layers):
+                layer.cumulative_length = position[0].clone()
+        return {"logits": self.model(**self._arguments(input_ids, position)).logits[:, -1]}
+
+    def _arguments(self, input_ids: Tensor, position: Tensor | None) -> dict[str, Any]:
+        arguments: dict[str, Any] = {"input_ids": input_ids, "use_cache": True}
+        arguments[name_of_cache(self.model)] = self._cache
+        if "position_ids" in self._takes and position is not None:
+            numbers = position + torch.arange(input_ids.shape[1], device=position.device)
+            arguments["position_ids"] = numbers[None].expand(self._batch, -1)
+        if "logits_to_keep" in self._takes:
+            arguments["logits_to_keep"] = 1
+        return arguments
+
+    def program(self, tokens: int, strict: bool, up_to: int = 0) -> ExportedProgram:
+        """Export the step of so many tokens, or of 2 to another number of them."""
+        inputs = {"input_ids": torch.zeros(self._batch, tokens, dtype=torch.int64)}
+        if self._has_positions:
+            inputs["position"] = torch.zeros(1, dtype=torch.int64)
+        return exported(self, inputs, strict, tokens=up_to)

@@ -1,0 +1,108 @@
+"""Steps of rewriting, each kept only where the plan of the whole module gets no slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import tvm
+from tvm.ir.transform import Pass
+from tvm.target import Target
+
+from ...core.decisions import Decision, record, recording
+from ...errors import UserError
+from ...fusion.estimate import Estimator, RegionCost
+from ..egraph.changes import Rewrites, is_noting, note_all, noting
+
+_TIE = 1e-9  # of a price: sums of equal terms in another order
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A module after a step, what the step told, and what its plan costs."""
+
+    mod: tvm.IRModule
+    decisions: Sequence[Decision] = ()
+    changes: Rewrites | None = None
+    cost: RegionCost | None = None
+
+    def is_cheaper(self, other: _Way) -> bool:
+        """Whether its plan takes less time than another one's."""
+        if self.cost is None or other.cost is None:
+            return False
+        return self.cost.us < other.cost.us * (1 - _TIE)
+
+
+class Whole:
+    """A module that steps rewrite one after the other.
+
+    Regions and places are priced alone. In a module, kernels of different regions share launches,
+    and what is cheaper alone may be dearer there.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Before the first step.
+    target : Target
+        What kernels are for.
+    """
+
+    def __init__(self, mod: tvm.IRModule, target: Target) -> None:
+        self._estimator = Estimator(target)
+        self._now = self._priced(_Way(mod))
+
+    @property
+    def mod(self) -> tvm.IRModule:
+        """The module after the steps so far."""
+        return self._now.mod
+
+    def step(self, name: str, changes: Iterable[Pass]) -> None:
+        """Apply a step in the way that makes the cheapest plan; not at all if all are slower.
+
+        Parameters
+        ----------
+        name : str
+            For the decision that tells why the step was not taken.
+        changes : iterable of Pass
+            Ways to take it; of equally cheap ones the first is taken.
+        """
+        best: _Way | None = None
+        for change in changes:
+            way = self._apply(change)
+            if best is None or way.is_cheaper(best):
+                best = way
+        if best is None:
+            return
+        if self._now.is_cheaper(best):
+            self._refuse(name, self._now, best)
+            return
+        self._now = best
+        for decision in best.decisions:
+            record(decision)
+        if best.changes is not None:
+            note_all(best.changes)
+
+    def _apply(self, change: Pass) -> _Way:
+        with recording() as decisions, noting() if is_noting() else nullcontext() as changes:
+            mod = change(self.mod)
+        if all(func.same_as(mod[gvar]) for gvar, func in self.mod.functions.items()):
+            return _Way(self.mod, decisions, changes, self._now.cost)
+        return self._priced(_Way(mod, decisions, changes))
+
+    def _priced(self, way: _Way) -> _Way:
+        """Plan a module, which has no cost where an operator has no kernel: a later stage tells."""
+        try:
+            return replace(way, cost=self._estimator.module(way.mod))
+        except UserError:
+            return way
+
+    @staticmethod
+    def _refuse(name: str, now: _Way, then: _Way) -> None:
+        if now.cost is None or then.cost is None:
+            return
+        sentence = (
+            f"{name} is left out: with it, the whole plan would take {then.cost.us:.1f} us and "
+            f"{then.cost.kernels} kernels, instead of {now.cost.us:.1f} us and {now.cost.kernels}."
+        )
+        record(Decision("Rewrite", "", "refused", "whole_plan_slower", sentence))

@@ -1,0 +1,162 @@
+"""Weights in blocks times rows of int8 in blocks: dot products of bytes (VNNI)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from tvm import ir, tirx
+
+from ...._tvm.buffer import declare
+from ....core.expressions import load
+from ....core.loops import block, constant, index, local, loop, sequence, simplified
+from ...instructions.cpu import dot_of, multiply
+from ..problem.block_quantized import BlockQuantized
+from ..problem.gemm_view import GemmView
+from .block_product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
+from .block_weights import LOW_HALVES
+from .operand_a import RowBlock
+
+_GROUP = 4  # terms of a word of bytes
+
+
+@dataclass(frozen=True)
+class ByteBlocks(BlockProduct):
+    """Dot products of bytes, of an A in blocks as well: numbers of int8 with a scale each.
+
+    Attributes
+    ----------
+    a : BlockQuantized
+        A.
+    """
+
+    a: BlockQuantized
+
+    speed = 3
+    part_dtype = "int32"
+    multiplies_bytes = True
+    term_bytes = 1
+
+    def operand_a(self, view: GemmView, rows: int) -> BlockRows:
+        """Read A in place, and sum up its blocks."""
+        zero = self.integer_zero
+        return ByteRows(view, self, rows, 1 if zero is None else -zero)
+
+    @property
+    def integer_zero(self) -> int | None:
+        """The zero point that all blocks share, from 0 up, if it is an integer."""
+        zero = self.weights.zero
+        if not isinstance(zero, tirx.FloatImm) or not float(zero.value).is_integer():
+            return None
+        return int(float(zero.value)) - self.weights.low
+
+    def block(self, tile: BlockAccumulators, number: ir.Expr) -> tirx.Stmt:
+        """Multiply a block word by word, then by both scales."""
+        weights, panel, rows = tile.weights, tile.place.panel, tile.place.rows
+        assert isinstance(tile.rows, ByteRows)
+        a, offset, clamp = tile.rows, tile.place.offset, tile.place.clamp
+        row = dot_of("uint8", "int8", self.lanes)
+        halves = 8 // self.weights.bits
+        first = (rows.first_k + number) * self.size
+
+        def add(k: ir.Expr, numbers: ir.Expr, v: ir.Expr, i: ir.Expr) -> tirx.Stmt:
+            word = tirx.Broadcast(a.word(rows, offset + i, k, clamp), self.lanes)
+            value = multiply(row, numbers, word, load(tile.part, [i, v]))
+            return tirx.BufferStore(tile.part, value, [i, v])
+
+        def step(word: ir.Expr) -> tirx.Stmt:
+            stmts: list[tirx.Stmt] = []
+            for v in tile.vectors():
+                packed = tirx.Var("word", f"int32x{self.lanes}")
+                stmts.append(tirx.Bind(packed, weights.word(panel, number, word, v)))
+                for half in range(halves):
+                    numbers: ir.Expr = packed
+                    if halves > 1:
+                        moved = packed
+                        if half:
+                            moved = tirx.shift_right(packed, lanes_of(4, self.lanes))
+                        numbers = tirx.Var("numbers", f"int32x{self.lanes}")
+                        masked = tirx.bitwise_and(moved, lanes_of(LOW_HALVES, self.lanes))
+                        stmts.append(tirx.Bind(numbers, masked))
+                    k = first + (word * halves + half) * _GROUP
+                    stmts.append(tile.each_row(partial(add, k, numbers, v)))
+            return sequence(stmts)
+
+        zero = self.integer_zero
+
+        def initial(i: ir.Expr) -> ir.Expr:
+            if not zero:
+                return tirx.const(0, "int32")
+            return a.sum(rows, offset + i, number)
+
+        def scaled(i: ir.Expr, v: ir.Expr) -> ir.Expr:
+            part = tirx.Cast(f"float32x{self.lanes}", load(tile.part, [i, v]))
+            if zero is None:
+                total = tirx.Cast("float32", a.sum(rows, offset + i, number))
+                part = part - weights.zero(panel, number, v) * tirx.Broadcast(total, self.lanes)
+            scale = tirx.Broadcast(a.scale(rows, offset + i, first, clamp), self.lanes)
+            return part * (weights.scale(panel, number, v) * scale)
+
+        words = loop("word", weights.words, step, tirx.ForKind.UNROLLED)
+        return sequence([tile.clear_part(initial), words, tile.finish_part(scaled)])
+
+
+class ByteRows(BlockRows):
+    """A of int8 in blocks; a task sums up the numbers of each block of its rows.
+
+    Parameters
+    ----------
+    rows : int
+        Of a task.
+    factor : int
+        Times which sums are wanted; 0 where none are.
+    """
+
+    def __init__(self, view: GemmView, blocks: ByteBlocks, rows: int, factor: int) -> None:
+        super().__init__(view, blocks)
+        self.numbers, self._of_a, self._height = blocks.a.numbers, blocks.a.scale, rows
+        self._factor = factor
+        count = constant(blocks.blocks.extent) or 1
+        self._buffer = declare([index(max(rows, 2)), index(count)], "int32", "row_sums")
+
+    def buffers(self) -> list[ir.Var]:
+        """Return the sums, where there is a zero point."""
+        return [self._buffer] if self._factor else []
+
+    def fill(self, rows: RowBlock) -> tirx.Stmt | None:
+        """Sum up the blocks of a task's rows."""
+        if not self._factor:
+            return None
+        count = tirx.min(index(self._height), self.rows - rows.start)
+        size, buffer = self.blocks.size, self._buffer
+
+        def one(i: ir.Expr, number: ir.Expr) -> tirx.Stmt:
+            total = local("total", [1], "int32")
+
+            def add(k: ir.Expr) -> tirx.Stmt:
+                value = self.value(self.numbers, rows, i, number * size + k)
+                value = load(total, [0]) + tirx.Cast("int32", value)
+                return tirx.BufferStore(total, value, [0])
+
+            zero = tirx.BufferStore(total, tirx.const(0, "int32"), [0])
+            value = load(total, [0]) * tirx.const(self._factor, "int32")
+            store = tirx.BufferStore(buffer, value, [i, number])
+            return block("total", sequence([zero, loop("k", size, add), store]), [total])
+
+        blocks = self.blocks.blocks.extent
+        return loop("row", count, lambda i: loop("block", blocks, lambda n: one(i, n)))
+
+    def word(self, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool) -> ir.Expr:
+        """Read four adjacent numbers of a row as one word."""
+        found = self.value(self.numbers, rows, row, term, clamp)
+        *outer, last = found.indices
+        lanes = tirx.Ramp(simplified(last), index(1), _GROUP)
+        return tirx.reinterpret("int32", load(found.source, [*outer, lanes]))
+
+    def scale(self, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool) -> ir.Expr:
+        """Read the scale of the block that a term begins."""
+        return self.value(self._of_a, rows, row, term, clamp)
+
+    def sum(self, rows: RowBlock, row: ir.Expr, number: ir.Expr) -> ir.Expr:
+        """Read the sum of a block's numbers; rows beyond M have a place, too."""
+        return load(self._buffer, [rows.slot + row, rows.first_k + number])

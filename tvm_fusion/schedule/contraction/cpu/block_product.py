@@ -1,0 +1,209 @@
+"""Products with weights in blocks: sums of a block in registers, then its scale.
+
+    for block:
+      part[mr][nr] = 0
+      for word of the block:  numbers of nr columns, unpacked once for mr rows
+        part += numbers * A                          float32, or dot products of bytes
+      acc += part * scale (of A and of B)
+
+The scale of a block multiplies its sum, not each weight. Of integers on both sides, sums of a block
+are exact in int32; a zero point of B takes ``zero * sum of A's block`` from them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tvm import ir, tirx
+
+from ....core.expressions import load
+from ....core.loops import (
+    ceildiv,
+    constant,
+    index,
+    local,
+    loop,
+    sequence,
+    substitute,
+    unrolled,
+)
+from ....program.stage import Axis
+from ...cpu.register_tile import VectorUnit
+from ..problem.block_quantized import BlockQuantized, block_quantized
+from ..problem.gemm_view import GemmView
+from .accumulators import TilePlace, VectorAccumulators
+from .block_weights import BlockWeights
+from .operand_a import DirectA, OperandA, RowBlock
+from .operand_b import OperandB
+
+SPARE = 8  # registers for numbers, their masks and scales
+
+
+@dataclass(frozen=True)
+class BlockProduct(ABC):
+    """How blocks of terms are multiplied, for a GEMM.
+
+    Attributes
+    ----------
+    lanes : int
+        Columns of a vector.
+    size : int
+        Terms of a block.
+    axis : Axis
+        The axis of K, over single terms.
+    weights : BlockQuantized
+        B.
+    """
+
+    lanes: int
+    size: int
+    axis: Axis
+    weights: BlockQuantized
+
+    #: Products in the time of one of float32.
+    speed = 1
+    #: Whether A is of bytes, too.
+    multiplies_bytes = False
+
+    @property
+    def blocks(self) -> Axis:
+        """The axis of K over blocks."""
+        return Axis(tirx.Var("block", "int64"), ceildiv(self.axis.extent, self.size))
+
+    @abstractmethod
+    def operand_a(self, view: GemmView, rows: int) -> BlockRows:
+        """Read A, of which a task has some rows."""
+
+    def operand_b(self, packed: BlockWeights) -> OperandB:
+        """Read packed weights."""
+        return packed
+
+    #: Bytes of a term of A that a task keeps or reads.
+    term_bytes = 4
+
+    def accumulators(
+        self, view: GemmView, place: TilePlace, a: OperandA, b: OperandB
+    ) -> VectorAccumulators:
+        """Hold the sums of a tile."""
+        assert isinstance(a, BlockRows)
+        assert isinstance(b, BlockWeights)
+        return BlockAccumulators(view, place, (a, b), self)
+
+    #: Type of the sums of a block.
+    part_dtype = "float32"
+
+    def block(self, tile: BlockAccumulators, number: ir.Expr) -> tirx.Stmt:
+        """Add the products of a block to a tile's sums."""
+        raise NotImplementedError
+
+    def of(self, view: GemmView) -> BlockProduct:
+        """Return the same with the B of another view of the GEMM."""
+        weights = block_quantized(view.b, self.axis)
+        if weights is None:
+            raise RuntimeError("a view of a B in blocks has none")
+        return replace(self, weights=weights)
+
+    def view(self, view: GemmView) -> GemmView:
+        """Count K in blocks."""
+        return replace(view, k_axes=(self.blocks,))
+
+    def rows(self, unit: VectorUnit, vectors: int) -> int:
+        """Return the most rows of a tile: sums of a block and of all blocks fit in registers."""
+        return max(1, (unit.registers - SPARE) // (2 * vectors))
+
+
+class BlockRows(DirectA):
+    """A, read in place over single terms while K is counted in blocks.
+
+    Parameters
+    ----------
+    view : GemmView
+        The GEMM over single terms.
+    blocks : BlockProduct
+        Its blocks.
+    """
+
+    def __init__(self, view: GemmView, blocks: BlockProduct) -> None:
+        super().__init__(view)
+        self.blocks = blocks
+
+    def value(
+        self, value: ir.Expr, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool = False
+    ) -> ir.Expr:
+        """Evaluate an expression of A at a row of a block of rows, and a term."""
+        number = rows.start + row
+        if clamp:
+            number = tirx.min(number, self.rows - 1)
+        place = {**rows.place, **self.row_place(number), self.blocks.axis.var: term}
+        return substitute(value, place)
+
+    def term(self, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool) -> ir.Expr:
+        """Read an element; zero beyond K."""
+        value = self.value(self.view.a, rows, row, term, clamp)
+        extent = constant(self.blocks.axis.extent)
+        if extent is None or extent % self.blocks.size == 0:
+            return value
+        return tirx.if_then_else(term < index(extent), value, tirx.const(0, str(value.ty.dtype)))
+
+
+class BlockAccumulators(VectorAccumulators):
+    """Sums in vector registers, of which those of one block are apart."""
+
+    def __init__(
+        self,
+        view: GemmView,
+        place: TilePlace,
+        operands: tuple[BlockRows, BlockWeights],
+        product: BlockProduct,
+    ) -> None:
+        super().__init__(view, place, "float32", operands, None)
+        self.rows, self.weights = operands
+        self.product, self.place = product, place
+        self.part = local("part", [place.height, place.width], product.part_dtype)
+
+    @property
+    def buffers(self) -> list[ir.Var]:
+        """The registers."""
+        return [self.buffer, self.part]
+
+    def accumulate(self) -> tirx.Stmt:
+        """Multiply, block by block."""
+        return loop("block", self.place.panel.k, lambda n: self.product.block(self, n))
+
+    def vectors(self) -> list[tirx.Ramp]:
+        """List the lanes of each vector of a row."""
+        lanes = self.product.lanes
+        starts = range(0, self.place.width, lanes)
+        return [tirx.Ramp(index(start), index(1), lanes) for start in starts]
+
+    def each_row(self, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """Write a statement for every row."""
+        return unrolled("i", self.place.height, body)
+
+    def clear_part(self, initial: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
+        """Begin the sums of a block with numbers, by row."""
+
+        def row(i: ir.Expr) -> tirx.Stmt:
+            value = tirx.Broadcast(initial(i), self.product.lanes)
+            return sequence([tirx.BufferStore(self.part, value, [i, v]) for v in self.vectors()])
+
+        return self.each_row(row)
+
+    def finish_part(self, scaled: Callable[[ir.Expr, ir.Expr], ir.Expr]) -> tirx.Stmt:
+        """Add ``scaled(row, lanes)`` to the sums of all blocks."""
+
+        def row(i: ir.Expr) -> tirx.Stmt:
+            stores = [
+                tirx.BufferStore(self.buffer, load(self.buffer, [i, v]) + scaled(i, v), [i, v])
+                for v in self.vectors()
+            ]
+            return sequence(stores)
+
+        return self.each_row(row)
+
+
+def lanes_of(value: int, lanes: int) -> ir.Expr:
+    """Repeat a number in all lanes."""
+    return tirx.Broadcast(tirx.const(value, "int32"), lanes)
