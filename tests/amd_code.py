@@ -85,7 +85,8 @@ def run_on_amd(func, arch, *arrays, **options):
     order = re.findall(r"\.name: +'?([\w.]+)", found)
     extents = dict.fromkeys((f"{kind}.{axis}" for kind in _KINDS for axis in "xyz"), 1)
     bound = r"(?:thread_binding\((\d+), thread=\"(.*?)\"|launch_thread\(\"(.*?)\", (\d+)\))"
-    for extent, axis, launched, count in re.findall(bound, func.script()):
+    script = re.sub(r"T\.int64\((\d+)\)", r"\1", func.script())
+    for extent, axis, launched, count in re.findall(bound, script):
         extents[axis or launched] = int(extent or count)
     grid, block = ([extents[f"{kind}.{axis}"] for axis in "xyz"] for kind in _KINDS)
     return run(assembly, "main_kernel", grid, block, [given[name] for name in order], **options)

@@ -20,6 +20,7 @@ from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.program.group import Group
+from tvm_fusion.schedule.gpu import lds
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")
@@ -191,7 +192,7 @@ def module(func, members):
 def shared_bytes(func):
     """Bytes of shared memory that the blocks of a kernel declare."""
     owned = [b for block in find(func.body, s_tir.SBlock) for b in block.alloc_buffers]
-    shared = [b.ty for b in owned if b.scope() in ("shared", "shared.dyn")]
+    shared = [b.ty for b in owned if b.scope() in ("shared", "shared.dyn", lds.SCOPE)]
     return sum(
         np.prod([int(d) for d in b.shape]) * tvm.DataType(str(b.dtype)).itemsize for b in shared
     )

@@ -64,6 +64,7 @@ SHAPES = {
 
 CASES = [(name, dtype, CUDA) for name in SHAPES for dtype in ("float16", "float32")]
 CASES += [("five", "bfloat16", CUDA), ("long", "float16", AMPERE), ("odd", "float32", AMPERE)]
+CASES += [("five", "float16", parse("rocm:gfx942")), ("five", "bfloat16", parse("rocm:gfx1100"))]
 
 
 @pytest.mark.slow
@@ -194,7 +195,11 @@ def test_symbolic_rows_and_other_devices():
     params = operands((n, 64, 64), (32, 64, 64))
     assert isinstance(claimed(params, products), Refusal)
     shapes = (33, 65, 48), (17, 33, 65)
-    for spec, dtype in (("cuda:sm_75", "bfloat16"), ("rocm:gfx942", "float16"), ("cpu", "float16")):
+    for spec, dtype in (
+        ("cuda:sm_75", "bfloat16"),
+        ("rocm:gfx1100", "float32"),
+        ("cpu", "float16"),
+    ):
         params = operands(*shapes, dtype=dtype)
         assert isinstance(claimed(params, products, parse(spec)), Refusal)
     older = claimed(operands(*shapes), products, parse("cuda:sm_75"))

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from amd_code import amd_module
+from amd_code import amd_module, run_on_amd
+from emulator.amd import loops
 from emulator.memory import EmulationError
 from group_kernels import arrays, check, close, group, run, tensor
 from tvm import relax, tirx
@@ -212,3 +213,22 @@ def test_the_loop_of_a_large_product(arch):
     assert all(name.endswith(("b128", "dwordx4")) for name in loads)
     assert sum(loads.values()) == steps * (4 + 4 + (8 if waves == 4 else 24))
     assert counts.total() - products <= 60 * steps
+
+
+@pytest.mark.parametrize(("arch", "share"), [("gfx942", 0.84), ("gfx1100", 0.9), ("gfx90a", 0.9)])
+def test_the_clocks_of_machine_code(arch, share):
+    """Products keep matrix cores busy, LDS three quarters of that; no two lanes want a bank."""
+    params, body, reference = product(128, 512, 128, b_is_turned=True)
+    members, contraction = contraction_of(params, body)
+    config = tile_gemm_config(contraction, ARCHS[arch].device)
+    warps = {"warps_m": 2, "warps_n": 2 if config.problem.mma.lanes == 64 else 4, "warps_k": 1}
+    config = config.with_tile(block_m=128, block_n=128, block_k=32, split_k=1, **warps)
+    inputs = arrays(params)
+    given, result = [inputs[v.name] for v in members.inputs], np.full((128, 128), np.nan, "f4")
+    launched = run_on_amd(tile_gemm_gpu(members.program, config), arch, *given, result, clocks=True)
+    close([result], reference(*(x.astype("float64") for x in inputs.values())))
+    (loop,) = loops(launched, arch)
+    assert loop.matrix_share >= share
+    assert loop.lds_clocks == loop.lds_ideal
+    simds = 2 if arch == "gfx1100" else 4  # share the LDS of a compute unit
+    assert simds * loop.lds_clocks <= 0.75 * loop.clocks["matrix"]

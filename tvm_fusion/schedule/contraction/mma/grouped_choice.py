@@ -25,7 +25,7 @@ from .default import SPLIT_K, candidates, tile_shapes
 from .model import RATES, block_clocks, blocks_per_sm, estimated_clocks, memory_clocks, overlapped
 from .unaligned_tiles import unaligned_block_clocks, unaligned_operands
 
-THREADS = (128, 256)
+THREADS, WAVE_THREADS = (128, 256), (64, 128, 256)
 ROUNDS = 3  # in which products choose again
 # Sums of all products of a launch, of each multiprocessor: two waves of tiles of 64 by 128.
 MOST_SUMS = 2 * 64 * 128
@@ -101,7 +101,7 @@ def _grouped_shapes(
     parts: tuple[GroupedProduct, ...], device: Device
 ) -> tuple[tuple[TileConfig, ...], float] | None:
     found = []
-    for threads in THREADS:
+    for threads in WAVE_THREADS if parts[0].start.is_amd else THREADS:
         for split_k in SPLIT_K if device.clusters else SPLIT_K[:1]:
             spaces = {part: part.shapes(threads, split_k, device) for part in dict.fromkeys(parts)}
             if all(spaces.values()):
