@@ -59,11 +59,6 @@ def fma_f64(a, b, c):
     return np.where(np.isfinite(fixed), fixed, total)
 
 
-def add_f16(a, b):
-    """Add halves."""
-    return (np.asarray(a, "f4") + np.asarray(b, "f4")).astype("f2")
-
-
 def flush(x):
     """Replace numbers below the normal ones by zeros of their sign."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
