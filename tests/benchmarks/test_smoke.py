@@ -36,6 +36,7 @@ COMMANDS = {
 }
 TORCH = {
     "bfloat16": ["--help"],
+    "llm": ["--render"],
     "operators_torch": ["--render"],
     "robustness": ["--render"],
     "zoo.export": ["--help"],
