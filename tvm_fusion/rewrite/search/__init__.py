@@ -1,6 +1,7 @@
 """The search over equivalent graphs, with the planner's cost.
 
-``search`` visits regions, ``attribution`` says which laws a gain needs, and where two expressions
+``whole`` takes steps that make the plan of a whole module cheaper, ``judge`` prices a pass at one
+place in its ``surroundings``. ``search`` visits regions, ``attribution`` says which laws a gain needs, and where two expressions
 differ; ``dnnfusion_search`` and ``dnnfusion_rules`` are the greedy search and the rules of the
 DNNFusion paper.
 """

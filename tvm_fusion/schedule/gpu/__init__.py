@@ -13,5 +13,7 @@ Instructions, as device functions: ``cp_async``, ``tma``, ``mbarrier``, ``ldmatr
                                         registers: filled, copied through, packed
 ``warp``, ``block_reduce``, ``row_threads``, ``exponential``
                                         reductions over a warp and a block; softmax's exponential
+``lane_moves``, ``anchored_sums``       AMD: lanes that read each other's registers; sums that stay in
+                                        their loop
 ``launch``, ``dlight``                  limits of a launch; DLight's rules for the rest
 """

@@ -2,8 +2,8 @@
 
 ``vector_math``, ``vector_functions``
     float32 on CPUs, without the C library
-``half_math``
-    half-type results on GPUs, within one ulp
+``half_math``, ``amd_half_functions``
+    half-type results on GPUs, within one ulp; on AMD's instructions
 ``ptx_math``
     PTX that CUDA's compiler does not choose
 """

@@ -9,8 +9,8 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.template import Claim
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.cpu.block_bytes import ByteBlocks
-from tvm_fusion.schedule.contraction.cpu.block_floats import FloatBlocks
+from tvm_fusion.schedule.contraction.cpu.blocks.bytes import ByteBlocks
+from tvm_fusion.schedule.contraction.cpu.blocks.floats import FloatBlocks
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
 from tvm_fusion.schedule.stage.pack import Packer
 

@@ -14,9 +14,8 @@ On tile registers (AMX) the loop over panels is outside of that over passes.
     where A and B are read from; A a tile at a time
 ``half_operands``
     half types without an instruction, widened to float32 panels
-``block_product``, ``block_floats``, ``block_bytes``, ``block_tiles``, ``block_tile_operands``
-    packed weights in blocks with a scale each (``block_weights``): times float32, times rows of
-    int8, and both on tile registers; which of them (``block_choice``)
+``blocks``
+    packed weights in blocks with a scale each
 ``kernel``, ``tile``, ``accumulators``
     the loops; a register tile and its epilogue; its sums in vectors or tile registers
 ``tile_blocking``

@@ -21,9 +21,6 @@ from ...instructions.tiles import TILE_ROWS
 from ..problem.gemm_view import GemmView, gemm_view, interleave_parts
 from ..problem.norm_prologue import NormPrologue
 from ..problem.sum_of_products import SumOfProducts
-from .block_choice import block_blocking, block_product, tile_blocks
-from .block_product import BlockProduct
-from .block_weights import is_packable
 from .blocking import (
     MAX_MR,
     MAX_VECTORS,
@@ -35,6 +32,9 @@ from .blocking import (
     cycles_of,
     default_blocking,
 )
+from .blocks.choice import block_blocking, block_product, tile_blocks
+from .blocks.product import BlockProduct
+from .blocks.weights import is_packable
 from .dot_products import WordProduct, dot_product
 from .packed_weights import packable
 from .ragged_rows import RaggedTasks, ragged_tasks

@@ -42,8 +42,8 @@ from ....program.program import Program
 from ...cpu.schedule import pays_threads
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from ..problem.packing_function import PackedConstant, packed_kernel
-from .block_tile_operands import UnpackedTiles
-from .block_weights import BlockWeights
+from .blocks.tile_operands import UnpackedTiles
+from .blocks.weights import BlockWeights
 from .config import FEW, CpuGemmConfig
 from .half_operands import WidenedA, WidenedB, is_half, widens_a
 from .operand_a import DirectA, NormalizedA, OperandA, RowBlock

@@ -36,7 +36,7 @@ from ..problem.template import (
     has_convolution,
     has_prologue,
 )
-from .block_choice import block_flops
+from .blocks.choice import block_flops
 from .config import CpuGemmConfig, configs
 from .emit import CpuContractionConfig, contraction_cpu, is_strided
 from .tile_product import matrix_dtype, vector_work

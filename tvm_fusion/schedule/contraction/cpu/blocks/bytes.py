@@ -7,15 +7,15 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load
-from ....core.loops import block, constant, index, local, loop, sequence, simplified
-from ...instructions.cpu import dot_of, multiply
-from ..problem.block_quantized import BlockQuantized
-from ..problem.gemm_view import GemmView
-from .block_product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
-from .block_weights import LOW_HALVES
-from .operand_a import RowBlock
+from ....._tvm.buffer import declare
+from .....core.expressions import load
+from .....core.loops import block, constant, index, local, loop, sequence, simplified
+from ....instructions.cpu import dot_of, multiply
+from ...problem.block_quantized import BlockQuantized
+from ...problem.gemm_view import GemmView
+from ..operand_a import RowBlock
+from .product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
+from .weights import LOW_HALVES
 
 _GROUP = 4  # terms of a word of bytes
 

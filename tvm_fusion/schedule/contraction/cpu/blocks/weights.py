@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads
-from ....core.loops import ceildiv, constant, index, substitute
-from ....program.stage import Axis
-from ..problem.block_quantized import BlockQuantized, Factor
-from ..problem.gemm_view import GemmView
-from ..problem.packing_function import Reordered
-from ..problem.sum_of_products import SumOfProducts
-from .operand_b import OperandB, Panel
+from ....._tvm.buffer import declare
+from .....core.expressions import load, loads
+from .....core.loops import ceildiv, constant, index, substitute
+from .....program.stage import Axis
+from ...problem.block_quantized import BlockQuantized, Factor
+from ...problem.gemm_view import GemmView
+from ...problem.packing_function import Reordered
+from ...problem.sum_of_products import SumOfProducts
+from ..operand_b import OperandB, Panel
 
 _WORD, _GROUP, _BYTE = 32, 4, 8  # bits of a word, its bytes, and their bits
 LOW_HALVES = 0x0F0F0F0F

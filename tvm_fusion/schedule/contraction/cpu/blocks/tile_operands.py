@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load
-from ....core.loops import index, loop, sequence, vectorized
-from ...instructions.tiles import (
+from ....._tvm.buffer import declare
+from .....core.expressions import load
+from .....core.loops import index, loop, sequence, vectorized
+from ....instructions.tiles import (
     TILE_ROW_BYTES,
     TILE_ROWS,
     TileAddress,
@@ -21,15 +21,15 @@ from ...instructions.tiles import (
     release,
     tile_config,
 )
-from ...math.vector_math import vector_math
-from ..problem.block_quantized import BlockQuantized
-from ..problem.gemm_view import GemmView
-from ..problem.packing_function import Reordered
-from .block_bytes import ByteBlocks, ByteRows
-from .block_product import BlockProduct, BlockRows, lanes_of
-from .block_weights import LOW_HALVES, BlockWeights
-from .operand_a import RowBlock
-from .operand_b import OperandB, Panel
+from ....math.vector_math import vector_math
+from ...problem.block_quantized import BlockQuantized
+from ...problem.gemm_view import GemmView
+from ...problem.packing_function import Reordered
+from ..operand_a import RowBlock
+from ..operand_b import OperandB, Panel
+from .bytes import ByteBlocks, ByteRows
+from .product import BlockProduct, BlockRows, lanes_of
+from .weights import LOW_HALVES, BlockWeights
 
 # Blocks whose sums are scaled together: loads of what a tile was just stored to would wait for it.
 GROUP = 4

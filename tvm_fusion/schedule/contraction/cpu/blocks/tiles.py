@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import constant, index, loop, sequence, unrolled
-from ...cpu.register_tile import VectorUnit
-from ...instructions.instruction import Instruction
-from ...instructions.tiles import (
+from .....core.expressions import load
+from .....core.loops import constant, index, loop, sequence, unrolled
+from ....cpu.register_tile import VectorUnit
+from ....instructions.instruction import Instruction
+from ....instructions.tiles import (
     TILE_ROW_BYTES,
     TILE_ROWS,
     TileAddress,
@@ -29,12 +29,14 @@ from ...instructions.tiles import (
     store_tile,
     zero,
 )
-from ..problem.block_quantized import BlockQuantized
-from ..problem.gemm_view import GemmView
-from .accumulators import TilePlace, VectorAccumulators
-from .block_bytes import ByteBlocks
-from .block_product import BlockProduct, BlockRows, bound
-from .block_tile_operands import (
+from ...problem.block_quantized import BlockQuantized
+from ...problem.gemm_view import GemmView
+from ..accumulators import TilePlace, VectorAccumulators
+from ..operand_a import OperandA
+from ..operand_b import OperandB
+from .bytes import ByteBlocks
+from .product import BlockProduct, BlockRows, bound
+from .tile_operands import (
     GROUP,
     PARTS,
     BlockTiles,
@@ -43,9 +45,7 @@ from .block_tile_operands import (
     UnpackedTiles,
     is_signed,
 )
-from .block_weights import BlockWeights
-from .operand_a import OperandA
-from .operand_b import OperandB
+from .weights import BlockWeights
 
 _B, _A = GROUP, GROUP + 2  # tile registers behind those of sums
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load
-from ....core.loops import (
+from ....._tvm.buffer import declare
+from .....core.expressions import load
+from .....core.loops import (
     block,
     ceildiv,
     constant,
@@ -32,14 +32,14 @@ from ....core.loops import (
     unrolled,
     vectorized,
 )
-from ....program.stage import Axis
-from ...cpu.register_tile import VectorUnit
-from ..problem.block_quantized import BlockQuantized, block_quantized
-from ..problem.gemm_view import GemmView
-from .accumulators import TilePlace, VectorAccumulators
-from .block_weights import BlockWeights
-from .operand_a import DirectA, OperandA, RowBlock
-from .operand_b import OperandB
+from .....program.stage import Axis
+from ....cpu.register_tile import VectorUnit
+from ...problem.block_quantized import BlockQuantized, block_quantized
+from ...problem.gemm_view import GemmView
+from ..accumulators import TilePlace, VectorAccumulators
+from ..operand_a import DirectA, OperandA, RowBlock
+from ..operand_b import OperandB
+from .weights import BlockWeights
 
 SPARE = 8  # registers for numbers, their masks and scales
 

@@ -6,22 +6,22 @@ import math
 
 from tvm import ir, tirx
 
-from ....core.loops import constant, product
-from ....device import Device
-from ....ecg.work import at
-from ....program.stage import Axis
-from ...cpu.register_tile import VectorUnit
-from ...index.address import known_step
-from ...instructions.table import find
-from ...instructions.tiles import TILE_ROWS
-from ..problem.block_quantized import BlockQuantized, block_quantized
-from ..problem.gemm_view import GemmView
-from .block_bytes import ByteBlocks
-from .block_floats import FloatBlocks
-from .block_product import BlockProduct
-from .block_tile_operands import is_signed
-from .block_tiles import TileBlocks, is_exact_in_bfloat16
-from .blocking import MAX_MR, MC, TASKS, Blocking, Machine
+from .....core.loops import constant, product
+from .....device import Device
+from .....ecg.work import at
+from .....program.stage import Axis
+from ....cpu.register_tile import VectorUnit
+from ....index.address import known_step
+from ....instructions.table import find
+from ....instructions.tiles import TILE_ROWS
+from ...problem.block_quantized import BlockQuantized, block_quantized
+from ...problem.gemm_view import GemmView
+from ..blocking import MAX_MR, MC, TASKS, Blocking, Machine
+from .bytes import ByteBlocks
+from .floats import FloatBlocks
+from .product import BlockProduct
+from .tile_operands import is_signed
+from .tiles import TileBlocks, is_exact_in_bfloat16
 
 _GROUP = 4  # terms of a word of bytes
 MOST_TERMS = 256  # of a block

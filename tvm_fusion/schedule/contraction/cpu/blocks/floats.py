@@ -7,10 +7,10 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import loop, sequence
-from ..problem.gemm_view import GemmView
-from .block_product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
+from .....core.expressions import load
+from .....core.loops import loop, sequence
+from ...problem.gemm_view import GemmView
+from .product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
 
 _WORD = 32  # bits
 
