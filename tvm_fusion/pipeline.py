@@ -45,6 +45,7 @@ from .lower.reduction_results import PrivateReductionResults
 from .lower.stack import RegistersOnStack
 from .schedule.gpu.anchored_sums import AnchorSums
 from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
+from .schedule.math.amd_half_functions import AmdHalfFunctions
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath
 
@@ -180,6 +181,7 @@ def tir_pipeline():
         before = [
             ReadBehindWaits(),
             PrivateReductionResults(),
+            AmdHalfFunctions(),
             ExchangeByLaneMoves(),
             AnchorSums(),
             NarrowLanes(),

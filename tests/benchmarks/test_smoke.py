@@ -37,6 +37,7 @@ COMMANDS = {
 }
 TORCH = {
     "bfloat16": ["--help"],
+    "llm": ["--render"],
     "operators_torch": ["--render"],
     "robustness": ["--render"],
     "zoo.export": ["--help"],

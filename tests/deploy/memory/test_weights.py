@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tvm
 from tvm import relax
 
+from tvm_fusion.deploy.build.build import store
 from tvm_fusion.deploy.memory.weights import lift_constants
 
 LARGE = np.random.default_rng(0).standard_normal((16, 32)).astype("float32")
@@ -66,3 +69,16 @@ def test_private_functions_and_modules_without_constants_stay():
         private.get_global_var("main"), private["main"].without_attr("global_symbol")
     )
     tvm.ir.assert_structural_equal(lift_constants(private).mod, private)
+
+
+def test_equal_weights_of_other_names_are_stored_once():
+    weights = {"one": LARGE, "other": LARGE.copy(), "double": 2 * LARGE, "half": SMALL}
+    prepared = SimpleNamespace(weights=weights, packings={})
+    stored, used = store({"cpu": prepared}, {})
+    assert list(stored) == ["one", "double", "half"]
+    assert {name: weight.label for name, weight in used["cpu"].items()} == {
+        "one": "one",
+        "other": "one",
+        "double": "double",
+        "half": "half",
+    }

@@ -1,6 +1,9 @@
+import shutil
+import subprocess
+
 import fake_hip
 import pytest
-from softmax_chain import Kernels, chain, export_unlinked
+from scaled_chain import KERNEL_IN_C, Kernels, chain, export_unlinked
 
 from tvm_fusion.deploy.toolchain.host import require_compiler
 
@@ -23,3 +26,15 @@ def hip(fake):
 @pytest.fixture(scope="session")
 def chain_folder(tmp_path_factory):
     return export_unlinked(chain(), "rocm:gfx90a,gfx942", tmp_path_factory.mktemp("rocm") / "chain")
+
+
+@pytest.fixture(scope="session")
+def rocm(fake, tmp_path_factory):
+    """The environment of a process whose machine has the fake as ROCm, with kernels in C."""
+    root = tmp_path_factory.mktemp("opt")
+    (root / "lib").mkdir()
+    shutil.copy(fake.path, root / "lib" / "libamdhip64.so")
+    (root / "kernels.c").write_text(KERNEL_IN_C)
+    command = [require_compiler(), "-x", "c", "-shared", "-fPIC", "-O1", root / "kernels.c"]
+    subprocess.run([*command, "-o", root / "kernels.so"], check=True)
+    return {"ROCM_PATH": str(root), "FAKE_HIP_KERNELS": str(root / "kernels.so")}

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from softmax_chain import ROWS, WIDTH, chain_expected
+from scaled_chain import RESULT, ROWS, WIDTH, expected
 
 import tvm_fusion
 from tvm_fusion.deploy.runtime import load as load_module
@@ -66,11 +66,11 @@ def test_out_of_memory(hip, chain_folder):
     x = np.zeros((ROWS, WIDTH), "float32")
     hip.fail("hipMalloc", 2)
     assert refusal(lambda: executable(x=x)).startswith(
-        "1536 bytes were not allocated (HIP error 2: out of memory); the GPU has 0 MiB free of 1 "
+        "8192 bytes were not allocated (HIP error 2: out of memory); the GPU has 0 MiB free of 1 "
         "MiB; end other programs that use it, or run smaller inputs"
     )
     hip.configure()
-    np.testing.assert_allclose(to_numpy(executable(x=x)["s5"]), chain_expected(x), rtol=1e-5)
+    np.testing.assert_allclose(to_numpy(executable(x=x)[RESULT]), expected(x), rtol=1e-5)
 
 
 def test_weights_that_do_not_fit(hip, chain_folder):
@@ -82,7 +82,7 @@ def test_weights_that_do_not_fit(hip, chain_folder):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("hipModuleLaunchKernel", r"kernel '.*_kernel' was not launched on 1 x 1 x 1 blocks of "),
+        ("hipModuleLaunchKernel", r"kernel '.*_kernel' was not launched on 8 x 1 x 1 blocks of "),
         ("hipStreamBeginCapture", "a HIP graph was not begun"),
         ("hipStreamEndCapture", "kernels were not recorded as a HIP graph"),
         ("hipGraphInstantiate", "a HIP graph was not made"),
@@ -95,7 +95,7 @@ def test_functions_that_fail(hip, chain_folder, function, words):
     hip.fail(function, 719)
     with pytest.raises(UserError, match=rf"{words}.* \(HIP error 719: unspecified launch failure"):
         executable(x=X)
-    np.testing.assert_allclose(to_numpy(executable(x=X)["s5"]), chain_expected(X), rtol=1e-5)
+    np.testing.assert_allclose(to_numpy(executable(x=X)[RESULT]), expected(X), rtol=1e-5)
 
 
 def test_a_graph_that_is_not_launched(hip, chain_folder):
@@ -111,7 +111,7 @@ def test_a_kernel_that_fails_is_told_where_the_host_waits(hip, chain_folder):
 
     hip.run_kernels_by(fault)
     executable = tvm_fusion.load(chain_folder)
-    result = executable(x=X)["s5"]
+    result = executable(x=X)[RESULT]
     assert "(HIP error 719: unspecified launch failure)" in refusal(lambda: to_numpy(result))
 
 

@@ -1,7 +1,7 @@
 """Whole calls of an artifact for AMD GPUs: its own runtime on a HIP that delays all work."""
 
 import gc
-import json
+import os
 import subprocess
 import sys
 import threading
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from softmax_chain import ROWS, WIDTH, chain_expected
+from scaled_chain import RESULT, ROWS, WIDTH, expected
 from tvm import relax
 
 import tvm_fusion
@@ -26,7 +26,7 @@ def data():
 
 
 def close(found, x):
-    np.testing.assert_allclose(to_numpy(found), chain_expected(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(to_numpy(found), expected(x), rtol=1e-6)
 
 
 def test_results_are_right_and_memory_goes_with_the_model(hip, chain_folder):
@@ -37,7 +37,7 @@ def test_results_are_right_and_memory_goes_with_the_model(hip, chain_folder):
     assert executable.device.type == "rocm"
     for _ in range(3):
         x = data()
-        close(executable(x=x)["s5"], x)
+        close(executable(x=x)[RESULT], x)
     assert hip.allocations() > before
     del executable
     gc.collect()
@@ -50,7 +50,7 @@ def test_kernels_are_recorded_once_and_launched_as_a_graph(hip, chain_folder):
     assert (entry["kernels"], entry["host_launches"]) == (6, 3)
     for call in range(3):
         x = data()
-        close(executable(x=x)["s5"], x)
+        close(executable(x=x)[RESULT], x)
         assert (hip.captures(), hip.graph_launches()) == (1, call)
     assert hip.launches() == 3 * entry["kernels"]
 
@@ -60,7 +60,7 @@ def test_kernels_of_another_architecture_are_not_loaded(hip, chain_folder):
     for arch in ("gfx942", "gfx90a"):
         hip.configure(arch)
         x = data()
-        close(tvm_fusion.load(chain_folder)(x=x)["s5"], x)  # the GPU refuses other code
+        close(tvm_fusion.load(chain_folder)(x=x)[RESULT], x)  # the GPU refuses other code
     assert hip.modules() <= before + 2
 
 
@@ -68,9 +68,9 @@ def test_a_call_waits_for_nothing(hip, chain_folder):
     executable = tvm_fusion.load(chain_folder)
     x = data()
     given = to_tensor(x, executable.device)
-    close(executable(x=given)["s5"], x)
+    close(executable(x=given)[RESULT], x)
     launched = hip.launches()
-    result = executable(x=given)["s5"]
+    result = executable(x=given)[RESULT]
     assert hip.launches() == launched
     assert hip.pending() == 6
     executable.synchronize()
@@ -82,14 +82,14 @@ def test_kernels_run_on_the_current_stream(hip, chain_folder):
     executable = tvm_fusion.load(chain_folder)
     device, first = executable.device, data()
     given = to_tensor(first, device)
-    close(executable(x=given)["s5"], first)
+    close(executable(x=given)[RESULT], first)
     create = tvm_ffi.get_global_func("runtime.Device_StreamCreate")
     free = tvm_ffi.get_global_func("runtime.Device_StreamFree")
     wait = tvm_ffi.get_global_func("runtime.Device_StreamSyncFromTo")
     one, other = create(device), create(device)
     launched = hip.launches()
     with tvm_ffi.use_raw_stream(device, one):
-        result = executable(x=given)["s5"]
+        result = executable(x=given)[RESULT]
     wait(device, one, other)
     executable.synchronize()  # of the default stream, where nothing is
     assert hip.launches() == launched
@@ -109,7 +109,7 @@ def test_several_threads_have_graphs_of_their_own(hip, chain_folder):
         try:
             for _ in range(3):
                 x = data()
-                close(executable(x=x)["s5"], x)
+                close(executable(x=x)[RESULT], x)
         except Exception as error:  # guard: told by the main thread
             faults.append(error)
 
@@ -125,7 +125,7 @@ def test_several_threads_have_graphs_of_their_own(hip, chain_folder):
 def test_the_timer_asks_the_gpu(hip, chain_folder):
     executable = tvm_fusion.load(chain_folder)
     x = to_tensor(data(), executable.device)
-    close(executable(x=x)["s5"], to_numpy(x))
+    close(executable(x=x)[RESULT], to_numpy(x))
     machine = executable._machines._local.machine
     suffix, weights = executable.manifest["suffix"], executable._functions["main"]._weight_arguments
     evaluator = machine.time_evaluator("main" + suffix, executable.device, number=1, repeat=2)
@@ -143,7 +143,7 @@ def test_a_profile_launches_kernels_between_events(hip, chain_folder, monkeypatc
     found = executable.profile({"x": data()}, runs=2)
     assert (found.device, found.clock) == ("fake gfx942", "hip events")
     names = {kernel for row in found.rows for kernel in row.kernels}
-    assert len(names) == 2
+    assert len(names) == 1
     # An event and a kernel take a millisecond each on the fake, and two events around nothing one.
     assert {row.least_us for row in found.rows} == {1000.0}
     assert "HIP gives the kernels of a graph no times of their own" in found.notes[0]
@@ -175,30 +175,29 @@ def test_tvm_s_own_virtual_machine_runs_it(hip, chain_folder):
     order = found["functions"]["main"]["weights"]
     given = [tvm.runtime.tensor(np.array(weights[name]), device) for name in order]
     result = machine["main" + found["suffix"]](tvm.runtime.tensor(x, device), given)
-    np.testing.assert_allclose(result.numpy(), chain_expected(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result.numpy(), expected(x), rtol=1e-6)
 
 
-def test_no_compiler_is_needed(hip, chain_folder, tmp_path):
+def test_no_compiler_is_needed(rocm, chain_folder, tmp_path):
     """In a process of its own, and twice: the second artifact finds what the first one brought."""
     x = data()
     np.save(tmp_path / "x.npy", x)
     code = f"""
 import sys
-sys.path[:0] = {[path for path in sys.path if path]!r}
-import numpy as np, fake_hip
-from softmax_chain import Kernels
-hip = fake_hip.FakeHip({str(hip.path)!r})
-hip.run_kernels_by(Kernels(hip))
+import numpy as np
 import tvm_fusion
 from tvm_fusion.deploy.runtime.tensors import to_numpy
 x = np.load({str(tmp_path / "x.npy")!r})
-one, other = tvm_fusion.load({str(chain_folder)!r}), tvm_fusion.load({str(chain_folder)!r})
-found = [to_numpy(model(x=x)["s5"]) for model in (one, other, one)]
-assert "tvm" not in sys.modules and hip.complaint() == ""
-print([bool((found[0] == result).all()) for result in found])
+models = [tvm_fusion.load({str(chain_folder)!r}) for _ in range(2)]
+found = [to_numpy(model(x=x)[{RESULT!r}]) for model in models * 2]
+assert "tvm" not in sys.modules
+print(*[bool((found[0] == result).all()) for result in found])
 np.save({str(tmp_path / "y.npy")!r}, found[0])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    environment = {**os.environ, **rocm}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.lower()) == [True] * 3
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), chain_expected(x), rtol=1e-5, atol=1e-6)
+    assert done.stdout.split() == ["True"] * 4
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected(x), rtol=1e-6)

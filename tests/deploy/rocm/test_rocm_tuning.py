@@ -3,9 +3,7 @@
 import shutil
 
 import pytest
-from onnx import TensorProto as T
-from softmax_chain import ROWS, WIDTH, export_unlinked
-from tiny_models import onnx_model
+from scaled_chain import LAYERS, ROWS, WIDTH, chain, export_unlinked
 
 from tvm_fusion.deploy.runtime import manifest
 from tvm_fusion.tuning.candidate_bench.clock import Clock
@@ -15,16 +13,15 @@ from tvm_fusion.tuning.candidate_bench.worker import Task
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    shape, root = [ROWS, WIDTH], tmp_path_factory.mktemp("rocm")
-    nodes = [("Softmax", ["x"], ["y"])]
-    model = onnx_model(nodes, [("x", T.FLOAT, shape)], [("y", T.FLOAT, shape)])
-    return export_unlinked(model, "rocm:gfx942", root / "a") / manifest.LIBRARY
+    folder = tmp_path_factory.mktemp("rocm") / "a"
+    return export_unlinked(chain(), "rocm:gfx942", folder, cuda_graph=False) / manifest.LIBRARY
 
 
 def test_candidates_are_measured(hip, library, tmp_path):
     shutil.copy(library, tmp_path / "a.so")
-    candidate = {"file": "a.so", "weights": []}
-    task = {"inputs": [[[ROWS, WIDTH], "float32"]], "weights": [], "repeats": 1}
+    shape = [[ROWS, WIDTH], "float32"]
+    candidate = {"file": "a.so", "weights": [[number] for number in range(LAYERS)]}
+    task = {"inputs": [shape], "weights": [[*shape, 0.0, 1.0]] * LAYERS, "repeats": 1}
     task["candidates"] = [candidate] * 2
     runtime = Runtime("rocm")
     data = {"seed": 0, "tolerance": {"float32": 1e-6}}

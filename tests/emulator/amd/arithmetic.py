@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 _F32_TIE, _F32_REST = np.uint64(0x10000000), np.uint64(0x1FFFFFFF)
+_PI_BITS = 1201
 _SPLITTER = float(2**27 + 1)
 
 
@@ -54,11 +57,6 @@ def fma_f64(a, b, c):
     rest = (product - (total - part)) + (c - part)
     fixed = total + (rest + error)
     return np.where(np.isfinite(fixed), fixed, total)
-
-
-def add_f16(a, b):
-    """Add halves."""
-    return (np.asarray(a, "f4") + np.asarray(b, "f4")).astype("f2")
 
 
 def flush(x):
@@ -209,3 +207,31 @@ def div_fixup(quotient, divisor, numerator):
     signed = np.copysign(np.abs(quotient), np.where(negative, -1, 1)).astype(kind)
     overflowed = np.isfinite(divisor) & np.isfinite(numerator) & (divisor != 0) & (numerator != 0)
     return np.where(special & ~overflowed, plain, np.where(np.isnan(quotient), plain, signed))
+
+
+@functools.cache
+def two_over_pi() -> int:
+    """Return the first :data:`_PI_BITS` bits of 2/pi behind the point; pi by Machin's formula."""
+    one = 1 << _PI_BITS + 64
+
+    def arctan_of_inverse(x: int) -> int:
+        term, total, n = one // x, 0, 1
+        while term:
+            total += term // n * (1 if n % 4 == 1 else -1)
+            term, n = term // (x * x), n + 2
+        return total
+
+    pi = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
+    return (2 * one << _PI_BITS) // pi
+
+
+def trigonometric_segment(x, segment):
+    """Return 53 bits of 2/pi, those that matter for reducing x (v_trig_preop_f64)."""
+    exponent = (np.asarray(x).view("u8") >> np.uint64(52) & np.uint64(0x7FF)).astype("i8")
+    shift = (np.asarray(segment) & 31).astype("i8") * 53 + np.maximum(exponent - 1077, 0)
+    scale = -53 - shift + np.where(exponent >= 1968, 128, 0)
+    values = np.zeros(shift.shape)
+    for one in np.unique(shift):
+        bits = (two_over_pi() << int(one) >> _PI_BITS - 53) & ((1 << 53) - 1)
+        values[shift == one] = float(bits)
+    return np.ldexp(values, scale)

@@ -16,7 +16,8 @@ _LIBRARIES = (
     "libLLVM.so.22.1", "libLLVM.so.21.1", "libLLVM.so.20.1", "libLLVM.so.19.1", "libLLVM-19.so.1",
 )  # fmt: skip
 _LONGEST = 20
-_UPPER_DESTINATION = 1 << 24  # of VOP1 and VOP2
+_VOP1 = 0x3F
+_UPPER_DESTINATION, _UPPER_SOURCE, _UPPER_SECOND = 1 << 24, 1 << 7, 1 << 16
 # What LLVM 19 says of an upper half, whose number is 128 higher.
 _UPPER = re.compile(r"v(\d+)/\*Invalid register[^*]*\*/")
 _SIXTEEN = re.compile(r"[bfiu]16\b|[bfiu]16_")
@@ -95,18 +96,27 @@ def disassemble(code: bytes, arch: str, address: int) -> str:
 
 
 def _with_upper_half(arch: str, piece: bytes, address: int) -> tuple[int, str]:
-    """Decode an instruction whose destination is an upper half.
+    """Decode an instruction that LLVM 19 does not know because of the halves that it uses.
 
-    LLVM 19 knows some of them where it is told of true 16-bit registers; of the others bit 7 of the
-    register's number says so.
+    It knows some where it is told of true 16-bit registers. Of VOP1 and VOP2 the highest bit of a
+    register's number names the upper half: it is taken out and the operand named ``v1.h``.
     """
     size, text = _one(_context(arch, "+real-true16"), piece, address)
     (word,) = struct.unpack_from("<I", piece)
-    if size or word >> 31 or not word & _UPPER_DESTINATION:
+    if size or word >> 31:
         return size, text
-    lower = struct.pack("<I", word & ~_UPPER_DESTINATION) + piece[4:]
-    size, text = _one(_context(arch), lower, address)
-    return size, re.sub(r" v(\d+)(?:\.l)?,", r" v\1.h,", text, count=1)
+    upper = {0: word & _UPPER_DESTINATION, 1: word & _UPPER_SOURCE if word & 0x100 else 0}
+    if word >> 25 != _VOP1:
+        upper[2] = word & _UPPER_SECOND
+    lower = word & ~sum(upper.values())
+    size, text = _one(_context(arch), struct.pack("<I", lower) + piece[4:], address)
+    mnemonic, _, rest = text.partition(" ")
+    operands = rest.split(", ")
+    for place, bit in upper.items():
+        if bit and size:
+            place += place == 2 and "fmamk" in mnemonic  # its constant comes first
+            operands[place] = re.sub(r"(v\d+)(\.l)?", r"\1.h", operands[place])
+    return size, f"{mnemonic} {', '.join(operands)}"
 
 
 def _with_halves(text: str, word: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from .atomics import OPERATIONS, combine
 from .banks import conflict_clocks
 from .group import Group
-from .machine import active, waves_of
+from .machine import active, lds_place, waves_of
 from .memory_steps import WIDTHS, agree, data_of, deliver, destination
 from .operands import put, source
 from .step import Processor, Step, numbers
@@ -55,19 +55,6 @@ def granule(inst: Instruction) -> int | None:
     if found:
         return min(WIDTHS[found[4]][0], 4)
     return 4 if inst.name.startswith("ds_") or "_lds_" in inst.name else None
-
-
-def lds_place(g: Group, at: np.ndarray, size: int) -> np.ndarray:
-    """Return offsets in the LDS of all blocks of the active lanes' addresses."""
-    machine = g.machine
-    at = at.astype("i8")
-    outside = at + size > machine.lds_size
-    if outside.any():
-        raise g.mistake(
-            f"it accesses {size} bytes of LDS at {int(at[outside][0])}, of which there are "
-            f"{machine.lds_size}"
-        )
-    return machine.slot[waves_of(g)] * machine.lds_size + at
 
 
 def _places(g: Group, address: Any, offset: int, size: int) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .group import Group
 from .memory import Bytes, Regions
-from .races import Shadow, stamp
+from .races import Shadow, stamp, who
 from .registers import AGPR, SGPR
 from .step import Step
 from .waits import Waits
@@ -114,20 +114,13 @@ class Machine:
         where = f" at {step.inst.address:#x}: {step.inst.text!r}" if step else ""
         return Mistake(f"{self.launch.kernel}{where}: {text}")
 
-    def who(self, found: int) -> str:
-        """Name the wave of a stamp."""
-        from .races import _EPOCH_BITS, _WAVE_BITS, WAVES
-
-        block = (found >> _EPOCH_BITS + _WAVE_BITS) - 1
-        return f"wave {found % WAVES} of block {block}"
-
     def race(self, found: np.ndarray, space: str, writing: bool) -> None:
         """Fail if stamps of other accesses were found."""
         bad = found[found != 0]
         if bad.size:
             verb = "writes" if writing else "reads"
             raise self.mistake(
-                f"it {verb} {space} that {self.who(int(bad[0]))} accesses with no barrier between"
+                f"it {verb} {space} that {who(int(bad[0]))} accesses with no barrier between"
             )
 
     def run(self, entry: int) -> None:
@@ -227,3 +220,16 @@ def spread(g: Group, values: np.ndarray) -> np.ndarray:
     whole = np.zeros(shape, values.dtype)
     whole[g.exec] = values
     return whole
+
+
+def lds_place(g: Group, at: np.ndarray, size: int) -> np.ndarray:
+    """Return offsets in the LDS of all blocks of the active lanes' addresses."""
+    machine = g.machine
+    at = at.astype("i8")
+    outside = at + size > machine.lds_size
+    if outside.any():
+        raise g.mistake(
+            f"it accesses {size} bytes of LDS at {int(at[outside][0])}, of which there are "
+            f"{machine.lds_size}"
+        )
+    return machine.slot[waves_of(g)] * machine.lds_size + at

@@ -15,6 +15,7 @@ import numpy as np
 from .arithmetic import bf16_to_f32
 from .float8 import float8_to_f32
 from .group import Group
+from .lanes import dpp_written
 from .operands import put, source
 from .registers import Registers, constant, registers
 from .step import Processor, Step, numbers
@@ -251,8 +252,6 @@ def _dot(inst: Instruction) -> Step:
             bad = np.where(spoiled, np.uint32(0xFFFFFFFF), np.uint32(0))
         lanes = None
         if carrier is inst:
-            from .lanes import dpp_written
-
             lanes = dpp_written(inst, g.lanes, g.exec)
         put(g, held.first, value, bad, lanes)
 

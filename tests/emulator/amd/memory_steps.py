@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .group import Group
-from .machine import active, spread, waves_of
+from .machine import active, lds_place, spread, waves_of
 from .memory import Bytes
 from .operands import pair, put, put_half, source
 from .registers import M0, SGPR, Registers, registers
@@ -32,10 +32,8 @@ WIDTHS: dict[str, tuple[int, bool, int | None]] = {
     "d16_u8": (1, False, 0), "d16_i8": (1, True, 0), "d16_hi_u8": (1, False, 1),
     "d16_hi_i8": (1, True, 1), "d16_hi_b8": (1, False, 1),
 }  # fmt: skip
-_SPACES = ("global", "flat", "scratch", "buffer")
 MEMORY = re.compile(r"(global|flat|scratch|buffer)_(load|store|atomic)_(\w+)$")
 _SWIZZLE = np.uint32(1 << 31)
-_SCRATCH_MARK = 0x5C5C
 
 
 def memory_step(inst: Instruction, processor: Processor) -> Step | None:
@@ -366,8 +364,6 @@ def _load_to_lds(inst: Instruction, space: str, size: int, processor: Processor)
     address = Address(inst, space, [t for t in inst.operands if t])
 
     def run(g: Group) -> None:
-        from .lds_steps import lds_place
-
         machine = g.machine
         _, places, inside = address.resolve(g, size)
         values, _ = load_device(g, places, size, inside)

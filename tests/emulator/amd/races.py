@@ -13,12 +13,17 @@ from __future__ import annotations
 import numpy as np
 
 _WAVE_BITS, _EPOCH_BITS = 8, 24
-WAVES = 1 << _WAVE_BITS
 
 
 def stamp(block: np.ndarray, epoch: np.ndarray, wave: np.ndarray) -> np.ndarray:
     """Encode who accesses when; 0 is nobody."""
     return ((block + 1) << _EPOCH_BITS | epoch) << _WAVE_BITS | wave
+
+
+def who(found: int) -> str:
+    """Name the wave of a stamp."""
+    block = (found >> _EPOCH_BITS + _WAVE_BITS) - 1
+    return f"wave {found % (1 << _WAVE_BITS)} of block {block}"
 
 
 class Shadow:

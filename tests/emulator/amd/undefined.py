@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .arithmetic import permute_bytes
+
 Bits = Any
 Rule = Callable[[list[Any], list[Bits]], Bits]
 
@@ -107,10 +109,8 @@ def aligned(function: Callable[..., Any]) -> Rule:
 
 def permuted(values: list[Any], undefined: list[Bits]) -> Bits:
     """Return those of chosen bytes; a sign's byte and a constant are taken to be defined."""
-    from .arithmetic import permute_bytes
-
     a, b = (np.asarray(bits, "u4") for bits in undefined[:2])
-    selector = np.where(values[2] >= 0, values[2], values[2])
+    selector = values[2]
     constant = np.uint32(0)
     for i in range(4):
         byte = selector >> np.uint32(8 * i) & np.uint32(0xFF)

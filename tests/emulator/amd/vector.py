@@ -127,6 +127,7 @@ row("log_f16", "f16", "f16", _through("f2", np.log2))
 for _kind, _np in (("f32", "f4"), ("f16", "f2")):
     row(f"sin_{_kind}", _kind, _kind, _sine(np.sin, _np))
     row(f"cos_{_kind}", _kind, _kind, _sine(np.cos, _np))
+row("trig_preop_f64", "f64", "f64 u32", math.trigonometric_segment)
 row("frexp_exp_i32_f32", "i32", "f32", _frexp_exponent("i4"))
 row("frexp_exp_i32_f64", "i32", "f64", _frexp_exponent("i4"))
 row("frexp_exp_i16_f16", "i16", "f16", _frexp_exponent("i2"))

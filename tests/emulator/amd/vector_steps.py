@@ -13,9 +13,10 @@ from .group import Group
 from .lanes import dpp_written
 from .operands import DTYPES, Source, Target, bits_of, source, target
 from .operation import PAIRED, VECTOR, Operation
+from .registers import constant, scalar
 from .scalar_operands import mask_source, mask_target
 from .step import Processor, Step, numbers
-from .text import Instruction, Unsupported
+from .text import Instruction, Unsupported, instruction
 from .undefined import spoiled
 
 #: What an instruction computed: where to, the value, undefined bits, lanes.
@@ -50,8 +51,6 @@ def vector_step(inst: Instruction, processor: Processor) -> Step | None:
 
 
 def _dual(inst: Instruction, processor: Processor) -> Step:
-    from .text import instruction
-
     parts = []
     for text in inst.text.split(" :: "):
         one = instruction(text.strip().replace("v_dual_", "v_", 1), inst.address)
@@ -284,8 +283,6 @@ def _part(
 
 
 def _constant_half(text: str, kind: str, choice: int) -> Source:
-    from .registers import constant, scalar
-
     is_float = kind[0] == "f" and not re.fullmatch(r"-?(\d+|0x[0-9a-fA-F]+)", text)
     bits = constant(text, 16, True) if is_float else constant(text, 32, False)
     value = scalar(DTYPES[kind], bits >> 16 * choice & 0xFFFF)

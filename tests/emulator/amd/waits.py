@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from .group import Group
+from .registers import AGPR, SGPR
 from .step import Step
 from .text import Instruction, Unsupported
 
 COUNTERS = ("vm", "lgkm", "vs")
-_LIMITS = {"vm": 63, "lgkm": 63, "vs": 63}
 
 
 @dataclass(eq=False)
@@ -130,8 +130,6 @@ class Waits:
 
 def name(register: int) -> str:
     """Return a register's name."""
-    from .registers import AGPR, SGPR
-
     if register >= SGPR:
         return f"s{register - SGPR}"
     return f"a{register - AGPR}" if register >= AGPR else f"v{register}"

@@ -36,7 +36,7 @@ def test_every_type_equals_the_reference(file):
     tensors, weights = file
     params = [tensor(kind, ROWS, COLUMNS) for kind in tensors]
     mod = main_module(params, lambda emit, *params: [op.negative(p) for p in params])
-    func = FoldConstants()(gguf.bind(mod, dict(weights)))["main"]
+    func = FoldConstants()(gguf.bind(mod, weights))["main"]
     assert not func.params
     values = {b.var: b.value for block in func.body.blocks for b in block.bindings}
     results = [values[field] for field in func.body.body.fields]

@@ -364,3 +364,10 @@ def test_convolutions_of_one_image_become_one():
 )
 def test_other_convolutions_stay(weights, attrs, codes):
     check_untouched(module(convolutions(*weights, **attrs), tensor(2, 6, 5, 5)), *codes)
+
+
+def test_a_lone_product_of_two_inputs_stays():
+    def body(emit, x, y):
+        return [emit(op.matmul(x, y))]
+
+    check_untouched(module(body, tensor(4, 6), tensor(6, 4)))

@@ -27,7 +27,7 @@ from ..toolchain.rocm_runtime import LINK_OPTIONS, begin_rocm_runtime, rocm_runt
 from ..toolchain.rocm_threads import texts_of
 from .codegen import Compiled, compiling
 from .cpu_features import needed_features
-from .prepare import Prepared, same_bits
+from .prepare import Prepared, same_bits, sample_of
 
 
 @dataclass(frozen=True)
@@ -118,15 +118,19 @@ def store(
         By architecture, each weight by its name.
     """
     stored: dict[str, np.ndarray] = {}
+    by_sample: dict[Any, list[str]] = {}
     used: dict[str, dict[str, StoredWeight]] = {}
     for arch, one in prepared.items():
         used[arch] = {}
         for name, array in one.weights.items():
             labels = [name, *(name + suffix(other) for other in used)]
-            label = next((x for x in labels if same_bits(stored.get(x), array)), None)
+            alike = by_sample.setdefault((array.shape, array.dtype, sample_of(array)), [])
+            known = dict.fromkeys([*(x for x in labels if x in alike), *alike])
+            label = next((x for x in known if same_bits(stored[x], array)), None)
             if label is None:
                 label = next(x for x in (name, name + suffix(arch)) if x not in stored)
                 stored[label] = array
+                alike.append(label)
             packing = one.packings.get(name)
             if packing is not None:
                 function = names.get(arch, {}).get(packing.function, packing.function)

@@ -111,7 +111,7 @@ def _name_weights(
         names: dict[str, None] = {}
         for constant in constants:
             array, base = _view(constant.value), model_names.get(constant, "constant")
-            sample = _sample(array)
+            sample = sample_of(array)
             numbered = (f"{base}#{number}" for number in itertools.count(2))
             for name in itertools.chain([base], numbered):
                 alike = name not in names and samples.get(name) == sample
@@ -124,7 +124,8 @@ def _name_weights(
     return weights, order
 
 
-def _sample(array: np.ndarray) -> bytes:
+def sample_of(array: np.ndarray) -> bytes:
+    """Take some bytes of an array, which tell it from most others."""
     flat = array.reshape(-1).view(np.uint8)
     return flat[:: flat.size // 256 | 1].tobytes()
 

@@ -93,7 +93,15 @@ def load(artifact: str | os.PathLike[str] | Exportable, *, weights: Any = None) 
         for name in given:
             if "packed" in found["weights"][name]:
                 given[name] = _packed(library.module, found["weights"][name], given[name])
-    tensors = {name: to_tensor(a, device) for name, a in {**arrays, **given}.items()}
+    # What several names share in the file they share on the device, too.
+    own = {name: array for name, array in arrays.items() if name not in given}
+    places = {
+        name: (found["weights"][name]["offset"], array.shape, str(array.dtype))
+        for name, array in own.items()
+    }
+    shared = {place: to_tensor(arrays[name], device) for name, place in places.items()}
+    tensors = {name: shared[place] for name, place in places.items()}
+    tensors |= {name: to_tensor(array, device) for name, array in given.items()}
     return Executable(found, library, device, tensors)
 
 

@@ -45,7 +45,7 @@ class GgufFile(Mapping[str, "PackedWeight | np.ndarray"]):
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
 
     def __getitem__(self, name: str) -> PackedWeight | np.ndarray:
-        """Read a tensor.
+        """Read a tensor; a stack of matrices in blocks is one matrix of all their rows.
 
         Raises
         ------

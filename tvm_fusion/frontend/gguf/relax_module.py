@@ -41,6 +41,8 @@ def bind(mod: tvm.IRModule, weights: Mapping[str, PackedWeight | np.ndarray]) ->
     if unknown := [name for name in weights if name not in names]:
         listed = ", ".join(sorted(names)[:12])
         raise UserError(f"no function has a parameter {unknown[0]!r}", f"one of {listed}")
+    # Read once: a file makes new arrays each time, and constants are told apart by their arrays.
+    weights = {name: weights[name] for name in weights}
     constants: dict[int, relax.Constant] = {}
     changed = {g: _bound(f, weights, constants) for g, f in functions.items()}
     return tvm.IRModule({**mod.functions, **changed}, attrs=mod.attrs)

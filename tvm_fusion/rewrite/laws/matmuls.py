@@ -9,6 +9,7 @@ from ..egraph.axes import keeps_axes, permutation, reduce, reduced_axes
 from ..egraph.extents import all_same, extents, nbytes, reshaped, same
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import function, tensors
+from .conditions import Careful
 
 a, b, c = tensors("a b c")
 total = function("relax.sum", "axes")
@@ -36,7 +37,7 @@ class Linear(Law):
         return Refusal("mixed_types", "The product is wider than its operands.")
 
 
-class AddRows(Linear):
+class AddRows(Careful, Linear):
     """a @ c + b @ c = (a + b) @ c."""
 
     name = "add_rows"

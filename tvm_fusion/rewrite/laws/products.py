@@ -9,7 +9,7 @@ from ..egraph.extents import magnitudes
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, number, tensors
 from ..nonfinite import ALL, INFINITE, NAN, NONE, NonFinite
-from .conditions import floating, representable, sum_overflows
+from .conditions import Careful, floating, representable, sum_overflows
 
 a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741
@@ -39,6 +39,10 @@ def _opposite_factors(match: Match) -> NonFinite:
     if first is None or second is None:
         return ALL
     return NONE if (np.sign(first) * np.sign(second) > 0).all() else ALL
+
+
+class Factor(Careful, Equation):
+    """A factor of both terms of a sum."""
 
 
 LAWS: tuple[Law, ...] = (
@@ -77,7 +81,7 @@ LAWS: tuple[Law, ...] = (
         changes=sum_overflows,
     ),
     # a + b may overflow; and so may a * c, in the other direction
-    Equation(
+    Factor(
         "factor_multiply",
         a * c + b * c,
         (a + b) * c,
@@ -85,7 +89,7 @@ LAWS: tuple[Law, ...] = (
         needs="reassociate",
         is_modular=True,
     ),
-    Equation(
+    Factor(
         "factor_multiply_difference",
         a * c - b * c,
         (a - b) * c,

@@ -92,9 +92,11 @@ def _siblings(func: relax.Function) -> list[_Siblings]:
             if isinstance(binding, relax.VarBinding) and _is_product(binding.value):
                 by_left[hash(binding.value.args[0])].append(binding)
         for siblings in by_left.values():
+            if len(siblings) < 2:
+                continue
             alike: dict[Hashable, list[relax.VarBinding]] = defaultdict(list)
             for binding in siblings:
-                reason = _obstacle(binding.value) if len(siblings) > 1 else None
+                reason = _obstacle(binding.value)
                 if reason is None:
                     alike[_kind(binding.value)].append(binding)
                 else:
@@ -103,7 +105,7 @@ def _siblings(func: relax.Function) -> list[_Siblings]:
                 if len(same) > 1:
                     products = tuple(b.var for b in same)
                     found.append(_Siblings(products, tuple(b.value.args[1] for b in same)))
-                elif len(siblings) > 1 and len(alike) > 1:
+                elif len(alike) > 1:
                     _refuse(
                         same[0].var,
                         "kind_differs",

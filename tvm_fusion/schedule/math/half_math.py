@@ -1,4 +1,4 @@
-"""Fast math for half-type results on NVIDIA GPUs, within one ulp.
+"""Fast math for half-type results on GPUs, within one ulp.
 
 A result of float16 or bfloat16 may be off by one unit in the last place. Two forms stay within it:
 
@@ -9,7 +9,9 @@ A result of float16 or bfloat16 may be off by one unit in the last place. Two fo
   are the arguments of functions.
 
 Float32 results stay exact. CUDA's own functions of half types for the rest (roots, logarithms,
-quotients of half-type numbers) take few instructions already. Other devices are unchanged.
+quotients of half-type numbers) take few instructions already. NVIDIA's GPUs call functions of CUDA,
+AMD's compute the same as expressions, which :mod:`.amd_half_functions` puts in the place of the
+calls; CPUs are unchanged.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext
 
+from ..._tvm.target import target_kind
 from ...core.expressions import call_name
 from ...core.loops import NEAR, find
 
@@ -41,13 +44,15 @@ class HalfMath:
     def transform_function(
         self, func: tirx.PrimFunc, _mod: ir.IRModule, _ctx: PassContext
     ) -> tirx.PrimFunc:
-        """Lower one function for an NVIDIA GPU; others are unchanged."""
-        target = func.attrs.get("target") if func.attrs else None
-        if target is None or target.kind.name != "cuda" or not _runs_on_threads(func):
+        """Lower one function for a GPU; others are unchanged."""
+        kind = target_kind(func)
+        if kind not in ("cuda", "rocm") or not _runs_on_threads(func):
             return func
         body = tvm_ffi.structural_map(
             func.body, [(ir.Call, _function), (tirx.Cast, _rounded)], order="post"
         )
+        if kind == "rocm":
+            return func.with_body(body)
         return func.with_body(_with_near_widened(body))
 
 
@@ -368,7 +373,14 @@ def widen(value: ir.Expr) -> ir.Expr:
 
 def argument_of(expr: ir.Expr, name: str) -> ir.Expr | None:
     """Return what one of :data:`FUNCTIONS` is called with; ``None`` for anything else."""
+    called = called_function(expr)
+    return called[1][0] if called is not None and called[0] == name else None
+
+
+def called_function(expr: ir.Expr) -> tuple[str, list[ir.Expr]] | None:
+    """Return which of :data:`FUNCTIONS` is called, and with what."""
     if not isinstance(expr, ir.Call) or call_name(expr) != "func_call":
         return None
     called, *arguments, _source = expr.args
-    return arguments[0] if called.value == PREFIX + name else None
+    name = str(called.value)
+    return (name.removeprefix(PREFIX), arguments) if name.startswith(PREFIX) else None

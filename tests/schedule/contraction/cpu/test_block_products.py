@@ -33,7 +33,17 @@ def rows_of_int8(emit, x, size):
 class Case:
     """A product of rows with weights in blocks, and its reference in float64."""
 
-    def __init__(self, terms, columns, bits=4, size=32, zeros=None, bytes_of=None, scale="float32"):
+    def __init__(
+        self,
+        terms,
+        columns,
+        bits=4,
+        size=32,
+        zeros=None,
+        bytes_of=None,
+        scale="float32",
+        together=0,
+    ):
         rng = np.random.default_rng()
         blocks = -(-terms // size)
         self.terms, self.columns, self.bits, self.bytes_of = terms, columns, bits, bytes_of
@@ -43,7 +53,24 @@ class Case:
         self.z = None
         if zeros is not None:
             self.z = rng.integers(0, 1 << bits, (columns, blocks)).astype(zeros)
+        self.together = together
+        if together:  # scales and minimums of blocks are integers, with a factor for some blocks
+            self.factors = [
+                (
+                    rng.integers(0, 64, (columns, blocks)).astype("uint8"),
+                    rng.uniform(0.5, 1, (columns, blocks // together)).astype("float16"),
+                )
+                for _ in range(2)
+            ]
         self.rng = rng
+
+    def of_blocks(self, emit, number):
+        """Scales or minimums of blocks of blocks."""
+        each, of = self.factors[number]
+        shape = [self.columns, -1, self.together]
+        each = emit(op.astype(emit(op.reshape(relax.const(each), shape)), "float32"))
+        of = emit(op.astype(emit(op.expand_dims(relax.const(of), 2)), "float32"))
+        return emit(op.reshape(emit(op.multiply(each, of)), [self.columns, -1, 1]))
 
     def group(self, spec):
         m = tirx.Var("m", "int64")
@@ -63,7 +90,11 @@ class Case:
                 zero = emit(op.expand_dims(relax.const(self.z), 2))
                 zero = emit(op.astype(zero, "float32"))
             s = emit(op.astype(emit(op.expand_dims(relax.const(self.s), 2)), "float32"))
+            if self.together:
+                s = self.of_blocks(emit, 0)
             w = emit(op.multiply(emit(op.subtract(w, zero)), s))
+            if self.together:
+                w = emit(op.subtract(w, self.of_blocks(emit, 1)))
             w = emit(op.reshape(w, [self.columns, blocks * self.size]))
             if blocks * self.size != self.terms:
                 w = emit(op.strided_slice(w, [1], [0], [self.terms]))
@@ -85,7 +116,14 @@ class Case:
             q = np.stack([self.q & 15, self.q >> 4], -1).astype("float64")
         zero = 1 << self.bits - 1 if self.z is None else self.z[..., None].astype("float64")
         w = q.reshape(self.columns, -1, self.size) - zero
-        w = (w * self.s[..., None].astype("float64")).reshape(self.columns, -1)[:, : self.terms]
+        scale, minimum = self.s[..., None].astype("float64"), 0
+        if self.together:
+            scale, minimum = (
+                (each * np.repeat(of.astype("float64"), self.together, 1))[..., None]
+                for each, of in self.factors
+            )
+        w = (w * scale - minimum).reshape(self.columns, -1)
+        w = w[:, : self.terms]
         x = x.astype("float64")
         if scales:
             x = x * np.repeat(scales[0].astype("float64"), self.bytes_of, 1)
@@ -134,6 +172,9 @@ CASES = {
 }
 
 
+CASES["blocks of blocks, with minimums"] = {"terms": 256, "columns": 24, "together": 4}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_floats(case):
     assert isinstance(check(Case(**CASES[case])), FloatBlocks)
@@ -145,10 +186,10 @@ def test_floats_without_avx512():
 
 
 @pytest.mark.parametrize("size", [32, 64])
-@pytest.mark.parametrize("case", ["4 bits", "zero points of floats, half scales"])
+@pytest.mark.parametrize("case", [name for name in CASES if name != "8 bits"])
 def test_rows_of_bytes(case, size):
     """Sums of blocks are exact: what is left is the rounding of their scaled sum."""
     if not CPU.device.vnni_bits:
         pytest.skip("needs dot products of bytes")
-    given = {**CASES[case], "terms": 192, "bytes_of": size}
+    given = {**CASES[case], "terms": 256, "bytes_of": size}
     assert isinstance(check(Case(**given)), ByteBlocks)

@@ -45,7 +45,7 @@ class ByteBlocks(BlockProduct):
     @property
     def integer_zero(self) -> int | None:
         """The zero point that all blocks share, from 0 up, if it is an integer."""
-        zero = self.weights.zero
+        zero = self.weights.zero.value
         if not isinstance(zero, tirx.FloatImm) or not float(zero.value).is_integer():
             return None
         return int(float(zero.value)) - self.weights.low
@@ -89,16 +89,17 @@ class ByteBlocks(BlockProduct):
                 return tirx.const(0, "int32")
             return a.sum(rows, offset + i, number)
 
-        def scaled(i: ir.Expr, v: ir.Expr) -> ir.Expr:
+        def scaled(i: ir.Expr, scale: ir.Expr, zeros: ir.Expr, v: tirx.Ramp) -> ir.Expr:
             part = tirx.Cast(f"float32x{self.lanes}", load(tile.part, [i, v]))
             if zero is None:
                 total = tirx.Cast("float32", a.sum(rows, offset + i, number))
-                part = part - weights.zero(panel, number, v) * tirx.Broadcast(total, self.lanes)
-            scale = tirx.Broadcast(a.scale(rows, offset + i, first, clamp), self.lanes)
-            return part * (weights.scale(panel, number, v) * scale)
+                part = part - zeros * tirx.Broadcast(total, self.lanes)
+            of_a = tirx.Broadcast(a.scale(rows, offset + i, first, clamp), self.lanes)
+            return part * (scale * of_a)
 
         words = loop("word", weights.words, step, tirx.ForKind.UNROLLED)
-        return sequence([tile.clear_part(initial), words, tile.finish_part(scaled)])
+        finish = tile.finish_part(number, scaled, has_zeros=zero is None)
+        return sequence([tile.clear_part(initial), words, finish])
 
 
 class ByteRows(BlockRows):
@@ -113,21 +114,22 @@ class ByteRows(BlockRows):
     """
 
     def __init__(self, view: GemmView, blocks: ByteBlocks, rows: int, factor: int) -> None:
-        super().__init__(view, blocks)
-        self.numbers, self._of_a, self._height = blocks.a.numbers, blocks.a.scale, rows
+        super().__init__(view, blocks, rows)
+        self.numbers, self._of_a = blocks.a.numbers, blocks.a.scale
         self._factor = factor
         count = constant(blocks.blocks.extent) or 1
         self._buffer = declare([index(max(rows, 2)), index(count)], "int32", "row_sums")
 
     def buffers(self) -> list[ir.Var]:
         """Return the sums, where there is a zero point."""
-        return [self._buffer] if self._factor else []
+        return [*super().buffers(), *([self._buffer] if self._factor else [])]
 
     def fill(self, rows: RowBlock) -> tirx.Stmt | None:
         """Sum up the blocks of a task's rows."""
+        totals = super().fill(rows)
         if not self._factor:
-            return None
-        count = tirx.min(index(self._height), self.rows - rows.start)
+            return totals
+        count = tirx.min(index(self.height), self.rows - rows.start)
         size, buffer = self.blocks.size, self._buffer
 
         def one(i: ir.Expr, number: ir.Expr) -> tirx.Stmt:
@@ -144,7 +146,8 @@ class ByteRows(BlockRows):
             return block("total", sequence([zero, loop("k", size, add), store]), [total])
 
         blocks = self.blocks.blocks.extent
-        return loop("row", count, lambda i: loop("block", blocks, lambda n: one(i, n)))
+        sums = loop("row", count, lambda i: loop("block", blocks, lambda n: one(i, n)))
+        return sums if totals is None else sequence([totals, sums])
 
     def word(self, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool) -> ir.Expr:
         """Read four adjacent numbers of a row as one word."""
@@ -155,7 +158,11 @@ class ByteRows(BlockRows):
 
     def scale(self, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool) -> ir.Expr:
         """Read the scale of the block that a term begins."""
-        return self.value(self._of_a, rows, row, term, clamp)
+        found: ir.Expr = tirx.const(1.0, "float32")
+        for n, factor in enumerate(self._of_a):
+            value = self.value(factor.value, rows, row, term, clamp)
+            found = found * value if n else value
+        return found
 
     def sum(self, rows: RowBlock, row: ir.Expr, number: ir.Expr) -> ir.Expr:
         """Read the sum of a block's numbers; rows beyond M have a place, too."""

@@ -91,8 +91,10 @@ def _is_plain(view: GemmView, a: BlockQuantized, axis: Axis) -> bool:
         return False
     axes = [x.var for x in (*view.batch, *view.m_axes, axis)]
     step = known_step(numbers.source, numbers.indices, axis.var, axes)
-    zero = a.zero
-    return step == 1 and isinstance(zero, tirx.FloatImm) and float(zero.value) == 0
+    zero = a.zero.value
+    return (
+        step == 1 and not a.minimum and isinstance(zero, tirx.FloatImm) and float(zero.value) == 0
+    )
 
 
 def _divisor(size: int, least: int) -> int | None:

@@ -21,7 +21,7 @@ class FloatBlocks(BlockProduct):
 
     def operand_a(self, view: GemmView, rows: int) -> BlockRows:
         """Read A in place."""
-        return BlockRows(view, self)
+        return BlockRows(view, self, rows)
 
     def block(self, tile: BlockAccumulators, number: ir.Expr) -> tirx.Stmt:
         """Unpack a word of each column after the other, and multiply its numbers."""
@@ -46,9 +46,12 @@ class FloatBlocks(BlockProduct):
             value = load(tile.part, [i, v]) + tirx.Broadcast(a, self.lanes) * numbers
             return tirx.BufferStore(tile.part, value, [i, v])
 
-        scale = lambda i, v: load(tile.part, [i, v]) * weights.scale(panel, number, v)  # noqa: E731
+        def scaled(i: ir.Expr, scale: ir.Expr, _zeros: ir.Expr, v: tirx.Ramp) -> ir.Expr:
+            return load(tile.part, [i, v]) * scale
+
         clear = tile.clear_part(lambda i: tirx.const(0.0, "float32"))
-        return sequence([clear, loop("word", weights.words, step), tile.finish_part(scale)])
+        finish = tile.finish_part(number, scaled)
+        return sequence([clear, loop("word", weights.words, step), finish])
 
     def _unpacked(
         self, packed: ir.Var, term: int, tile: BlockAccumulators, number: ir.Expr, v: tirx.Ramp

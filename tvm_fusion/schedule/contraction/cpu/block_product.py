@@ -18,8 +18,10 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
+from ...._tvm.buffer import declare
 from ....core.expressions import load
 from ....core.loops import (
+    block,
     ceildiv,
     constant,
     index,
@@ -28,6 +30,7 @@ from ....core.loops import (
     sequence,
     substitute,
     unrolled,
+    vectorized,
 )
 from ....program.stage import Axis
 from ...cpu.register_tile import VectorUnit
@@ -117,17 +120,76 @@ class BlockProduct(ABC):
 class BlockRows(DirectA):
     """A, read in place over single terms while K is counted in blocks.
 
+    Where B's blocks have a minimum, a task sums up each block of its rows.
+
     Parameters
     ----------
     view : GemmView
         The GEMM over single terms.
     blocks : BlockProduct
         Its blocks.
+    height : int
+        Rows of a task.
     """
 
-    def __init__(self, view: GemmView, blocks: BlockProduct) -> None:
+    def __init__(self, view: GemmView, blocks: BlockProduct, height: int) -> None:
         super().__init__(view)
-        self.blocks = blocks
+        self.blocks, self.height = blocks, height
+        shape = [index(max(height, 2)), index(constant(blocks.blocks.extent) or 1)]
+        self._totals = declare(shape, "float32", "row_totals")
+        self._has_totals = bool(blocks.weights.minimum)
+
+    def buffers(self) -> list[ir.Var]:
+        """Return the sums of blocks, where they are needed."""
+        return [self._totals] if self._has_totals else []
+
+    def fill(self, rows: RowBlock) -> tirx.Stmt | None:
+        """Sum up the blocks of a task's rows."""
+        if not self._has_totals:
+            return None
+        size, lanes = self.blocks.size, self.blocks.lanes
+        lanes = lanes if size % lanes == 0 else 1
+
+        def one(i: ir.Expr, number: ir.Expr) -> tirx.Stmt:
+            parts, total = local("parts", [max(lanes, 2)], "float32"), self._totals
+
+            def add(n: ir.Expr) -> tirx.Stmt:
+                def element(lane: ir.Expr) -> tirx.Stmt:
+                    value = self.term(rows, i, number * size + n * lanes + lane, False)
+                    return tirx.BufferStore(parts, load(parts, [lane]) + value, [lane])
+
+                return vectorized(lanes, element)
+
+            def sum_(lane: ir.Expr) -> tirx.Stmt:
+                value = load(total, [i, number]) + load(parts, [lane])
+                return tirx.BufferStore(total, value, [i, number])
+
+            none = tirx.const(0.0, "float32")
+            stmts = [
+                vectorized(lanes, lambda lane: tirx.BufferStore(parts, none, [lane])),
+                loop("k", size // lanes, add),
+                tirx.BufferStore(total, none, [i, number]),
+                loop("lane", lanes, sum_),
+            ]
+            return block("total", sequence(stmts), [parts])
+
+        count = tirx.min(index(self.height), self.rows - rows.start)
+        blocks = self.blocks.blocks.extent
+        return loop("row", count, lambda i: loop("block", blocks, lambda n: one(i, n)))
+
+    def without_minimum(
+        self,
+        value: ir.Expr,
+        rows: RowBlock,
+        row: ir.Expr,
+        number: ir.Expr,
+        minimum: ir.Expr | None,
+    ) -> ir.Expr:
+        """Take the minimums of a block, times the sum of A's, from the products of a row."""
+        if minimum is None:
+            return value
+        total = load(self._totals, [rows.slot + row, rows.first_k + number])
+        return value - minimum * tirx.Broadcast(total, self.blocks.lanes)
 
     def value(
         self, value: ir.Expr, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool = False
@@ -191,17 +253,51 @@ class BlockAccumulators(VectorAccumulators):
 
         return self.each_row(row)
 
-    def finish_part(self, scaled: Callable[[ir.Expr, ir.Expr], ir.Expr]) -> tirx.Stmt:
-        """Add ``scaled(row, lanes)`` to the sums of all blocks."""
+    def finish_part(
+        self,
+        number: ir.Expr,
+        scaled: Callable[[ir.Expr, ir.Expr, ir.Expr, tirx.Ramp], ir.Expr],
+        has_zeros: bool = False,
+    ) -> tirx.Stmt:
+        """Add the sums of a block to those of all blocks.
 
-        def row(i: ir.Expr) -> tirx.Stmt:
-            stores = [
-                tirx.BufferStore(self.buffer, load(self.buffer, [i, v]) + scaled(i, v), [i, v])
-                for v in self.vectors()
-            ]
-            return sequence(stores)
+        Parameters
+        ----------
+        number : Expr
+            Of the block.
+        scaled : callable
+            Gives them by row, scale and zero points of a vector of columns, and its lanes.
+        has_zeros : bool
+            Whether the zero points are read.
+        """
+        weights, panel = self.weights, self.place.panel
 
-        return self.each_row(row)
+        def vector(v: tirx.Ramp) -> tirx.Stmt:
+            binds: list[tirx.Stmt] = []
+            scale = bound(binds, "scale", weights.scale(panel, number, v))
+            zeros = scale
+            if has_zeros:
+                zeros = bound(binds, "zero", weights.zero(panel, number, v))
+            minimum: ir.Expr | None = None
+            if weights.has_minimum:
+                minimum = bound(binds, "minimum", weights.minimum(panel, number, v))
+
+            def row(i: ir.Expr) -> tirx.Stmt:
+                own = self.place.offset + i
+                value = scaled(i, scale, zeros, v)
+                value = self.rows.without_minimum(value, self.place.rows, own, number, minimum)
+                return tirx.BufferStore(self.buffer, load(self.buffer, [i, v]) + value, [i, v])
+
+            return sequence([*binds, self.each_row(row)])
+
+        return sequence([vector(v) for v in self.vectors()])
+
+
+def bound(stmts: list[tirx.Stmt], name: str, value: ir.Expr) -> ir.Var:
+    """Bind a value that several rows read."""
+    var = tirx.Var(name, str(value.ty.dtype))
+    stmts.append(tirx.Bind(var, value))
+    return var
 
 
 def lanes_of(value: int, lanes: int) -> ir.Expr:

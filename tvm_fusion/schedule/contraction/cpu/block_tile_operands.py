@@ -145,12 +145,12 @@ class FloatTiles(BlockRows):
     def __init__(
         self, view: GemmView, product: BlockProduct, blocks: BlockTiles, rows: int
     ) -> None:
-        super().__init__(view, product)
-        self.tiled, self._height = TiledRows(blocks, rows), rows
+        super().__init__(view, product, rows)
+        self.tiled = TiledRows(blocks, rows)
 
     def buffers(self) -> list[ir.Var]:
         """Return the tiles."""
-        return self.tiled.buffers
+        return [*self.tiled.buffers, *super().buffers()]
 
     def fill(self, rows: RowBlock) -> tirx.Stmt:
         """Split the rows of a task."""
@@ -173,8 +173,10 @@ class FloatTiles(BlockRows):
 
             return vectorized(int(width), store)
 
-        count = tirx.min(index(self._height), self.rows - rows.start)
-        return sequence([*self.tiled.begin(), self.tiled.lines(count, line)])
+        count = tirx.min(index(self.height), self.rows - rows.start)
+        totals = super().fill(rows)
+        before = self.tiled.begin() if totals is None else [*self.tiled.begin(), totals]
+        return sequence([*before, self.tiled.lines(count, line)])
 
     def end(self) -> list[tirx.Stmt]:
         """Give the tile registers up."""
@@ -186,7 +188,7 @@ class ByteTiles(ByteRows):
 
     def __init__(self, view: GemmView, product: ByteBlocks, blocks: BlockTiles, rows: int) -> None:
         super().__init__(view, product, rows, 0 if is_signed(product.weights) else 1)
-        self.tiled, self._height = TiledRows(blocks, rows), rows
+        self.tiled = TiledRows(blocks, rows)
 
     def buffers(self) -> list[ir.Var]:
         """Return the tiles and the sums of blocks."""
@@ -205,7 +207,7 @@ class ByteTiles(ByteRows):
 
             return vectorized(width, store)
 
-        count = tirx.min(index(self._height), self.rows - rows.start)
+        count = tirx.min(index(self.height), self.rows - rows.start)
         sums = super().fill(rows)
         before = self.tiled.begin() if sums is None else [*self.tiled.begin(), sums]
         return sequence([*before, self.tiled.lines(count, line)])
@@ -316,9 +318,9 @@ class UnpackedTiles(OperandB):
 
 def is_signed(weights: BlockQuantized) -> bool:
     """Whether numbers less their zero point are integers of int8, the same zero everywhere."""
-    if not isinstance(weights.zero, tirx.FloatImm):
+    if not isinstance(weights.zero.value, tirx.FloatImm):
         return False
-    zero = float(weights.zero.value)
+    zero = float(weights.zero.value.value)
     return zero.is_integer() and weights.low - zero >= -128 and weights.high - zero <= 127
 
 

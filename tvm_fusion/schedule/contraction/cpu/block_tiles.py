@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ....core.expressions import load
-from ....core.loops import constant, index, loop, sequence
+from ....core.loops import constant, index, loop, sequence, unrolled
 from ...cpu.register_tile import VectorUnit
 from ...instructions.instruction import Instruction
 from ...instructions.tiles import (
@@ -33,7 +33,7 @@ from ..problem.block_quantized import BlockQuantized
 from ..problem.gemm_view import GemmView
 from .accumulators import TilePlace, VectorAccumulators
 from .block_bytes import ByteBlocks
-from .block_product import BlockProduct, BlockRows
+from .block_product import BlockProduct, BlockRows, bound
 from .block_tile_operands import (
     GROUP,
     PARTS,
@@ -140,10 +140,8 @@ class TileBlockAccumulators(VectorAccumulators):
         slot = tirx.floormod(number, index(2)) * GROUP
         for n in range(count):
             stmts.append(self._product(vector, first + n, n, slot + n))
-        for n in range(count):
-            rows = range(self._where.height)
-            stmts += [self._scaled(index(i), lanes, first + n, slot + n) for i in rows]
-        return sequence(stmts)
+        scaled = loop("n", count, lambda n: self._scaled(lanes, first + n, slot + n))
+        return sequence([*stmts, scaled])
 
     def _product(self, vector: int, number: ir.Expr, tile: int, slot: ir.Expr) -> tirx.Stmt:
         """Multiply a block in a tile register, and store the sums."""
@@ -158,30 +156,38 @@ class TileBlockAccumulators(VectorAccumulators):
         sums = TileAddress(load(tiled.sums, [slot, index(0), index(0)]), TILE_ROW_BYTES)
         return sequence([*stmts, store_tile(tile, sums)])
 
-    def _scaled(self, i: ir.Expr, lanes: tirx.Ramp, number: ir.Expr, slot: ir.Expr) -> tirx.Stmt:
-        """Add the sums of a block in a row, scaled."""
+    def _scaled(self, lanes: tirx.Ramp, number: ir.Expr, slot: ir.Expr) -> tirx.Stmt:
+        """Add the sums of a block, scaled, to those of all blocks."""
         blocks, place, rows = self._blocks, self._where, self._rows
         weights, panel = self._panels.packed_weights, place.panel
         every = tirx.Ramp(index(0), index(1), blocks.lanes)
-        found: ir.Expr = load(rows.tiled.sums, [slot, i, every])
-        scale = weights.scale(panel, number, lanes)
-        if isinstance(rows, ByteTiles):
-            row, given = place.offset + i, (place.rows, place.offset + i)
-            found = tirx.Cast(f"float32x{blocks.lanes}", found)
-            if not is_signed(weights.weights):
-                total = tirx.Cast("float32", rows.sum(place.rows, row, number))
-                found = found - weights.zero(panel, number, lanes) * tirx.Broadcast(
-                    total, blocks.lanes
-                )
-            of_a = rows.scale(*given, number * blocks.size, place.clamp)
-            found = found * tirx.Broadcast(of_a, blocks.lanes)
-        value = load(self.buffer, [i, lanes]) + found * scale
-        return tirx.BufferStore(self.buffer, value, [i, lanes])
+        binds: list[tirx.Stmt] = []
+        scale = bound(binds, "scale", weights.scale(panel, number, lanes))
+        has_zero = blocks.bytes is not None and not is_signed(weights.weights)
+        zeros = bound(binds, "zero", weights.zero(panel, number, lanes)) if has_zero else None
+        minimum = weights.minimum(panel, number, lanes) if weights.has_minimum else None
+        minimum = None if minimum is None else bound(binds, "minimum", minimum)
+
+        def row(i: ir.Expr) -> tirx.Stmt:
+            found: ir.Expr = load(rows.tiled.sums, [slot, i, every])
+            own = place.offset + i
+            if isinstance(rows, ByteTiles):
+                found = tirx.Cast(f"float32x{blocks.lanes}", found)
+                if zeros is not None:
+                    total = tirx.Cast("float32", rows.sum(place.rows, own, number))
+                    found = found - zeros * tirx.Broadcast(total, blocks.lanes)
+                of_a = rows.scale(place.rows, own, number * blocks.size, place.clamp)
+                found = found * tirx.Broadcast(of_a, blocks.lanes)
+            found = rows.without_minimum(found * scale, place.rows, own, number, minimum)
+            value = load(self.buffer, [i, lanes]) + found
+            return tirx.BufferStore(self.buffer, value, [i, lanes])
+
+        return sequence([*binds, unrolled("i", place.height, row)])
 
 
 def is_exact_in_bfloat16(weights: BlockQuantized) -> bool:
     """Whether numbers less their zero points are integers of at most 8 bits and a sign."""
-    found = weights.zero
+    found = weights.zero.value
     if isinstance(found, tirx.FloatImm):
         zero = float(found.value)
         return zero.is_integer() and max(abs(weights.low - zero), abs(weights.high - zero)) <= 256

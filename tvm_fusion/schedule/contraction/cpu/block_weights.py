@@ -1,8 +1,8 @@
 """Packed weights in blocks: numbers of 4 or 8 bits in lanes of columns, and factors beside them.
 
     numbers [panel][block][word][nr]   words of 32 bits, a lane for each column
-    scale   [panel][block][nr]         in the file's type
-    zero    [panel][block][nr]         where it is no constant
+    scale   [panel][block][nr]         in the file's type, of some blocks where they share it
+    zero, minimum                      likewise, where they are no constants
 
 A word has a word's group of k for dot products: 4 bytes, or the low halves of 4 bytes and, of the
 next 4 k, their high halves. One load, a mask and a shift make both words of bytes. For bfloat16,
@@ -12,6 +12,7 @@ adjacent k of 4 bits are 16 bits apart, so that each shift leaves a pair in plac
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from tvm import ir, tirx
 
@@ -19,7 +20,7 @@ from ...._tvm.buffer import declare
 from ....core.expressions import load, loads
 from ....core.loops import ceildiv, constant, index, substitute
 from ....program.stage import Axis
-from ..problem.block_quantized import BlockQuantized
+from ..problem.block_quantized import BlockQuantized, Factor
 from ..problem.gemm_view import GemmView
 from ..problem.packing_function import Reordered
 from ..problem.sum_of_products import SumOfProducts
@@ -27,6 +28,14 @@ from .operand_b import OperandB, Panel
 
 _WORD, _GROUP, _BYTE = 32, 4, 8  # bits of a word, its bytes, and their bits
 LOW_HALVES = 0x0F0F0F0F
+
+
+@dataclass(frozen=True, eq=False)
+class _PackedFactor:
+    """A factor that some blocks share."""
+
+    packed: Reordered
+    blocks: int
 
 
 class BlockWeights(OperandB):
@@ -87,16 +96,25 @@ class BlockWeights(OperandB):
             joined = tirx.bitwise_or(joined, part(term))
         self._numbers = self._packed(weights.numbers, (*outer, word, lane), joined, "numbers")
 
-        def factor(expr: ir.Expr, name: str) -> Reordered | None:
-            if not loads(expr):
-                return None
-            core = expr.value if isinstance(expr, tirx.Cast) else expr
-            place = {self._column.var: position, self._axis.var: first}
+        def factor(shared: Factor, name: str) -> _PackedFactor | float:
+            if not loads(shared.value):
+                return float(shared.value.value)
+            core = shared.value
+            while isinstance(core, tirx.Cast):
+                core = core.value
+            own = max(1, min(shared.size, size * count) // size)
+            many = Axis(tirx.Var("block", "int64"), index(-(-count // own)))
+            place = {self._column.var: position, self._axis.var: many.var * (own * size)}
             value = inside(substitute(core, place), position, None)
-            return self._packed(expr, (*outer, lane), value, name)
+            axes = (*self._around, number, many, lane)
+            return _PackedFactor(self._packed(shared.value, axes, value, name), own)
 
-        self._scale, self._zero = factor(weights.scale, "scale"), factor(weights.zero, "zero")
-        self.packed = [x for x in (self._numbers, self._scale, self._zero) if x is not None]
+        count = constant(block.extent) or 1
+        self._scale = [factor(x, "scale") for x in weights.scale]
+        self._minimum = [factor(x, "minimum") for x in weights.minimum]
+        self._zero = factor(weights.zero, "zero")
+        every = [*self._scale, *self._minimum, self._zero]
+        self.packed = [self._numbers, *(x.packed for x in every if isinstance(x, _PackedFactor))]
 
     def _packed(self, expr: ir.Expr, axes: Sequence[Axis], value: ir.Expr, name: str) -> Reordered:
         (source,) = {x.source for x in loads(expr)}
@@ -117,33 +135,47 @@ class BlockWeights(OperandB):
 
     def scale(self, panel: Panel, block: ir.Expr, lanes: tirx.Ramp) -> ir.Expr:
         """Read the scales of a block, in float32."""
-        return self._factors(self._scale, self.weights.scale, panel, block, lanes)
+        return self._product(self._scale, panel, block, lanes)
+
+    def minimum(self, panel: Panel, block: ir.Expr, lanes: tirx.Ramp) -> ir.Expr:
+        """Read the minimums of a block, in float32."""
+        return self._product(self._minimum, panel, block, lanes)
 
     def zero(self, panel: Panel, block: ir.Expr, lanes: tirx.Ramp) -> ir.Expr:
         """Read the zero points of a block, as numbers are counted: from 0 up."""
-        found = self._factors(self._zero, self.weights.zero, panel, block, lanes)
+        found = self._product([self._zero], panel, block, lanes)
         low = tirx.const(float(self.weights.low), "float32")
         return found - tirx.Broadcast(low, lanes.lanes) if self.weights.low else found
 
     @property
+    def has_minimum(self) -> bool:
+        """Whether blocks have a minimum."""
+        return bool(self._minimum)
+
+    @property
     def constant_zero(self) -> float | None:
         """The zero point that all blocks share, from 0 up."""
-        zero = self.weights.zero
-        return float(zero.value) - self.weights.low if isinstance(zero, tirx.FloatImm) else None
+        return self._zero - self.weights.low if isinstance(self._zero, float) else None
 
-    def _factors(
+    def _product(
         self,
-        packed: Reordered | None,
-        expr: ir.Expr,
+        factors: Sequence[_PackedFactor | float],
         panel: Panel,
         block: ir.Expr,
         lanes: tirx.Ramp,
     ) -> ir.Expr:
-        if packed is None:
-            return tirx.Broadcast(tirx.const(float(expr.value), "float32"), lanes.lanes)
-        found = load(packed.buffer, [*self._place(panel, block), lanes])
-        is_float32 = str(packed.buffer.ty.dtype) == "float32"
-        return found if is_float32 else tirx.Cast(f"float32x{lanes.lanes}", found)
+        found: ir.Expr | None = None
+        for factor in factors:
+            if isinstance(factor, _PackedFactor):
+                *around, number = self._place(panel, block)
+                number = tirx.floordiv(number, index(factor.blocks))
+                value = load(factor.packed.buffer, [*around, number, lanes])
+                if str(factor.packed.buffer.ty.dtype) != "float32":
+                    value = tirx.Cast(f"float32x{lanes.lanes}", value)
+            else:
+                value = tirx.Broadcast(tirx.const(factor, "float32"), lanes.lanes)
+            found = value if found is None else found * value
+        return tirx.Broadcast(tirx.const(1.0, "float32"), lanes.lanes) if found is None else found
 
     def _place(self, panel: Panel, block: ir.Expr) -> list[ir.Expr]:
         return [*(panel.place[a.var] for a in self._around), panel.number, panel.first_k + block]

@@ -215,6 +215,7 @@ class GemmLoops:
 
         terms = self._k if self._blocks is None else self._k * self._blocks.size
         is_parallel = pays_threads([*extents, sizes.block_m * sizes.nr, terms])
+        is_parallel &= constant(product(extents)) != 1  # nor are threads woken for a single task
         return tasks(product(extents), task, is_parallel)
 
     def _range(self, pass_: ir.Expr) -> tuple[ir.Expr, ir.Expr]:

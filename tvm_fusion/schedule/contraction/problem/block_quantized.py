@@ -1,9 +1,10 @@
 """Operands in blocks: small integers with a scale, and a zero point, for each block of terms.
 
-    operand[.., k] = (number[.., k] - zero[.., k // size]) * scale[.., k // size]
+    operand[.., k] = (number[.., k] - zero[.., b]) * scale[.., b] - minimum[.., b],  b = k // size
 
 What files store as MatMulNBits, Q4_0 or GPTQ's layout all reads so once unpacking is inlined: the
-number is any integer expression of one tensor, such as the low or the high half of a byte.
+number is any integer expression of one tensor, such as the low or the high half of a byte. Scales
+may be products, such as those of blocks times those of blocks of blocks (Q4_K).
 """
 
 from __future__ import annotations
@@ -21,6 +22,22 @@ _FLOATS = ("float16", "bfloat16", "float32")
 
 
 @dataclass(frozen=True)
+class Factor:
+    """What the terms of a block share.
+
+    Attributes
+    ----------
+    value : Expr
+        Over the operand's axes: a constant, or of one tensor.
+    size : int
+        Terms of a block that share it.
+    """
+
+    value: ir.Expr
+    size: int
+
+
+@dataclass(frozen=True)
 class BlockQuantized:
     """An operand of small integers in blocks along the last axis of K.
 
@@ -30,10 +47,10 @@ class BlockQuantized:
         The integers, over the operand's axes.
     low, high : int
         Their range.
-    zero : Expr
-        The zero point, a float32: a constant, or over the operand's axes, equal in a block.
-    scale : Expr
-        The scale, likewise, of a floating type; a constant where the operand has none.
+    zero : Factor
+        The zero point, a float32.
+    scale, minimum : tuple of Factor
+        What they are the products of; no minimum without factors.
     size : int
         Terms of a block.
     """
@@ -41,8 +58,9 @@ class BlockQuantized:
     numbers: ir.Expr
     low: int
     high: int
-    zero: ir.Expr
-    scale: ir.Expr
+    zero: Factor
+    scale: tuple[Factor, ...]
+    minimum: tuple[Factor, ...]
     size: int
 
     @property
@@ -57,46 +75,70 @@ def block_quantized(operand: ir.Expr, axis: Axis) -> BlockQuantized | None:
     Numbers are of one tensor, and so are zero points and scales where they are no constants.
     """
     extent = constant(axis.extent)
-    parts = _affine(operand)
-    if extent is None or parts is None:
+    if extent is None:
         return None
-    numbers, zero, scale = parts
+    parts = _affine(operand, axis.var, extent)
+    if parts is None:
+        return None
+    numbers, zero, scales, minimums = parts
     bounds = value_range(numbers)
     if bounds is None or bounds[1] - bounds[0] > 255:
         return None
-    sources = [x for e in (numbers, zero, scale) for x in {x.source for x in loads(e)}]
-    if len(sources) != len(set(sources)) or len(sources) != sum(
-        bool(loads(e)) for e in (numbers, zero, scale)
-    ):
+    shared = [zero, *scales, *minimums]
+    sources = [{x.source for x in loads(e)} for e in (numbers, *shared)]
+    is_apart = len(set().union(*sources)) == sum(map(len, sources))
+    if not is_apart or any(len(found) > 1 for found in sources):
         return None
-    if len(variables(numbers)) == 0 or axis.var not in variables(numbers):
+    sizes = [_size(axis.var, extent, x) or 0 for x in shared]
+    size = min(sizes)
+    if any(s % size for s in sizes if s < extent):
         return None
-    size = _size(axis.var, extent, (zero, scale))
-    if size is None:
-        return None
-    return BlockQuantized(numbers, *bounds, _float32(zero), scale, size)
+    factors = [Factor(x, s) for x, s in zip(shared, sizes, strict=True)]
+    ends = 1, 1 + len(scales)
+    scale, minimum = tuple(factors[ends[0] : ends[1]]), tuple(factors[ends[1] :])
+    return BlockQuantized(numbers, *bounds, Factor(_float32(zero), sizes[0]), scale, minimum, size)
 
 
-def _affine(operand: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr] | None:
-    """Split ``(number - zero) * scale``, factors of which may be missing, into its parts."""
-    one, none = tirx.const(1.0, "float32"), tirx.const(0.0, "float32")
-    operand = _uncast(operand)
-    scale: ir.Expr = one
-    if isinstance(operand, tirx.Mul):
-        left, right = operand.a, operand.b
-        if _integers(left) is None and _integers(_difference(left)[0]) is None:
-            left, right = right, left
-        operand, scale = _uncast(left), _uncast(right)
-        if _integers(scale) is not None:
-            return None  # two integers: which one has the blocks is not told
-    core, zero = _difference(operand)
-    numbers = _integers(core)
-    return None if numbers is None else (numbers, none if zero is None else zero, scale)
+def _affine(
+    operand: ir.Expr, axis: ir.Var, extent: int
+) -> tuple[ir.Expr, ir.Expr, list[ir.Expr], list[ir.Expr]] | None:
+    """Split ``(number - zero) * scale - minimum``, parts of which may be missing.
+
+    Numbers are what differs from term to term.
+    """
+
+    def is_shared(expr: ir.Expr) -> bool:
+        return _size(axis, extent, expr) is not None
+
+    operand, zero = _uncast(operand), tirx.const(0.0, "float32")
+    minimums: list[ir.Expr] = []
+    if isinstance(operand, tirx.Sub) and isinstance(_uncast(operand.a), tirx.Mul):
+        if not is_shared(operand.b):
+            return None
+        operand, minimums = _uncast(operand.a), _factors(operand.b)
+    scales: list[ir.Expr] = []
+    while isinstance(operand, tirx.Mul):
+        numbers, factor = operand.a, operand.b
+        if is_shared(numbers):
+            numbers, factor = factor, numbers
+        if not is_shared(factor):
+            return None
+        operand = _uncast(numbers)
+        scales += _factors(factor)
+    if isinstance(operand, tirx.Sub):
+        if not is_shared(operand.b):
+            return None
+        operand, zero = _uncast(operand.a), operand.b
+    found = _integers(operand)
+    return None if found is None or is_shared(found) else (found, zero, scales, minimums)
 
 
-def _difference(operand: ir.Expr) -> tuple[ir.Expr, ir.Expr | None]:
-    operand = _uncast(operand)
-    return (operand.a, operand.b) if isinstance(operand, tirx.Sub) else (operand, None)
+def _factors(expr: ir.Expr) -> list[ir.Expr]:
+    """List the factors of a product."""
+    expr = _uncast(expr)
+    if isinstance(expr, tirx.Mul):
+        return [*_factors(expr.a), *_factors(expr.b)]
+    return [expr]
 
 
 def _uncast(operand: ir.Expr) -> ir.Expr:
@@ -125,23 +167,21 @@ def _float32(expr: ir.Expr) -> ir.Expr:
     return expr if str(expr.ty.dtype) == "float32" else tirx.Cast("float32", expr)
 
 
-def _size(axis: ir.Var, extent: int, factors: tuple[ir.Expr, ...]) -> int | None:
-    """Find the largest number of adjacent terms that share their factors."""
-    if not any(axis in variables(f) for f in factors):
+def _size(axis: ir.Var, extent: int, shared: ir.Expr) -> int | None:
+    """Find the largest number of adjacent terms for which an expression is the same."""
+    if axis not in variables(shared):
         return extent
-    steps = {
-        constant(d.b) or 0
-        for f in factors
-        for d in find(f, tirx.FloorDiv)
-        if axis in variables(d.a)
-    }
-    for size in sorted((s for s in steps if s >= LEAST_SIZE), reverse=True):
+    divided = [d for d in find(shared, tirx.FloorDiv) if axis in variables(d.a)]
+    steps = {constant(d.b) or 0 for d in divided}
+    # Quotients of quotients, such as those of halves of bytes.
+    steps |= {a * b for a in steps for b in steps}
+    for size in sorted((s for s in steps if LEAST_SIZE <= s < extent), reverse=True):
         block, term = tirx.Var("block", "int64"), tirx.Var("term", "int64")
         analyzer = sym.Analyzer()
         analyzer.bind(block, ir.Range.from_min_extent(index(0), index(-(-extent // size))))
         analyzer.bind(term, ir.Range.from_min_extent(index(0), index(size)))
         place = {axis: block * size + term}
-        if all(term not in variables(analyzer.simplify(substitute(f, place))) for f in factors):
+        if term not in variables(analyzer.simplify(substitute(shared, place))):
             return size
     return None
 

@@ -1,0 +1,1 @@
+"""Language models in sessions: tokens per second, memory, time to compile."""
