@@ -62,6 +62,8 @@ def intrinsic(translate, node):
     name = llvm_get_intrinsic_name(int(node.args[0]))
     if name.startswith(IGNORED):
         return lambda m: None
+    if name == "llvm.amdgcn.fdot2":
+        return _fdot2(*(translate.values(x) for x in node.args[1:4]))
     found = _NAME.match(name)
     if found is None:
         raise EmulationError(f"no such intrinsic is known: {name}")
@@ -91,6 +93,16 @@ def intrinsic(translate, node):
         made = before.copy()
         made[:, lane, item] = before[:, lane, item] + product.astype(before.dtype)
         return made.reshape(given.shape)
+
+    return run
+
+
+def _fdot2(a, b, c):
+    """Two products of halves and a sum, of each lane alone."""
+
+    def run(m):
+        left, right = (np.asarray(x(m)).astype("float32") for x in (a, b))
+        return np.asarray(c(m)) + (left * right).sum(-1, keepdims=True, dtype="float32")
 
     return run
 
