@@ -12,5 +12,6 @@ Instructions, as device functions: ``cp_async``, ``tma``, ``mbarrier``, ``ldmatr
                                         registers: filled, copied through, packed
 ``warp``, ``block_reduce``, ``row_threads``, ``exponential``
                                         reductions over a warp and a block; softmax's exponential
+``lane_moves``, ``anchored_sums``       AMD: reductions without shuffles; sums kept in their loops
 ``launch``, ``dlight``                  limits of a launch; DLight's rules for the rest
 """
