@@ -3,7 +3,7 @@
 ``vector_math``, ``vector_functions``
     float32 on CPUs, without the C library
 ``half_math``, ``amd_half_functions``
-    half-type results on GPUs, within one ulp; on AMD's instructions
+    half-type results on GPUs, within one ulp
 ``ptx_math``
     PTX that CUDA's compiler does not choose
 """
