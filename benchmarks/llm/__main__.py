@@ -23,6 +23,7 @@ from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
 from benchmarks.kernels.measure import alternate
 from benchmarks.markdown import table
+from tvm_fusion.models.static_cache import name_of_cache
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "llm.json"
@@ -151,9 +152,9 @@ class _Eager:
         outputs = self._model(
             input_ids=ids,
             position_ids=places,
-            past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
+            **{name_of_cache(self._model): self._cache},
         )
         return outputs.logits[:, -1].numpy()
 

@@ -37,7 +37,7 @@ COMMANDS = {
 }
 TORCH = {
     "bfloat16": ["--help"],
-    "llm": ["--render"],
+    "llm": ["--help"],
     "operators_torch": ["--render"],
     "robustness": ["--render"],
     "zoo.export": ["--help"],

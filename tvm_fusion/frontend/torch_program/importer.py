@@ -114,10 +114,11 @@ def from_exported_program(
     names = WeightNames(_named_constants(mod, program))
     with tracking(names):
         mod = finish(mod, config, steps.inner(ranges))
-    inputs = [own.get(param.name, param.name) for param in mod["main"].params]
-    signature = signature_of(mod["main"], inputs, [*returned, *state])
+    signature = signature_of(mod["main"], None, [*returned, *state])
     if signature is None:
         raise UserError(f"{source} returns something other than tensors", "tensors")
+    inputs = tuple(replace(spec, name=own.get(spec.name, spec.name)) for spec in signature.inputs)
+    signature = replace(signature, inputs=inputs)
     signature = replace(in_names(steps.in_dims(signature), derived, table), call=call)
     return Imported(mod, {"main": signature}, ranges, names.of(mod), source)
 
