@@ -71,10 +71,11 @@ def reached(record: dict[str, Any], target: str, way: str) -> list[str]:
 def _taso(graphs: dict[str, Any]) -> Iterator[list[str]]:
     for name in (name for name in GRAPHS if name in graphs):
         for target, ways in graphs[name].items():
-            none = ways["none"]["us"]
-            times = [_marked(f"{w['us']:.1f}", w["us"] > none) for w in ways.values()]
-            flops = " / ".join(f"{w['flops'] / 1e9:.2f}" for w in ways.values())
-            kernels = " / ".join(str(w["kernels"]) for w in ways.values())
+            found = [ways[way] for way in WAYS]
+            none = found[0]["us"]
+            times = [_marked(f"{one['us']:.1f}", one["us"] > none) for one in found]
+            flops = " / ".join(f"{one['flops'] / 1e9:.2f}" for one in found)
+            kernels = " / ".join(str(one["kernels"]) for one in found)
             yield [name, target, f"+{PUBLISHED[name]} %", *times, flops, kernels]
 
 

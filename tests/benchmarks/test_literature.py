@@ -1,0 +1,65 @@
+"""The graphs of the literature: the page is of the record, and search never loses."""
+
+import numpy as np
+import pytest
+
+from benchmarks.literature import counting
+from benchmarks.literature.__main__ import PAGE, planned, stored
+from benchmarks.literature.expressions import EXPRESSIONS
+from benchmarks.literature.table import reached, render, slower
+from benchmarks.literature.table5 import MODELS
+from benchmarks.literature.taso import GRAPHS, PUBLISHED
+
+BEST = {  # expressions that take no more kernels than the best known plan, at least
+    ("cpu:x86-64-v3", "search"): 56,
+    ("cpu:x86-64-v3", "reassociate"): 57,
+    ("cuda:sm_90a", "search"): 56,
+    ("cuda:sm_90a", "reassociate"): 57,
+}
+CHEAP = ("gelu", "softmax", "two_sums", "gated_dense", "scaled_product")
+
+
+def test_the_page_is_of_the_record():
+    assert PAGE.read_text() == render(stored())
+
+
+def test_search_is_never_slower_by_its_own_estimate():
+    assert slower(stored()) == []
+
+
+def test_all_names_are_known():
+    assert set(PUBLISHED) == set(GRAPHS)
+    record = stored()
+    assert set(record["taso"]) <= set(GRAPHS)
+    assert set(record.get("table5", ())) <= set(MODELS)
+    assert set(record["expressions"]) == set(EXPRESSIONS)
+
+
+@pytest.mark.parametrize("column", BEST, ids=" ".join)
+def test_so_many_expressions_reach_the_best_known_plan(column):
+    assert len(reached(stored(), *column)) >= BEST[column]
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_the_record_is_of_this_code(name):
+    found = planned("expressions", name)
+    kept = stored()["expressions"][name]
+    for target in counting.TARGETS:
+        kernels, before = (
+            {way: one["kernels"] for way, one in of[target].items()} for of in (found, kept)
+        )
+        assert kernels == before
+
+
+@pytest.mark.slow
+def test_a_graph_of_the_record_is_of_this_code():
+    assert planned("taso", "bert") == stored()["taso"]["bert"]
+
+
+def test_weights_are_distinct_and_of_unit_scale():
+    from benchmarks.literature.network import Network
+
+    net = Network()
+    a, b = (net.weight(64, 128).value.numpy() for _ in range(2))
+    assert not np.array_equal(a, b)
+    assert np.isclose(a.std() * np.sqrt(128), 1.0, atol=0.1)
