@@ -34,6 +34,8 @@ class Case:
         Extents of symbolic dimensions in the run.
     tolerance : float
         Of results relative to the largest one, in units of the precision's epsilon.
+    has_bfloat16 : bool
+        Whether Relax's operators take it.
     """
 
     inputs: tuple[tuple[str, Shape, str], ...]
@@ -41,6 +43,7 @@ class Case:
     reference: Callable[..., np.ndarray]
     dims: Mapping[str, int] = field(default_factory=dict)
     tolerance: float = 16.0
+    has_bfloat16: bool = True
 
     def module(self, dtype: str) -> tvm.IRModule:
         """Build the graph as a Relax module."""
@@ -236,7 +239,8 @@ CASES: Mapping[str, Case] = {
         lambda x, r, g: _rms(x + r) * g,
     ),
     "group norm + SiLU": Case(
-        _inputs(("x", (2, 6, 7, 5)), ("g", (6,)), ("b", (6,))), _group_norm, _group_norm_of
+        _inputs(("x", (2, 6, 7, 5)), ("g", (6,)), ("b", (6,))), _group_norm, _group_norm_of,
+        has_bfloat16=False,
     ),
     "GEMV + bias + SiLU": Case(_product(1, 512, 72), _biased, _biased_of, tolerance=64),
     "skinny GEMM": Case(_product(5, 513, 72), _biased, _biased_of, tolerance=64),

@@ -20,7 +20,8 @@ FEW = ("softmax of short rows", "GEMV + bias + SiLU", "scan", "transpose")
 def test_the_record_holds_every_kind_and_the_page_is_its_own():
     record = load()
     kinds = {(r["case"], r["arch"], r["dtype"]) for r in record["runs"]}
-    assert kinds == {(c, a, d) for c in CASES for a in ARCHS for d in DTYPES}
+    wanted = {(c, a, d) for c in CASES for a in ARCHS for d in DTYPES}
+    assert kinds == {x for x in wanted if x[2] != "bfloat16" or CASES[x[0]].has_bfloat16}
     assert len(CASES) >= 23
     assert all(r["right"] for r in record["runs"])
     assert (RECORD.parents[1] / "README.md").read_text() == table.render(record)

@@ -145,13 +145,20 @@ def pack(arguments: Sequence[Any]) -> tuple[bytes, list[tuple[int, int, str]]]:
 def _mapped(packed: bytes) -> list[tuple[int, int, str]]:
     """Return the writable mappings of this process that words of the arguments point into."""
     words = {int(x) for x in np.frombuffer(packed[: len(packed) // 8 * 8], "u8")}
-    found = []
+    spans: list[tuple[int, int]] = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         bounds, rights, *_ = line.split()
         start, end = (int(x, 16) for x in bounds.split("-"))
-        if rights.startswith("rw") and any(start <= word < end for word in words):
-            found.append((start, end - start, "a mapping"))
-    return found
+        if not rights.startswith("rw"):
+            continue
+        if spans and spans[-1][1] == start:  # an array may lie in two
+            start = spans.pop()[0]
+        spans.append((start, end))
+    return [
+        (start, end - start, "a mapping")
+        for start, end in spans
+        if any(start <= word < end for word in words)
+    ]
 
 
 def _initialise(
