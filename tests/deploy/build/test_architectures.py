@@ -262,6 +262,7 @@ def test_inspect_lists_architectures(loaded, capsys):
     from tvm_fusion.cli import inspect
 
     result = {**loaded["manifest"], "kernels": 6, "calls": 6, "intermediate_bytes": 0}
+    result["explain"] = None
     inspect.show(result, Console(width=200))
     shown = capsys.readouterr().out
     for line in (

@@ -6,6 +6,7 @@ Instructions, as device functions: ``cp_async``, ``tma``, ``mbarrier``, ``ldmatr
 ``pipeline``, ``warp_specialized``      rings of stages that asynchronous copies fill, by commit
                                         groups or by barriers; producers and consumers
 ``shared_tiles``, ``swizzle``           tiles in shared memory, without bank conflicts
+``vector_moves``, ``lds``               what threads do with them, by vendor; AMD's
 ``vector_loads``, ``shifted_loads``, ``streaming``
                                         a thread's tile in vectors, unaligned, evicted first
 ``register_buffers``, ``register_copies``, ``register_moves``, ``half_pairs``
