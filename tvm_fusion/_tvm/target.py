@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tvm import tirx
 from tvm.target import Target, codegen
 
@@ -17,6 +19,7 @@ def has_llvm_feature(func: tirx.PrimFunc, name: str) -> bool:
     return has_feature(func.attrs["target"], name)
 
 
+@lru_cache(maxsize=256)  # LLVM reads its tables anew: 0.1 ms, asked of each operator
 def has_feature(target: Target, name: str) -> bool:
     """Whether LLVM compiles for a CPU with an instruction set, by LLVM's name."""
     return bool(codegen.llvm_cpu_has_features(name, target))

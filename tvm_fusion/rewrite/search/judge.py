@@ -16,7 +16,7 @@ from ...core.source_names import names_of, sources_of
 from ...errors import UserError
 from ...fusion.estimate import Estimator, RegionCost
 from ..egraph.changes import Gain, noting
-from .surroundings import surroundings
+from .surroundings import Blocks, surroundings
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Judge:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._estimator = Estimator(target)
+        self._blocks = Blocks()
         self._known: dict[Hashable, tuple[RegionCost, RegionCost]] = {}
 
     def ways(self, make: Callable[[Choose], Pass]) -> Iterator[Pass]:
@@ -88,30 +89,34 @@ class Judge:
         self, make: Callable[[Choose], Pass], func: relax.Function, site: Sequence[relax.Var]
     ) -> tuple[RegionCost, RegionCost] | None:
         """Price surroundings before and after; None where they cannot be cut out or planned."""
-        around = surroundings(func, site)
+        around = surroundings(func, site, self._blocks)
         if around is None:
             return None
         key = make, around.key
         if key not in self._known:
-            places = set(map(hash, around.site))
+            places, has_others = set(map(hash, around.site)), False
 
             def only(_func: relax.Function, other: Sequence[relax.Var]) -> Choice:
-                return Choice(set(map(hash, other)) <= places)
+                nonlocal has_others
+                is_own = set(map(hash, other)) <= places
+                has_others |= not is_own
+                return Choice(is_own)
 
             try:
-                before = self._estimator.module(around.mod)
-                after = min(
-                    self._estimator.module(self._after(make(choose), around.mod))
-                    for choose in (only, always)
-                )
+                before, after = self._cost(around.mod), self._cost(around.mod, make(only))
+                if has_others:
+                    after = min(after, self._cost(around.mod, make(always)))
             except UserError:
                 return None
             self._known[key] = before, after
         return self._known[key]
 
-    def _after(self, change: Pass, mod: tvm.IRModule) -> tvm.IRModule:
-        with self._target, recording(), noting():
-            return change(mod)
+    def _cost(self, mod: tvm.IRModule, change: Pass | None = None) -> RegionCost:
+        """Plan a module, after a change of it."""
+        if change is not None:
+            with self._target, recording(), noting():
+                mod = change(mod)
+        return self._estimator.module(mod)
 
     @staticmethod
     def _refuse(

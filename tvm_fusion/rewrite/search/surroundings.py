@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -47,20 +47,59 @@ class Surroundings:
     key: Hashable
 
 
-def surroundings(func: relax.Function, site: Sequence[relax.Var]) -> Surroundings | None:
+class Dataflow:
+    """The bindings of a dataflow block, by the hashes of their variables.
+
+    Attributes
+    ----------
+    bindings : dict of int to Binding
+        In order.
+    readers : dict of int to list of int
+        Which bindings read a variable.
+    members : set of int
+        Those that can be cut out.
+    """
+
+    def __init__(self, block: relax.DataflowBlock) -> None:
+        self.bindings = {hash(b.var): b for b in block.bindings}
+        self.members = {var for var, b in self.bindings.items() if _is_plain(b)}
+        self.readers: dict[int, list[int]] = defaultdict(list)
+        for reader, binding in self.bindings.items():
+            for var in _before(binding):
+                self.readers[var].append(reader)
+
+
+class Blocks:
+    """Dataflow blocks of functions in which places are looked at: each is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[relax.DataflowBlock, Dataflow] = {}
+
+    def of(self, func: relax.Function) -> Iterator[Dataflow]:
+        """Yield those of a function."""
+        for block in func.body.blocks:
+            if isinstance(block, relax.DataflowBlock):
+                if block not in self._known:
+                    self._known[block] = Dataflow(block)
+                yield self._known[block]
+
+
+def surroundings(
+    func: relax.Function, site: Sequence[relax.Var], blocks: Blocks | None = None
+) -> Surroundings | None:
     """Cut out what is around a place; None where it is not in one dataflow block.
 
     Parameters
     ----------
     site : sequence of relax.Var
         What is computed there.
+    blocks : Blocks, optional
+        Those that were read before.
     """
     wanted = {hash(var) for var in site}
-    for block in func.body.blocks:
-        if isinstance(block, relax.DataflowBlock):
-            members = {hash(b.var) for b in block.bindings if _is_plain(b)}
-            if wanted <= members:
-                return _cut(block, site, members)
+    for flow in (blocks or Blocks()).of(func):
+        if wanted <= flow.members:
+            return _cut(flow, site)
     return None
 
 
@@ -77,14 +116,8 @@ def _is_plain(binding: relax.Binding) -> bool:
     return isinstance(value, relax.Tuple | relax.TupleGetItem)
 
 
-def _cut(
-    block: relax.DataflowBlock, site: Sequence[relax.Var], members: set[int]
-) -> Surroundings | None:
-    bindings = {hash(b.var): b for b in block.bindings}
-    readers: dict[int, list[int]] = defaultdict(list)
-    for binding in block.bindings:
-        for var in relax.analysis.free_vars(binding.value):
-            readers[hash(var)].append(hash(binding.var))
+def _cut(flow: Dataflow, site: Sequence[relax.Var]) -> Surroundings:
+    bindings, readers, members = flow.bindings, flow.readers, flow.members
     kept = dict.fromkeys(map(hash, site))
     # A copy reads what products compute: what these read may be its pieces.
     back = 1 if all(is_anchor(bindings[v].value) for v in kept) else 2
@@ -100,7 +133,7 @@ def _cut(
                     kept[other] = None
                     if rest > 0:
                         frontier.append((other, rest))
-    inside = [b for b in block.bindings if hash(b.var) in kept]
+    inside = [b for var, b in bindings.items() if var in kept]
     leaving = {v for v in kept if any(r not in kept for r in readers[v])}
     leaving |= {hash(b.var) for b in inside if not isinstance(b.var, relax.DataflowVar)}
     leaving |= {v for v in kept if not readers[v]}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import tvm
 from tvm.ir.transform import Pass
@@ -18,20 +19,35 @@ from ..egraph.changes import Rewrites, is_noting, note_all, noting
 _TIE = 1e-9  # of a price: sums of equal terms in another order
 
 
-@dataclass(frozen=True)
-class _Way:
-    """A module after a step, what the step told, and what its plan costs."""
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    """A module and what its plan costs, which is found out where it is compared with another."""
 
     mod: tvm.IRModule
-    decisions: Sequence[Decision] = ()
-    changes: Rewrites | None = None
-    cost: RegionCost | None = None
+    estimator: Estimator
 
-    def is_cheaper(self, other: _Way) -> bool:
+    @cached_property
+    def cost(self) -> RegionCost | None:
+        """None where an operator has no kernel: a later stage tells."""
+        try:
+            return self.estimator.module(self.mod)
+        except UserError:
+            return None
+
+    def is_cheaper(self, other: _Planned) -> bool:
         """Whether its plan takes less time than another one's."""
-        if self.cost is None or other.cost is None:
+        if self is other or self.cost is None or other.cost is None:
             return False
         return self.cost.us < other.cost.us * (1 - _TIE)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A module after a step, and what the step told."""
+
+    planned: _Planned
+    decisions: Sequence[Decision]
+    changes: Rewrites | None
 
 
 class Whole:
@@ -50,7 +66,7 @@ class Whole:
 
     def __init__(self, mod: tvm.IRModule, target: Target) -> None:
         self._estimator = Estimator(target)
-        self._now = self._priced(_Way(mod))
+        self._now = _Planned(mod, self._estimator)
 
     @property
     def mod(self) -> tvm.IRModule:
@@ -70,14 +86,14 @@ class Whole:
         best: _Way | None = None
         for change in changes:
             way = self._apply(change)
-            if best is None or way.is_cheaper(best):
+            if best is None or way.planned.is_cheaper(best.planned):
                 best = way
         if best is None:
             return
-        if self._now.is_cheaper(best):
-            self._refuse(name, self._now, best)
+        if self._now.is_cheaper(best.planned):
+            self._refuse(name, self._now, best.planned)
             return
-        self._now = best
+        self._now = best.planned
         for decision in best.decisions:
             record(decision)
         if best.changes is not None:
@@ -87,18 +103,11 @@ class Whole:
         with recording() as decisions, noting() if is_noting() else nullcontext() as changes:
             mod = change(self.mod)
         if all(func.same_as(mod[gvar]) for gvar, func in self.mod.functions.items()):
-            return _Way(self.mod, decisions, changes, self._now.cost)
-        return self._priced(_Way(mod, decisions, changes))
-
-    def _priced(self, way: _Way) -> _Way:
-        """Plan a module, which has no cost where an operator has no kernel: a later stage tells."""
-        try:
-            return replace(way, cost=self._estimator.module(way.mod))
-        except UserError:
-            return way
+            return _Way(self._now, decisions, changes)
+        return _Way(_Planned(mod, self._estimator), decisions, changes)
 
     @staticmethod
-    def _refuse(name: str, now: _Way, then: _Way) -> None:
+    def _refuse(name: str, now: _Planned, then: _Planned) -> None:
         if now.cost is None or then.cost is None:
             return
         sentence = (

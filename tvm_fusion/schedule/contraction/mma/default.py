@@ -145,7 +145,7 @@ def _best_shape(
     found = tile_shapes(sizes, start, device, *spaces)
 
     def clocks(shape: TileConfig) -> float:
-        pieces = unaligned_clocks(shape, sizes, device, unaligned)
+        pieces = unaligned_clocks(shape, sizes, device, unaligned) if any(unaligned) else 0.0
         reduction = reduction_clocks(shape, sizes, device, rates)
         whole = estimated_clocks(shape, sizes, device, rates) - reduction + pieces
         return slowdown * whole + reduction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 from tvm import DataType
 
@@ -63,17 +64,17 @@ class TileOperands:
         """Take these fields out of a problem."""
         return cls(**{f.name: getattr(problem, f.name) for f in fields(cls)})
 
-    @property
+    @cached_property
     def item_bytes(self) -> int:
         """Size of an element of A and of B in shared memory."""
         return int(DataType(self.a_dtype).itemsize)
 
-    @property
+    @cached_property
     def mma(self) -> Instruction:
         """The instruction whose fragments a warp has; each warp of a wgmma has ``mma.sync``'s."""
         return self.instruction or newest("mma.sync", self.a_dtype, self.b_dtype)
 
-    @property
+    @cached_property
     def is_amd(self) -> bool:
         """Whether it is one of AMD's: a wave multiplies fragments along K alone."""
         return self.mma.family in AMD_FAMILIES
@@ -118,7 +119,7 @@ class TileOperands:
         lanes_of_k = mma.k // mma.k_per_lane
         return max(mma.k, lanes_of_k * self.chunk)
 
-    @property
+    @cached_property
     def chunk(self) -> int:
         """Elements of a chunk."""
         return CHUNK_BYTES // self.item_bytes
