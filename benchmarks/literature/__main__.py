@@ -15,6 +15,8 @@ from typing import Any
 
 import tvm
 
+from tvm_fusion._tvm.ffi_speed import speed_up_ffi
+
 from .counting import DTYPES, TARGETS, WAYS, figures
 from .expressions import EXPRESSIONS
 from .table import render
@@ -41,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS, metavar="PART")
     parser.add_argument("--names", nargs="*", metavar="NAME", help="default: all of the parts")
     options = parser.parse_args(arguments)
+    speed_up_ffi()
     for part in options.parts:
         names, _, _ = PARTS[part]
         for name in names if options.names is None else [n for n in names if n in options.names]:

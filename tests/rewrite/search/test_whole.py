@@ -77,6 +77,22 @@ def test_places_with_equal_surroundings_are_priced_once():
     assert len(asked) == 3 * 3  # the first layer, those between, the last: before, alone, all
 
 
+def test_a_place_without_others_around_is_rewritten_once():
+    mod = module(gated, tensor(64, 256))
+    asked, read = [], []
+    judge = Judge(TARGET)
+    price, of = judge._estimator.module, judge._blocks.of
+    judge._estimator.module = lambda mod: asked.append(mod) or price(mod)
+    judge._blocks.of = lambda func: read.extend(of(func)) or of(func)
+    (change,) = judge.ways(JoinMatmuls)
+    with TARGET:
+        change(mod)
+        change(mod)
+    assert len(asked) == 2  # before and after
+    first, second = read
+    assert first is second  # a block is read for the first of its places
+
+
 def test_surroundings_end_at_the_next_products():
     def chain(emit, x):
         for _ in range(5):
@@ -102,6 +118,24 @@ def test_a_step_that_makes_the_whole_slower_is_left_out():
         whole.step("nothing", [Sequential([])])
     assert [d.code for d in log] == ["whole_plan_slower"]
     assert "join_matmuls is left out" in log[0].sentence
+
+
+def test_a_module_is_planned_where_it_is_compared(monkeypatch):
+    planned = []
+    price = Estimator.module
+    monkeypatch.setattr(
+        Estimator, "module", lambda own, mod: planned.append(mod) or price(own, mod)
+    )
+    mod = module(gated, tensor(64, 256))
+    whole = Whole(mod, TARGET)
+    with TARGET:
+        whole.step("nothing", [Sequential([]), Sequential([])])
+        assert whole.mod.same_as(mod)
+        assert not planned
+        whole.step("join_matmuls", [JoinMatmuls(always)])
+        whole.step("nothing", [Sequential([])])
+    assert [each.same_as(mod) for each in planned] == [True, False]
+    assert whole.mod.same_as(planned[1])
 
 
 def test_a_cost_saves_beyond_the_margin_of_what_changes():

@@ -22,12 +22,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ....core.expressions import is_expensive
 from ....device import Device
+from ....program.stage import Axis
 from ...gpu.launch import STATIC_SHARED_BYTES
 from ...instructions.nvidia import FLOAT8_TYPES
 from ..problem.result_traffic import read_bytes, written_bytes
+from ..problem.results import Result
 from ..tile.problem import GemmProblem, Sizes
 from ..tile.result_vectors import result_vectors
 from ..tile.shape import REGISTER_FILE, TileConfig
@@ -140,7 +143,7 @@ def rates_of(problem: GemmProblem, device: Device) -> Rates:
     return replace(
         rates,
         element=RATES.element + EXPENSIVE * any(is_expensive(r.value) for r in results),
-        thread=RATES.thread + READ * (_read_bytes(problem) > 0),
+        thread=RATES.thread + READ * (_result_traffic(problem)[1] > 0),
         cluster_element=SCALARS if result_vectors(problem).width == 1 else RATES.cluster_element,
         result=result_bytes(problem),
     )
@@ -148,11 +151,19 @@ def rates_of(problem: GemmProblem, device: Device) -> Rates:
 
 def result_bytes(problem: GemmProblem) -> float:
     """Count the bytes of a result from and to memory, as :class:`Rates` has them."""
-    return WRITTEN * written_bytes(problem.contraction.results) + _read_bytes(problem)
+    written, read = _result_traffic(problem)
+    return WRITTEN * written + read
 
 
-def _read_bytes(problem: GemmProblem) -> int:
-    return read_bytes(problem.contraction.results, problem.m_axes, problem.n_axes)
+def _result_traffic(problem: GemmProblem) -> tuple[int, int]:
+    return _traffic(problem.contraction.results, problem.m_axes, problem.n_axes)
+
+
+@lru_cache(maxsize=256)  # asked for each candidate of a product
+def _traffic(
+    results: tuple[Result, ...], m_axes: tuple[Axis, ...], n_axes: tuple[Axis, ...]
+) -> tuple[int, int]:
+    return written_bytes(results), read_bytes(results, m_axes, n_axes)
 
 
 def fits(shape: TileConfig, sizes: Sizes, device: Device) -> bool:
