@@ -1,9 +1,8 @@
-"""The command line: run all cases, write ``results/amd_emulator.json`` and ``README.md``."""
+"""The command line: run all cases, write ``results/amd_emulator.json.xz`` and ``README.md``."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from .run import ARCHS, DTYPES, run
 from .table import render
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "amd_emulator.json"
+RECORD = HERE / "results" / "amd_emulator.json.xz"
 
 
 def load(path: Path = RECORD) -> dict[str, Any]:
     """Return the order and the runs of a record."""
-    record = json.loads(path.read_text())
+    record = records.read(path)
     return {**record, "runs": records.rows_of(record["runs"])}
 
 
@@ -50,7 +49,7 @@ def main() -> int:
         print(one, file=sys.stderr, flush=True)
         runs.append(one)
     order = "reverse" if options.reverse else "forward"
-    path.write_text(records.text({"order": order, "runs": records.columns(runs)}))
+    records.write(path, {"order": order, "runs": records.columns(runs)})
     if options.out is None:
         (HERE / "README.md").write_text(render(load()))
     return 0 if all(one.get("right") for one in runs) else 1

@@ -1,4 +1,4 @@
-"""The command line: plan graphs, write ``results/literature.json`` and ``README.md``.
+"""The command line: plan graphs, write ``results/literature.json.xz`` and ``README.md``.
 
 Graphs that are not named keep what the record has of them. No device is needed; of Table 5 the
 transformers take the extra ``zoo``.
@@ -7,7 +7,6 @@ transformers take the extra ``zoo``.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import tvm
 
+from benchmarks.records import read, write
 from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 
 from .counting import DTYPES, TARGETS, WAYS, figures
@@ -24,7 +24,7 @@ from .table5 import MODELS
 from .taso import GRAPHS, graph
 
 HERE = Path(__file__).parent
-RECORD, PAGE = HERE / "results" / "literature.json", HERE / "README.md"
+RECORD, PAGE = HERE / "results" / "literature.json.xz", HERE / "README.md"
 #: What there is to plan: names, how a module is built for a precision, and the ways to rewrite it.
 PARTS: dict[str, tuple[Iterable[str], Callable[[str, str], tvm.IRModule], Iterable[str]]] = {
     "taso": (GRAPHS, lambda name, precision: graph(name, DTYPES[precision]), WAYS),
@@ -50,8 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             found = planned(part, name)
             record = stored()
             record.setdefault(part, {})[name] = found
-            RECORD.parent.mkdir(exist_ok=True)
-            RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+            write(RECORD, {key: dict(sorted(record[key].items())) for key in sorted(record)})
             print(part, name, file=sys.stderr, flush=True)
     PAGE.write_text(render(stored()))
     return 0
@@ -69,7 +68,7 @@ def planned(part: str, name: str) -> dict[str, Any]:
 
 def stored() -> dict[str, Any]:
     """Read the record: figures by part, name, target and way."""
-    return json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return read(RECORD) if RECORD.exists() else {}
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ COMMANDS = {
     "fusion": ["--table"],
     "gpu.fused_gemms": [],
     "kernels": ["--render"],
+    "literature": ["--parts"],
     "nbits": ["--render"],
     "operators_onnx": ["--only", "^test_relu_cpu$", "--workers", "1"],
     "operators_speed": ["--render"],

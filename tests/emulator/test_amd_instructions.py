@@ -174,3 +174,14 @@ def test_eight_bits(kind, largest):
     bits = {"fp8": 4, "bf8": 3}[kind]
     chosen = [0, 1, 2, 4, 5, 7]
     np.testing.assert_allclose(found[chosen], values[chosen], rtol=2.0**-bits)
+
+
+def test_two_dot_products_of_halves_at_once():
+    rng = np.random.default_rng()
+    halves = rng.standard_normal((32, 12), "f4").astype("f2")
+    pair = "v_dual_dot2acc_f32_f16 v20, v10, v12 :: v_dual_dot2acc_f32_f16 v21, v11, v13"
+    zeros = "v_mov_b32_e32 v20, 0\n  v_mov_b32_e32 v21, 1.0\n  "
+    given, out = results(zeros + pair, halves.view("u4"), "gfx1100")
+    a, b = (np.ascontiguousarray(given[:, i : i + 2]).view("f2").astype("f8") for i in (0, 2))
+    sums = (a * b).reshape(32, 2, 2).sum(-1) + np.array([0, 1])
+    np.testing.assert_allclose(out.view("f4"), sums, rtol=2e-6, atol=1e-6)

@@ -8,6 +8,7 @@ column i of B, lane i + 16 has to hold the same; register r of C is row 2 r + la
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def matrix_step(inst: Instruction, processor: Processor) -> Step | None:
     if found:
         return _wmma(inst, found)
     if inst.name.startswith("v_dot"):
-        return _dot(inst)
+        return dot_step(inst)
     return None
 
 
@@ -204,7 +205,19 @@ def _wmma(inst: Instruction, found: re.Match[str]) -> Step:
 _DOT = re.compile(r"v_dot(2|4|8)(c|acc)?_(f32|i32|u32|f16)_(f16|bf16|i8|u8|iu8|i4|u4|iu4|i16|u16)$")
 
 
-def _dot(inst: Instruction) -> Step:
+def dot_step(inst: Instruction) -> Step:
+    """Decode a dot product."""
+    compute, reads, writes = dot_parts(inst)
+
+    def run(g: Group) -> None:
+        ((write, value, undefined, lanes),) = compute(g)
+        write(g, value, undefined, lanes)
+
+    return Step(inst, run, reads, writes)
+
+
+def dot_parts(inst: Instruction) -> tuple[Callable[[Group], list[Any]], Any, Any]:
+    """Return what a dot product computes, and the registers that it reads and writes."""
     found = _DOT.match(inst.name)
     if not found or found[4].endswith("4") or found[3] == "f16":
         raise Unsupported(inst.text)
@@ -233,7 +246,10 @@ def _dot(inst: Instruction) -> Step:
             values = np.stack(np.broadcast_arrays(*halves), -1)
         return values
 
-    def run(g: Group) -> None:
+    def write(g: Group, value: Any, undefined: Any, lanes: Any = None) -> None:
+        put(g, held.first, value, undefined, lanes)
+
+    def compute(g: Group) -> list[Any]:
         a, b = (items(s.value(g), at) for at, s in enumerate(sources[:2]))
         old = sources[2].value(g)
         total = (a * b).sum(-1) + np.asarray(old, "f8")
@@ -253,6 +269,6 @@ def _dot(inst: Instruction) -> Step:
         lanes = None
         if carrier is inst:
             lanes = dpp_written(inst, g.lanes, g.exec)
-        put(g, held.first, value, bad, lanes)
+        return [(write, value, bad, lanes)]
 
-    return Step(inst, run, reads, frozenset({held.first}))
+    return compute, reads, frozenset({held.first})

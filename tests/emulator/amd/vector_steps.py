@@ -11,6 +11,7 @@ import numpy as np
 from . import arithmetic, conversions, vector  # noqa: F401 (they fill the tables)
 from .group import Group
 from .lanes import dpp_written
+from .matrix_steps import dot_parts
 from .operands import DTYPES, Source, Target, bits_of, source, target
 from .operation import PAIRED, VECTOR, Operation
 from .registers import constant, scalar
@@ -54,9 +55,12 @@ def _dual(inst: Instruction, processor: Processor) -> Step:
     parts = []
     for text in inst.text.split(" :: "):
         one = instruction(text.strip().replace("v_dual_", "v_", 1), inst.address)
-        if one.name not in VECTOR:
+        if one.name.startswith("v_dot"):
+            parts.append(dot_parts(one))
+        elif one.name in VECTOR:
+            parts.append(_single(one, VECTOR[one.name], processor))
+        else:
             raise Unsupported(f"{one.name!r} in {inst.text!r}")
-        parts.append(_single(one, VECTOR[one.name], processor))
     computes = [part[0] for part in parts]
 
     def run(g: Group) -> None:

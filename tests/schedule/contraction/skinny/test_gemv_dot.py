@@ -50,10 +50,8 @@ def launch(module, func, named):
     run(module.inspect_source("asm"), "main_kernel", grid, block, arguments)
 
 
-@pytest.mark.parametrize(
-    ("arch", "dtype", "sums"),
-    [("gfx942", "float16", "float32"), ("gfx942", "int8", "int32"), ("gfx1100", "int8", "int32")],
-)
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize(("dtype", "sums"), [("float16", "float32"), ("int8", "int32")])
 def test_products_are_right(arch, dtype, sums):
     module, func = compiled(arch, dtype, sums)
     rng = np.random.default_rng()
