@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 # Operations per byte of operands and results from which an operator counts as a contraction, which
 # matrix units take where there are some. Single operators full of transcendentals stay below.
 _CONTRACTION = 16
-_IS_CONTRACTION = "is_contraction"  # what an operator is known to be
 NAMES = (
     *("launches", "weight_kib", "cached_kib", "other_kib", "unit_kib"),
     *("matrix_mflop", "vector_mflop", "kiloclocks"),
@@ -103,10 +102,6 @@ def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
 
 
 def is_contraction(operator: Operator) -> bool:
-    """Whether an operator does much arithmetic with few bytes; every price of a group asks."""
-    operands, answer = operator.known.get(_IS_CONTRACTION, (None, False))
-    if operands is not operator.operands:  # planning replaces those by copies
-        tensors = (*operator.tensors, *operator.results)
-        answer = bool(operator.flops > _CONTRACTION * sum(v.bytes for v in tensors))
-        operator.known[_IS_CONTRACTION] = operator.operands, answer
-    return answer
+    """Whether an operator does much arithmetic with few bytes."""
+    tensors = (*operator.tensors, *operator.results)
+    return bool(operator.flops > _CONTRACTION * sum(v.bytes for v in tensors))
