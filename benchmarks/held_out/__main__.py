@@ -6,11 +6,13 @@ python -m benchmarks.held_out RESULT.json
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 from .table import keep
 
 if __name__ == "__main__":
-    keep(json.loads(Path(sys.argv[1]).read_text()))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.held_out", description=__doc__)
+    parser.add_argument("result", type=Path, help="what came back")
+    keep(json.loads(parser.parse_args().result.read_text()))

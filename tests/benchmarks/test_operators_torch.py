@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 
@@ -17,10 +16,11 @@ CASES, PARTS = 40, 2
 
 
 def test_the_record_is_clean_and_its_page_is_generated():
+    from benchmarks import records
     from benchmarks.operators_torch import __main__ as command
     from benchmarks.operators_torch.table import counts, defects, page
 
-    stored = json.loads(command.RECORD.read_text())
+    stored = records.read(command.RECORD)
     totals = counts(stored["operators"])
     assert not defects(stored["operators"])
     right = sum(total["right"] for total in totals.values())

@@ -80,7 +80,7 @@ def test_kernels_and_operators_are_those_of_float32(name):
 
 def test_norms_between_products_have_no_kernel():
     """Of BERT, all but that of the embeddings, which is no product, and the last, a result."""
-    sizes = {**SIZES, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+    sizes = {**SIZES, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 2}
     config = transformers.BertConfig(vocab_size=99, **sizes)
     module = transformers.BertModel._from_config(config, attn_implementation="sdpa").eval()
     ids = {"input_ids": torch.randint(99, (1, 96))}

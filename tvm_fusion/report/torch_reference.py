@@ -39,10 +39,14 @@ def run_program(
     UserError
         If it does not take the inputs.
     """
-    fakes = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    tensors = {name: _tensor(array, fakes.get(name)) for name, array in inputs.items()}
     specs = program.graph_signature.input_specs
-    buffers = {s.arg.name: s.target for s in specs if s.kind is InputKind.BUFFER}
+    own = {s.target: s.arg.name for s in specs if s.kind is InputKind.BUFFER}
+    user = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT}
+    # Artifacts call a buffer as the module does, unless something else is called so.
+    buffers = {t if t in inputs and t not in user else name: t for t, name in own.items()}
+    fakes = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    fakes |= {name: fakes[own[target]] for name, target in buffers.items()}
+    tensors = {name: _tensor(array, fakes.get(name)) for name, array in inputs.items()}
     try:
         module = program.module()
         for name in tensors.keys() & buffers.keys():

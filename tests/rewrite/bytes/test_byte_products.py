@@ -177,15 +177,15 @@ def test_weights_of_nine_bits(weight, zero):
 @pytest.mark.slow
 def test_siblings_are_joined():
     """Query, key and value of one quantised tensor: one product, with all that follows."""
-    weights = [RNG.integers(-128, 128, (50, 32)).astype("int8") for _ in range(3)]
+    weights = [RNG.integers(-128, 128, (256, 64)).astype("int8") for _ in range(3)]
 
     def body(emit, x):
         wide = emit(op.subtract(emit(op.astype(x, "int32")), relax.const(np.int32(5))))
         found = [emit(op.matmul(wide, relax.const(w.astype("int32")))) for w in weights]
         return op.add(emit(op.add(*found[:2])), found[2])
 
-    mod = module(body, tensor(9, 50))
+    mod = module(body, tensor(32, 256))
     assert len(kernels(mod)) == 1
-    x = RNG.integers(0, 256, (9, 50)).astype("uint8")
+    x = RNG.integers(0, 256, (32, 256)).astype("uint8")
     expected = sum((x.astype("int32") - 5) @ w.astype("int32") for w in weights)
     np.testing.assert_array_equal(compiled(mod)(x), expected)
