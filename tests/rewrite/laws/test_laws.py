@@ -16,6 +16,7 @@ from tests.rewrite.laws import (
     law_rows_arithmetic,
     law_rows_choices,
     law_rows_functions,
+    law_rows_joined,
     law_rows_products,
     law_rows_reductions,
 )
@@ -37,6 +38,7 @@ CASES: tuple[Case, ...] = (
     *law_rows_choices.CASES,
     *law_rows_reductions.CASES,
     *law_rows_products.CASES,
+    *law_rows_joined.CASES,
 )
 BY_NAME = {law.name: law for law in LAWS}
 HOLDS = [case for case in CASES if not case.refused]
