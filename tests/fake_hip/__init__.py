@@ -47,6 +47,14 @@ class FakeHip:
         ):
             getattr(self._library, f"fake_{name}").restype = ctypes.c_long
         self._library.fake_owns.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        names = (
+            "Py_IsInitialized",
+            "PyGILState_Check",
+            "PyEval_SaveThread",
+            "PyEval_RestoreThread",
+        )
+        functions = (ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p) for n in names)
+        self._library.fake_set_python(*functions)
         self._launcher = None
         self.error = None
 

@@ -12,6 +12,7 @@
 // The environment variables FAKE_HIP_ARCH and FAKE_HIP_KERNELS (a library with the callback `launch`) set it up in
 // programs without Python.
 #include <dlfcn.h>
+#include <unistd.h>
 #include <elf.h>
 
 #include <cstdint>
@@ -93,6 +94,32 @@ struct Fake {
 };
 
 std::recursive_mutex mutex;
+
+// Kernels may run in Python, whose lock they take; so a thread that holds that lock lets go of it
+// while it waits for this one.
+struct Python {
+  int (*is_there)() = nullptr;
+  int (*holds)() = nullptr;
+  void* (*release)() = nullptr;
+  void (*acquire)(void*) = nullptr;
+} python;
+
+class Lock {
+ public:
+  Lock() {
+    bool holds = python.is_there && python.is_there() && python.holds();
+    while (holds && !mutex.try_lock()) {
+      void* thread = python.release();
+      usleep(50);
+      python.acquire(thread);
+    }
+    if (!holds) mutex.lock();
+  }
+  ~Lock() { mutex.unlock(); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+};
+
 Fake* fake = [] {
   auto* made = new Fake();
   if (const char* arch = std::getenv("FAKE_HIP_ARCH")) made->arch = arch;
@@ -107,7 +134,7 @@ thread_local int current_device = 0;
 thread_local Stream* capturing = nullptr;
 
 #define ENTER                                              \
-  std::lock_guard<std::recursive_mutex> lock(mutex);       \
+  Lock lock;                                               \
   if (int status = Planned(__func__)) return status
 
 int Planned(const char* function) {
@@ -197,6 +224,10 @@ void fake_configure(const char* arch, int devices, size_t memory, int version) {
   fake->version = version;
 }
 void fake_set_launcher(Launcher launcher) { fake->launcher = launcher; }
+
+void fake_set_python(int (*is_there)(), int (*holds)(), void* (*release)(), void (*acquire)(void*)) {
+  python = {is_there, holds, release, acquire};
+}
 void fake_fail(const char* function, int status) { fake->failures[function] = status; }
 int fake_owns(const void* pointer, size_t bytes) { return Owns(pointer, bytes); }
 long fake_allocations() { return static_cast<long>(fake->allocations.size()); }
@@ -535,7 +566,7 @@ int hipStreamBeginCapture(void* handle, int mode) {
 }
 
 int hipStreamEndCapture(void* handle, void** graph) {
-  std::lock_guard<std::recursive_mutex> lock(mutex);
+  Lock lock;
   Stream* stream = Known(handle);
   *graph = nullptr;
   if (!stream || !stream->captured) return kInvalidValue;
