@@ -41,7 +41,6 @@ def load_tables(path: Path) -> dict[str, Any]:
 
 def store_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
     """Store tables by name, as lists whose first item tells how their ``rows`` were measured."""
-    path.parent.mkdir(exist_ok=True)
     stored = {
         name: [{k: v for k, v in table.items() if k != "rows"}, *columns(table["rows"])]
         for name, table in tables.items()

@@ -32,7 +32,6 @@ PRODUCTS = [
 
 def keep(record: Mapping[str, Any]) -> None:
     """Write a record, and the page that shows it."""
-    RESULT.parent.mkdir(exist_ok=True)
     path = _place(record["about"])
     if path.exists():
         record = joined(read(path), record)

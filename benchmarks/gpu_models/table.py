@@ -22,7 +22,6 @@ def keep(record: Mapping[str, Any]) -> None:
     about = {name: value for name, value in record["about"].items() if name != "models"}
     rows = [row | {"profile": _summed(row.get("profile", {}))} for row in record["rows"]]
     record = dated({"about": about, "rows": rows})
-    RESULT.parent.mkdir(exist_ok=True)
     write(RESULT, record)
     (HERE / "README.md").write_text(render(record))
 

@@ -21,7 +21,6 @@ def keep(record: Mapping[str, Any]) -> None:
         for name, case in record["cases"].items()
     }
     record = {**record, "cases": cases}
-    RESULT.parent.mkdir(exist_ok=True)
     write(RESULT, record)
     (HERE / "README.md").write_text(render(record))
 

@@ -20,7 +20,6 @@ DESCRIBED = ("flash mma", "flash tma", "mma.sync", "wgmma", "wgmma of windows")
 
 def keep(record: Mapping[str, Any]) -> None:
     """Write a record, its configurations in words, and the page that shows it."""
-    RESULT.parent.mkdir(exist_ok=True)
     record = {**record, "shapes": [in_words(shape) for shape in record["shapes"]]}
     write(RESULT, record)
     (HERE / "README.md").write_text(render(record))

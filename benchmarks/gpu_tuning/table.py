@@ -20,7 +20,6 @@ FLOOR = 1.05  # wanted of the default's time over the one with records
 
 def keep(record: Mapping[str, Any]) -> None:
     """Write a record, and the page that shows it."""
-    RESULT.parent.mkdir(exist_ok=True)
     write(RESULT, record)
     (HERE / "README.md").write_text(render(record))
 

@@ -71,7 +71,6 @@ def _sweep(options: argparse.Namespace) -> None:
                 if row["outcome"] not in GOOD:
                     print(name, cell, json.dumps(row), flush=True)
             ordered = {one: found[one] for one in names if one in found}
-            options.record.parent.mkdir(exist_ok=True)
             records.write(options.record, {"about": about, "graphs": ordered})
 
 

@@ -61,7 +61,6 @@ def _write(stored: dict[str, dict[str, Any]]) -> None:
         known = {field: value for field, value in found.items() if value}
         told: Any = known if len(known) > 1 else known["outcome"]
         kinds.setdefault(f"{framework} {dtype}", {})[name] = told
-    RECORD.parent.mkdir(exist_ok=True)
     records.write(RECORD, kinds)
     (HERE / "README.md").write_text(page(dict(sorted(stored.items()))))
 

@@ -61,7 +61,6 @@ def main() -> int:
         swept, all_of = sum(bool(t) for ts in operators.values() for t in ts), len(list(cases()))
         stored = {"command": command, "cases": [swept, all_of], "operators": operators}
     stored["core"] = core.summary()
-    RECORD.parent.mkdir(exist_ok=True)
     records.write(RECORD, stored)
     (HERE / "README.md").write_text(page(stored))
     return 1 if defects(stored["operators"]) else 0

@@ -102,7 +102,6 @@ def keep(record: Path, file: File, cells: Mapping[str, Any]) -> None:
     found[file.name] = {**found.get(file.name, {}), **about(file), **cells}
     order = {file.name: i for i, file in enumerate(FILES)}
     rows = sorted(found.values(), key=lambda row: order.get(row["name"], len(order)))
-    record.parent.mkdir(parents=True, exist_ok=True)
     records.write(record, {"environment": environment.describe(ROOT), "files": rows})
 
 

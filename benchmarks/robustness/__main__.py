@@ -101,7 +101,6 @@ def _store(path: Path, found: Mapping[str, Any], families: Mapping[str, str]) ->
     for row in (row for rows in values.values() for row in rows.values()):
         while row[-1] is None:
             row.pop()
-    path.parent.mkdir(exist_ok=True)
     records.write(path, {"names": NAMES, "models": values})
 
 
