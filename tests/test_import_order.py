@@ -1,6 +1,9 @@
-"""Rooms import only those below them, nothing in circles: the contracts in pyproject.toml."""
+"""What imports what: the contracts in pyproject.toml, and packages that only an extra brings."""
 
+import ast
+import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +24,31 @@ def test_contracts_are_kept():
     done = check(ROOT)
     assert done.returncode == 0, done.stdout
     assert "4 kept, 0 broken" in done.stdout
+
+
+def imported(path: Path) -> set[str]:
+    """The packages that a file of Python imports by absolute names."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(str(node.module))
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"tvm_fusion"}
+
+
+def test_the_type_checker_expects_what_only_extras_bring():
+    """Lint has the extras `test` and `dev` alone, so that what others bring is missing there."""
+    settings = (ROOT / "pyproject.toml").read_text()
+    (overrides,) = re.findall(r"^module = (\[.*\])$", settings, re.MULTILINE)
+    expected = {name.partition(".")[0] for name in ast.literal_eval(overrides)}
+    (required,) = re.findall(r"^dependencies = \[$(.*?)^\]$", settings, re.MULTILINE | re.DOTALL)
+    always = {re.split("[=>]", name)[0] for name in re.findall('"(.*?)"', required)}
+    always |= {"protobuf", "typing_extensions"}  # required by onnx and by apache-tvm-ffi
+    distributions = importlib.metadata.packages_distributions()
+    for path in (ROOT / "tvm_fusion").rglob("*.py"):
+        for package in imported(path) - expected:
+            assert always & set(distributions.get(package, [])), f"{path} imports {package}"
 
 
 @pytest.mark.slow
