@@ -317,3 +317,11 @@ def test_classes_behind_the_end_of_a_row_have_no_margin(run):
     ]
     check(run, losses, torch.randn(4, 5), targets)
     check(run, losses[:1], torch.randn(5), targets[0])
+
+
+def test_divisors_of_the_smallest_number(run):
+    x, y = (
+        torch.tensor([-128, -128, 7, 0]).to(torch.int8),
+        torch.tensor([-1, 6, 0, 0]).to(torch.int8),
+    )
+    check(run, [torch.gcd, torch.lcm], x, y)

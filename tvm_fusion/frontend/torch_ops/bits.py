@@ -30,7 +30,11 @@ def gcd(call: Call) -> Any:
 def _gcd(a: Any, b: Any, dtype: str) -> Any:
     x, y = Local(dtype, a), Local(dtype, b)
     with repeat_while(y.value != tirx.const(0, dtype)):
-        rest = Local(dtype, tirx.truncmod(x.value, y.value))
+        divisor = y.value
+        if dtype.startswith("int"):  # the smallest number by -1 ends the process
+            one = tirx.const(1, dtype)
+            divisor = tirx.Select(divisor == tirx.const(-1, dtype), one, divisor)
+        rest = Local(dtype, tirx.truncmod(x.value, divisor))
         x.set(y.value)
         y.set(rest.value)
     return tirx.abs(x.value) if dtype.startswith("int") else x.value
