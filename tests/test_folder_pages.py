@@ -10,7 +10,7 @@ import tvm_fusion
 
 PACKAGE = Path(tvm_fusion.__file__).parent
 # Folders in layers: a newcomer enters by these.
-ROOMS = ["schedule", "rewrite", "deploy"]
+ROOMS = ["_tvm", "core", "deploy", "ecg", "rewrite", "schedule"]
 
 
 def pages():

@@ -34,9 +34,9 @@ from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
 from benchmarks.records import text
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.core.loops import constant
-from tvm_fusion.core.template import Claim
-from tvm_fusion.core.tuned import untuned
+from tvm_fusion.core.contract.template import Claim
+from tvm_fusion.core.contract.tuned import untuned
+from tvm_fusion.core.tir.loops import constant
 from tvm_fusion.deploy.runtime.tensors import to_tensor
 from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.frontend import Imported, import_model

@@ -11,8 +11,8 @@ import onnx
 from tvm import tirx
 
 from ..config import FusionConfig
-from ..core.narrow_types import NARROW
-from ..core.weight_names import WeightNames, tracking
+from ..core.constants.narrow_types import NARROW
+from ..core.constants.weight_names import WeightNames, tracking
 from ..errors import UserError
 from ..signature import DimRange
 from . import Imported, preflight

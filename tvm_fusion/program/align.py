@@ -14,7 +14,7 @@ from tvm import ir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 from tvm.tirx import Buffer
 
-from ..core.expressions import has_load, substitute, variables
+from ..core.tir.expressions import has_load, substitute, variables
 from .domain import Domain
 from .edges import Edge, edges_of
 from .reindex import Reindexed, reindex

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from .._tvm.buffer import declare
-from ..core.expressions import load, map_loads, substitute
+from .._tvm.ir.buffer import declare
+from ..core.tir.expressions import load, map_loads, substitute
 from .align import align
 from .program import Program
 from .stage import Axis, Stage

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from tvm import DataType, ir
 
-from ...core.loops import find
-from ...core.shared_terms import shared_subexpressions
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
+from ...core.tir.loops import find
+from ...core.tir.shared_terms import shared_subexpressions
 from ...ecg.operation_count import operations as count
 from ...ecg.work import at
 from ...program.group import Group

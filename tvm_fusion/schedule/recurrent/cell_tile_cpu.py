@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
-from ...core.loops import block, index, local, loop, sequence, substitute
+from ...core.tir.loops import block, index, local, loop, sequence, substitute
 from ..cpu.register_tile import accumulate, clear, each, in_vectors
 from ..math.vector_math import makes_vectors, vector_math
 
@@ -17,7 +17,7 @@ MOST_VALUES = 24  # of a unit in one phase
 
 
 class CellTile:
-    """Some rows and a block of units in one phase: :class:`...core.recurrence.CellValues`.
+    """Some rows and a block of units in one phase: :class:`...core.recurrent.cell.CellValues`.
 
     Expressions are those of one lane.
     """

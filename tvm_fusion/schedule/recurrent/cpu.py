@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import declare
-from ...core.loops import (
+from ..._tvm.ir.buffer import declare
+from ...core.tir.loops import (
     block,
     ceildiv,
     constant,

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from tvm import ir
 from tvm.target import Target
 
-from ...core.expressions import loads, variables
-from ...core.forms import Form
-from ...core.kernel_work import NO_WORK
+from ...core.contract.forms import Form
+from ...core.contract.kernel_work import NO_WORK
+from ...core.contract.template import Claim, Config, Emission, Refusal, Template
 from ...core.once import once
-from ...core.template import Claim, Config, Emission, Refusal, Template
+from ...core.tir.expressions import loads, variables
 from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at

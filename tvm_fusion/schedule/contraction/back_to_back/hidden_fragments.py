@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import constant, coordinates, index, local, sequence, unrolled
+from ....core.tir.expressions import load
+from ....core.tir.loops import constant, coordinates, index, local, sequence, unrolled
 from ...gpu.shared_tiles import touch
 from ...gpu.wgmma import K
 from ..tile.grid import TilePlace

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, index, kernel, local, loop, sequence, threads, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, index, kernel, local, loop, sequence, threads, when
 from ....program.program import Program
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import PREFETCHED, dependents_launch, min_blocks_per_sm

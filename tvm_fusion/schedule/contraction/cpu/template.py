@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from tvm import DataType, ir
 from tvm.target import Target
 
-from ....core.expressions import call_name, is_expensive
-from ....core.loops import find
-from ....core.template import Claim, Config, Emission, Refusal
+from ....core.contract.template import Claim, Config, Emission, Refusal
+from ....core.tir.expressions import call_name, is_expensive
+from ....core.tir.loops import find
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....ecg.work import at

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from tvm import ir
 
-from ....core.expressions import loads
-from ....core.kernel_work import NO_WORK, KernelWork
+from ....core.contract.kernel_work import NO_WORK, KernelWork
+from ....core.tir.expressions import loads
 from ....ecg.work import at
 from ...index.estimate import operations
 from ..mma.model import residency

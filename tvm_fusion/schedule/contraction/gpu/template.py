@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from tvm.target import Target
 
-from ....core.expressions import is_expensive
-from ....core.forms import Form
-from ....core.loops import constant
-from ....core.template import Claim, Config, Emission, RaggedExtents, Refusal
+from ....core.contract.forms import Form
+from ....core.contract.template import Claim, Config, Emission, RaggedExtents, Refusal
+from ....core.tir.expressions import is_expensive
+from ....core.tir.loops import constant
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....ecg.work import at

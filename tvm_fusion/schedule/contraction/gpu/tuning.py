@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ....core.template import Claim
+from ....core.contract.template import Claim
 from ....device import Device
 from ....ecg.work import at
 from ..skinny.gemv_config import GemvConfig

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....ecg.graph import Graph, Operator
-from ....ecg.mapping import MappingType
+from ....ecg.mapping_types.table import MappingType
 from ...index.proposals import LIGHT
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....program.program import Program
 from ...contraction.problem.packing_function import packed_kernel
 from ...index.index_ranges import Ranges

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, constant, index, local, sequence
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, constant, index, local, sequence
 from ...cpu.tile_block import WORD_BYTES, TileBlock
 from ...index.index_ranges import Ranges
 from ...instructions.tiles import (

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ....core.loops import (
+from ....core.tir.loops import (
     NEAR,
     block,
     ceildiv,

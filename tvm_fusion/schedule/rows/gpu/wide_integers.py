@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import map_loads
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import map_loads
 from ..program.combiner import Combiner
 from ..program.row_program import RowProgram, RowStage
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ....ecg.graph import Graph, Operator
-from ....ecg.mapping import MappingType
+from ....ecg.mapping_types.table import MappingType
 from ...index.proposals import LIGHT, in_order, own_producers, reached
 
 MAX_BETWEEN = 48  # operators followed from one reduction on
