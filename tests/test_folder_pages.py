@@ -24,6 +24,12 @@ def pages():
 PAGES = dict(pages())
 
 
+def test_the_linter_sees_each_folder():
+    """import-linter passes over folders without a page, silently."""
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert [f for f in folders if not (f / "__init__.py").exists()] == []
+
+
 def test_families_have_pages():
     families = {f for f in PAGES if f.is_relative_to(PACKAGE / "schedule")}
     assert len(families) >= 30

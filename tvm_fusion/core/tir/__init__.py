@@ -1,6 +1,6 @@
 """TensorIR, read and written.
 
-* ``expressions``: questions and small changes; ``shared_terms``: common subexpressions.
+* ``expressions``: questions and small changes.
 * ``loops``: loops, thread bindings, substitutions; ``task_kernel``: kernels with local variables.
 * ``integers``, ``integer_ranges``: arithmetic that wraps around, and its bounds; ``polynomial``:
   floor division by symbolic extents; ``whole_extents``: extents that are whole numbers of steps.

@@ -7,30 +7,22 @@ from . import extrema, norms
 from .adaptive_pool import adaptive_avg_pool
 from .bucketize import NAME as BUCKETIZE
 from .bucketize import bucketize
+from .elementwise import ELEMENTWISE
 from .extrema import EXTREMA, from_infinity
-from .finiteness import FINITENESS
-from .hyperbolic import HYPERBOLIC
-from .integer_arithmetic import INTEGERS
-from .integer_mean import NAME as MEAN
-from .integer_mean import mean
-from .log_add_exp import log_add_exp
+from .integer_arithmetic import INTEGERS, MEAN, mean
 from .rank_sort import SORTS, rank_sort
 from .scan import NAME as CUMSUM
 from .scan import cumsum
 from .scatter import NAME as SCATTER
 from .scatter import scatter_nd
-from .where import where
 
 LEGALIZATIONS: dict[str, Legalization] = {
     **norms.LEGALIZATIONS,
     **extrema.LEGALIZATIONS,
-    **FINITENESS,
-    **HYPERBOLIC,
+    **ELEMENTWISE,
     **INTEGERS,  # floating point ones by REMAINDERS
     **{f"relax.nn.adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3)},
     BUCKETIZE: bucketize,
-    "relax.log_add_exp": log_add_exp,
-    "relax.where": where,
     CUMSUM: cumsum,
     MEAN: mean,
     **dict.fromkeys(SORTS, rank_sort),

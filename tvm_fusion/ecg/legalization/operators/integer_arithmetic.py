@@ -1,20 +1,22 @@
-"""Negation, signs, quotients and remainders of integers where TOPI's constructors refuse a literal.
+"""Negation, signs, quotients, remainders and means of integers, where TOPI's are wrong.
 
 TOPI multiplies by -1 and compares with it, which no unsigned type has, and TVM refuses to divide by
-a literal 0. That is
-0 here, as it is of a divisor that is 0 when a kernel runs; see :mod:`tvm_fusion.core.tir.integers`.
+a literal 0. That is 0 here, as it is of a divisor that is 0 when a kernel runs; see
+:mod:`tvm_fusion.core.tir.integers`. TOPI's mean over symbolic extents divides by a count of 64
+bits, so that its result has another type than the operator's, and by zero where an extent is zero
+at run time, which ends the process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvm import ir, relax, tirx
+from tvm import ir, relax, te, tirx, topi
 
 from ....core.tir.integers import is_integer
 from ..expand import Legalization
 from ..narrow import HALF, WIDE
-from .broadcast import elementwise
+from .elementwise import elementwise
 
 
 def _negative(x: ir.Expr) -> ir.Expr:
@@ -113,3 +115,28 @@ REMAINDERS = {
     f"relax.{name}": _of_two(name, function)
     for name, function in (("floor_mod", _floor_mod), ("floor_divide", _floor_divide))
 }
+
+
+MEAN = "relax.mean"
+
+
+def mean(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Divide the sum by the number of its terms, at least 1; the quotient is truncated."""
+    x, attrs, dtype = call.args[0], call.attrs, str(call.ty.dtype.dtype)
+    stock = ir.Op.get(MEAN).get_attr("FLegalize")
+    if "int" not in dtype or not isinstance(x.ty.shape, relax.ShapeExpr):
+        return stock(bb, call)
+    rank = x.ty.ndim
+    axes = range(rank) if attrs.axis is None else [int(axis) % rank for axis in attrs.axis]
+    if all(isinstance(x.ty.shape.values[axis], tirx.IntImm) for axis in axes):
+        return stock(bb, call)
+
+    def compute(data: te.Tensor) -> te.Tensor:
+        total = topi.sum(data, list(axes), bool(attrs.keepdims))
+        count = tirx.const(1, "int64")
+        for axis in axes:
+            count = count * data.shape[axis]
+        divisor = tirx.max(count, tirx.const(1, "int64")).astype(dtype)
+        return te.compute(total.shape, lambda *i: tirx.truncdiv(total(*i), divisor), name="mean")
+
+    return bb.call_te(compute, x, primfunc_name_hint="mean")

@@ -4,7 +4,7 @@ import pytest
 from group_kernels import CUDA, group, tensor
 from tvm import relax, tirx
 
-from tvm_fusion.program.recomputed_scalars import with_recomputed_scalars
+from tvm_fusion.schedule.rows.program.read import with_recomputed_scalars
 
 op = relax.op
 ROWS, COLUMNS, TERMS = 5, 72, 37

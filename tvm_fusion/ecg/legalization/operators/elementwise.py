@@ -1,4 +1,13 @@
-"""Element-wise operators over operands that are broadcast to one another, as numpy does."""
+"""Element-wise operators over operands that are broadcast to one another, as numpy does.
+
+What TOPI writes otherwise:
+
+* ``where`` casts the condition to int64 and compares it with zero. Written into one another, as
+  masks of masks are, such comparisons take TVM's simplifier ten times longer a level.
+* ``log_add_exp`` is ``log(exp(a) + exp(b))``: infinite for ``a = 90`` in float32, minus infinity
+  for -110.
+* TVM's tests for NaN and infinity do not take bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import DataType, ir, relax, te, tirx
 
+from ....core.tir.hyperbolic import DTYPES, atanh, cosh, sinh
 from ..expand import Legalization
 
 
@@ -73,3 +83,42 @@ def _element(tensor: te.Tensor, index: Sequence[ir.Expr]) -> ir.Expr:
 
 def _is_one(extent: ir.Expr) -> bool:
     return isinstance(extent, tirx.IntImm) and int(extent) == 1
+
+
+def _log_add_exp(x: ir.Expr, y: ir.Expr) -> ir.Expr:
+    """``max(a, b) + log(1 + exp(-|a - b|))``; ``a + log 2`` where both are the same, infinities."""
+    dtype = str(x.ty.dtype)
+    smaller = tirx.exp(tirx.const(0, dtype) - tirx.abs(x - y))
+    different = tirx.max(x, y) + tirx.log(tirx.const(1, dtype) + smaller)
+    return tirx.Select(x.equal(y), x + tirx.const(math.log(2), dtype), different)
+
+
+def _finiteness(name: str, test: Callable[[ir.Expr], ir.Expr]) -> Legalization:
+    """Test the same number in float32, which holds every one of bfloat16."""
+
+    def value(x: ir.Expr) -> ir.Expr:
+        return test(tirx.Cast("float32", x) if str(x.ty.dtype) == "bfloat16" else x)
+
+    return elementwise(name, value)
+
+
+def _hyperbolic(name: str, function: Callable[[ir.Expr], ir.Expr]) -> Legalization:
+    of_every_element = elementwise(name, function)
+
+    def legalize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        is_known = str(call.args[0].ty.dtype.dtype) in DTYPES
+        return of_every_element(bb, call) if is_known else call
+
+    return legalize
+
+
+ELEMENTWISE: dict[str, Legalization] = {
+    "relax.where": elementwise("where", tirx.Select),
+    "relax.log_add_exp": elementwise("log_add_exp", _log_add_exp),
+    "relax.isnan": _finiteness("isnan", tirx.isnan),
+    "relax.isinf": _finiteness("isinf", tirx.isinf),
+    "relax.isfinite": _finiteness("isfinite", tirx.isfinite),
+    "relax.cosh": _hyperbolic("cosh", cosh),
+    "relax.sinh": _hyperbolic("sinh", sinh),
+    "relax.atanh": _hyperbolic("atanh", atanh),
+}

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_fusion.core.min_cut import min_vertex_cut
+from tvm_fusion.frontend.normalize.stored_constants import min_vertex_cut
 
 
 def parts(cut, readers, sources, sinks):

@@ -5,8 +5,7 @@ import time
 import pytest
 
 from benchmarks.workers import Worker
-from tvm_fusion._descriptors import is_readable
-from tvm_fusion.measure.isolate import isolated
+from tvm_fusion.measure.isolate import is_readable, isolated
 from tvm_fusion.tuning.candidate_bench import workers
 
 LIMIT = 1024  # of select.select

@@ -9,7 +9,7 @@ from tvm import ir, te, tirx
 from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion._tvm.ir.structural import structural_walk
 from tvm_fusion.core.tir.expressions import load, substitute
-from tvm_fusion.core.tir.shared_terms import _Numbers, shared_subexpressions
+from tvm_fusion.schedule.index.estimate import _Numbers, shared_subexpressions
 
 X, Y = (tirx.Var(name, "int32") for name in "xy")
 KINDS = {
