@@ -289,11 +289,6 @@ def accepted_proposals(
         The caller replaces blocks in it as they are yielded.
     merger : Merger
         Asked whether a set is convex and claimed, and what it costs; told what is refused.
-
-    Yields
-    ------
-    Block
-        A proposal that saves time.
     """
     candidates = dict.fromkeys(
         frozenset(ops) for template in templates for ops in template.propose(graph, merger.device)

@@ -50,10 +50,6 @@ def launches_of(mod: tvm.IRModule, function: str) -> list[tuple[str, tuple[str, 
     function : str
         A Relax function; the calls of those that it calls (captured in CUDA graphs, branches,
         bodies of loops) stand where it names them first, those of a body once.
-
-    Returns
-    -------
-    list of (str, tuple of str)
     """
     found: list[tuple[str, tuple[str, ...]]] = []
     done: set[str] = set()

@@ -53,8 +53,6 @@ class CpuGemmConfig:
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The contraction.
     view : GemmView
         The contraction as GEMMs: K in groups of the dot product, and a panel of B holds columns of
         all parts of a column split.
