@@ -182,7 +182,9 @@ def test_modules_open_and_close(opened, content):
 
     for operator, name in zip(content["operators"], ("a.b", "a.b", "c.d"), strict=True):
         operator["names"] = [name]
-    content["groups"] *= 3  # operators belong to the first two; the others are kernels of one module
+    content["groups"] *= (
+        3  # operators belong to the first two; the others are kernels of one module
+    )
     content["groups"] = [{**group, "names": None} for group in content["groups"]]
     for number, group in enumerate(content["groups"][2:]):
         group.update(operators=[], names=[f"far.off.{number}"])

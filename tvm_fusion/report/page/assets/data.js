@@ -122,10 +122,12 @@ const views = {
 };
 if (!imported.nodes.length) delete views.before;
 if (!operators.length) {
-  // A profile knows calls and no graph: kernels in the order in which they are launched.
+  // A profile knows calls, and what they read unless the artifact is old: then kernels in the order of their calls.
   delete views.operators;
-  const order = groups.slice(1).map((group, i) => ({ id: `g${i}-g${i + 1}`, kind: "order edge", from: `g${i}`, to: group.id }));
-  Object.assign(views.after, { title: "Kernels", note: "in the order of their calls", edges: order });
+  const pairs = content.reads?.length ? content.reads : groups.slice(1).map((_, i) => [i, i + 1]);
+  const kind = content.reads?.length ? "read edge" : "order edge";
+  const lines = pairs.map(([from, to]) => ({ id: `g${from}-g${to}`, kind, from: `g${from}`, to: `g${to}` }));
+  Object.assign(views.after, { title: "Kernels", note: kind === "read edge" ? "with what each reads" : "in the order of their calls", edges: lines });
 }
 if (hasModules) views.modules = { title: "Modules", note: "what is launched, by modules of the model", nodes: launched, edges: views.after.edges };
 for (const view of Object.values(views)) {

@@ -217,7 +217,7 @@ function hover(event) {
   if (isModule(item)) return tell(event, item.path, `${microseconds(item.time)}, ${percent(item.time / totalTime)}`, item.isOpen ? "double click closes" : "double click opens");
   if (!isEdge(item)) return tell(event, titleOf(item), nameOf(item), item.type ?? "");
   const [from, to] = endsOf(item).map((id) => titleOf(byId.get(id)));
-  const verdict = ["imported edge", "order edge", "module edge"].includes(item.kind) ? "" : (item.verdict ?? "refused") === "accepted" ? "fused" : "not fused: click for the reason";
+  const verdict = ["imported edge", "order edge", "read edge", "module edge"].includes(item.kind) ? "" : (item.verdict ?? "refused") === "accepted" ? "fused" : "not fused: click for the reason";
   tell(event, `${from} → ${to}`, verdict);
 }
 

@@ -141,7 +141,7 @@ const placesOf = (same) => same.slice(0, 6).filter((change) => change.variable).
 // One item ----------------------------------------------------------------------------------------------------
 
 function described(item) {
-  const made = { group: groupPage, module: modulePage, "module edge": moduleEdge, operator: operatorPage, imported: importedPage, edge: (edge) => edgePage([edge]), "kernel edge": (edge) => edgePage(edge.edges), "imported edge": importedEdge, "order edge": orderEdge };
+  const made = { group: groupPage, module: modulePage, "module edge": moduleEdge, operator: operatorPage, imported: importedPage, edge: (edge) => edgePage([edge]), "kernel edge": (edge) => edgePage(edge.edges), "imported edge": importedEdge, "order edge": orderEdge, "read edge": readEdge };
   const close = h("button", { type: "button", class: "close", title: "Close (Escape)", "aria-label": "Close", onclick: () => select(null) }, "×");
   return h("article", {}, close, made[item.kind](item));
 }
@@ -229,6 +229,7 @@ function importedPage(node) {
   ];
 }
 const importedEdge = (edge) => [h("h2", {}, "A tensor of the imported model"), facts(["From", link(byId.get(edge.from))], ["To", link(byId.get(edge.to))])];
+const readEdge = (edge) => [h("h2", {}, "A kernel reads what another wrote"), facts(["Written by", link(byId.get(edge.from))], ["Read by", link(byId.get(edge.to))])];
 const orderEdge = (edge) => [h("h2", {}, "One kernel after another"), facts(["First", link(byId.get(edge.from))], ["Then", link(byId.get(edge.to))])];
 
 // Edges between modules: of kernels, with their reasons, or of calls in their order.
