@@ -122,6 +122,13 @@ def test_profile(cli, dense_folder, tmp_path, own_cache):
     assert "mr=" not in cli("profile", dense_folder, *arguments).out
 
 
+def test_run_and_check_compile_a_model(cli, dense_file):
+    result = cli("run", dense_file, "--dim", "batch=3", "--json")
+    assert object_of(result)["outputs"]["scores"]["shape"] == [3, 32]
+    assert "give --dim batch=VALUE" in cli("run", dense_file).sentence
+    assert object_of(cli("check", dense_file, "--dim", "batch=3", "--json"))["passed"]
+
+
 def test_run_and_check_say_at_which_extents(cli, dense_folder, dense_file):
     """A time of one row says nothing of eight: who did not choose is told, and how to choose."""
     for command in (["run", dense_folder], ["check", dense_folder, dense_file]):

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ..errors import UserError
 from ..words import counted
+from .executable import add_artifact_argument, executable_of
 from .inputs import add_input_arguments, add_threads_argument, choose_threads, read_inputs
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _LONG = 6  # members of a row from which on a few are named
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
+    add_artifact_argument(parser)
     add_input_arguments(parser)
     parser.add_argument("--function", metavar="NAME", help="which function (default: main)")
     parser.add_argument(
@@ -62,7 +63,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         The fields of :class:`tvm_fusion.deploy.runtime.profile.result.Profile`.
     """
-    from ..deploy.runtime.load import load
     from ..deploy.runtime.manifest import main_function
     from ..deploy.runtime.profile.trace import trace
     from ..report.page.document import check_writable, write
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if options.html is not None:
         check_writable(options.html)
     choose_threads(options)
-    executable = load(options.artifact)
+    executable = executable_of(options)
     function = options.function or main_function(executable.manifest)
     signature = executable.function(function).signature
     inputs = read_inputs(options, signature, executable.dims)
