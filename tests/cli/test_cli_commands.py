@@ -16,7 +16,7 @@ from onnx import TensorProto as T
 from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_model
 
 import tvm_fusion
-from tvm_fusion.cli import run
+from tvm_fusion.cli.commands import run
 from tvm_fusion.cli.dispatch import COMMANDS, _parser
 from tvm_fusion.cli.inputs import not_finite, not_finite_line
 from tvm_fusion.cli.model import config_of

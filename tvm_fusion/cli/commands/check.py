@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..config import parse_constants
-from ..errors import UserError
-from ..measure.errors import TOLERANCE
-from .executable import add_artifact_argument, executable_of, is_model
-from .inputs import (
+from ...config import parse_constants
+from ...errors import UserError
+from ...measure.errors import TOLERANCE
+from ..executable import add_artifact_argument, executable_of, is_model
+from ..inputs import (
     add_input_arguments,
     chosen_dims,
     dims_line,
@@ -20,7 +20,7 @@ from .inputs import (
     not_finite_line,
     read_inputs,
 )
-from .model import add_constant_argument
+from ..model import add_constant_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,11 +53,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ``not_finite``: by output that has some, how many values are ``nan`` and ``inf``, of
         ``values``. An error that is infinite is ``null`` in JSON.
     """
-    from ..core.progress import report
-    from ..deploy.runtime.load import load
-    from ..deploy.runtime.manifest import main_function
-    from ..deploy.runtime.tensors import to_numpy
-    from ..report.reference import compare, reference
+    from ...core.progress import report
+    from ...deploy.runtime.load import load
+    from ...deploy.runtime.manifest import main_function
+    from ...deploy.runtime.tensors import to_numpy
+    from ...report.reference import compare, reference
 
     tolerance = options.tolerance
     if tolerance is not None and not tolerance >= 0:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..errors import UserError
-from ..words import counted
-from .executable import add_artifact_argument, executable_of
-from .inputs import (
+from ...errors import UserError
+from ...words import counted
+from ..executable import add_artifact_argument, executable_of
+from ..inputs import (
     UNREADABLE,
     add_input_arguments,
     add_threads_argument,
@@ -60,9 +60,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         many values are ``nan`` and ``inf``; ``dims``: by symbolic dimension the ``extent`` that was
         run, of ``min`` to ``max``.
     """
-    from ..deploy.runtime.manifest import main_function
-    from ..deploy.runtime.tensors import to_numpy
-    from ..threads import team_size
+    from ...deploy.runtime.manifest import main_function
+    from ...deploy.runtime.tensors import to_numpy
+    from ...threads import team_size
 
     if options.repeat < 1 or options.warmup < 0:
         raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")

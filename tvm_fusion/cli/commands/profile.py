@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import UserError
-from ..words import counted
-from .executable import add_artifact_argument, executable_of
-from .inputs import add_input_arguments, add_threads_argument, choose_threads, read_inputs
+from ...errors import UserError
+from ...words import counted
+from ..executable import add_artifact_argument, executable_of
+from ..inputs import add_input_arguments, add_threads_argument, choose_threads, read_inputs
 
 if TYPE_CHECKING:
-    from ..deploy.runtime.profile.result import KernelTime, Profile
+    from ...deploy.runtime.profile.result import KernelTime, Profile
 
 _SHOWN = 20  # rows, the longest
 _LONG = 6  # members of a row from which on a few are named
@@ -63,10 +63,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         The fields of :class:`tvm_fusion.deploy.runtime.profile.result.Profile`.
     """
-    from ..deploy.runtime.manifest import main_function
-    from ..deploy.runtime.profile.trace import trace
-    from ..report.page.document import check_writable, write
-    from ..report.page.profile import profile_content
+    from ...deploy.runtime.manifest import main_function
+    from ...deploy.runtime.profile.trace import trace
+    from ...report.page.document import check_writable, write
+    from ...report.page.profile import profile_content
 
     if options.repeat < 1 or options.warmup < 0:
         raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Print where the time goes."""
-    from ..deploy.runtime.profile.result import Profile
+    from ...deploy.runtime.profile.result import Profile
 
     profile = Profile.from_json({k: v for k, v in result.items() if k != "all"})
     at = "".join(f", {name}={extent}" for name, extent in profile.extents.items())
