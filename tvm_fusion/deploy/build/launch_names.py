@@ -14,7 +14,7 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 
-from ...core.source_names import (
+from ...core.names.source import (
     Sources,
     bindings_of,
     names_of,
