@@ -182,13 +182,14 @@ const memberWidth = (group) => 7 * Math.min(group.operators.length, MOST_MEMBERS
 function drawNode(place) {
   const { item, x, y, w, h: height } = place;
   const type = typeIndex(mappingOf(item)), mark = MARKS[mappingOf(item)] ?? "";
-  const name = `node ${item.kind}${place.isBox ? " box" : ""} t${type}${state.isSelected(item) ? " selected" : ""}${state.isDimmed(item) ? " dimmed" : ""}${item.is_view ? " view" : ""}`;
-  const made = s("g", { class: name, "data-id": item.id, transform: `translate(${x - w / 2} ${y - height / 2})` });
+  const classes = `node ${item.kind}${place.isBox ? " box" : ""} t${type}${state.isSelected(item) ? " selected" : ""}${state.isDimmed(item) ? " dimmed" : ""}${item.is_view ? " view" : ""}`;
+  const made = s("g", { class: classes, "data-id": item.id, transform: `translate(${x - w / 2} ${y - height / 2})` });
   made.append(s("rect", { class: "body", width: w, height, rx: place.isBox ? 10 : 6 }));
   if (isModule(item) && !place.isBox) return closedModule(made, item, w, height);
   if (place.isBox) {
     const text = isModule(item) ? `− ${item.title} · ${microseconds(item.time)}` : `${microseconds(timeOf(item))} · ${item.template}`;
-    made.append(s("text", { class: isModule(item) ? "title" : "sub", x: 12, y: 19 }, fitted(text, w - 24, "600 12.5px")));
+    const [name, font] = isModule(item) ? ["title", "600 12.5px"] : ["sub", "500 11px"];
+    made.append(s("text", { class: name, x: 12, y: 19 }, fitted(text, w - 24, font)));
     return made;
   }
   made.append(s("path", { class: "bar", d: `M6 0H5V${height}H6a6 6 0 0 1-6-6V6a6 6 0 0 1 6-6z` }));
