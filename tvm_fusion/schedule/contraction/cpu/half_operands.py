@@ -23,12 +23,12 @@ from ....core.tir.loops import index, loop, over
 from ...cpu.register_tile import in_vectors
 from ...cpu.vector_loops import over_vectors
 from ...index.address import known_step
+from ...math.half_math import HALF_TYPES
 from ..problem.gemm_view import GemmView
 from .operand_a import PADDING, DirectA, RowBlock
 from .operand_b import Panel
 from .packed_weights import PackedB
 
-HALF_TYPES = ("float16", "bfloat16")
 WIDTH = 64  # elements of a vector expression
 
 
