@@ -65,7 +65,8 @@ def _stores(tile: TileGemmConfig) -> float:
         return 0.0
     sizes, results = _sizes(tile), tile.problem.contraction.results
     whole = sum(result.condition is None for result in results)  # others are parts of one
-    return sizes.batch * sizes.m * sizes.n * max(1, whole) / width
+    stored = sizes.batch * sizes.m * sizes.n / tile.problem.contraction.pooled
+    return stored * max(1, whole) / width
 
 
 def _sizes(tile: TileGemmConfig) -> Sizes:

@@ -14,7 +14,9 @@ best cases), the exchange of sums left out.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ....core.expressions import is_expensive
 from ....core.loops import constant
@@ -25,6 +27,7 @@ from ...instructions.nvidia import FLOAT8_TYPES
 from ...instructions.table import find
 from ..mma.default import GROUPS_M, MOST_ACCUMULATORS, in_order
 from ..mma.model import RESERVED_SHARED
+from ..problem.pooled_rows import PooledPixels, PooledRows
 from ..problem.sum_of_products import SumOfProducts
 from ..tile.problem import GemmProblem, gemm_sizes
 from ..tile.read_problem import gemm_problem
@@ -43,6 +46,7 @@ from .match_tma_window import tma_window
 from .model import wgmma_clocks
 from .tma_operand import TmaOperand, tma_operand, whole_periods
 from .tma_rows import tma_rows
+from .tma_window import WINDOW, TmaWindow
 
 Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
@@ -99,7 +103,7 @@ def best_wgmma_tile(problem: GemmProblem, device: Device) -> WgmmaConfig | None:
     row = find(device, "wgmma", problem.a_dtype, problem.b_dtype)
     if row is None or not device.tma or problem.products > 1:
         return None
-    if gemm_sizes(problem).m <= FEW_ROWS:
+    if gemm_sizes(problem).m <= FEW_ROWS or isinstance(problem.contraction.pool, PooledRows):
         return None
     skipped: tuple[int, ...] = ()
     has_expensive = any(is_expensive(r.value) for r in problem.contraction.results)
@@ -160,6 +164,11 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         if found is None or vectors.is_along_m:
             return
         (a, b), kind = found, WgmmaWindowConfig
+    if isinstance(pool := problem.contraction.pool, PooledPixels):
+        is_whole = vectors.width == problem.mma.n and not vectors.is_along_m
+        if not isinstance(a, TmaWindow) or not is_whole or not _has_pooled_fragments(problem, pool):
+            return
+        a = replace(a, is_pooled=True)
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
@@ -224,6 +233,12 @@ def _whole_periods(problem: GemmProblem) -> list[int]:
     return [n for n in range(period, MOST_COLUMNS + 1, period) if n % M16 == 0 and period > 1]
 
 
+def _has_pooled_fragments(problem: GemmProblem, pool: PooledPixels) -> bool:
+    """Whether windows are of pixels that a fragment's sixteen rows have: two by two of an image."""
+    *others, rows, columns = (1, *pool.sizes(problem.m_axes))
+    return (rows, columns) == WINDOW and math.prod(others) == 1
+
+
 def _holds_statistics(problem: GemmProblem, kind: type[WgmmaConfig]) -> bool:
     """Whether threads store whole vectors of 8 columns, of which groups and rows are made up."""
     vectors = result_vectors(problem)
@@ -244,7 +259,7 @@ def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
     yield config
     tiles = constant(config.grid.tiles)
     is_fit = config.blocks_per_sm == config.problem.parts == 1 and not config.is_ping_pong
-    is_fit = is_fit and config.problem.ragged is None
+    is_fit = is_fit and config.problem.ragged is None and config.problem.contraction.pool is None
     if tiles is None or not is_fit or config.accumulators > MOST_SPLIT_ACCUMULATORS:
         return
     for split_k in SPLIT_K[1:]:

@@ -26,6 +26,9 @@ from ....ecg.work import at
 from ...gpu.tma import MAX_BOX
 from .tma_operand import TmaOperand
 
+WINDOW = (2, 2)  # of pooling among the rows of a fragment
+POOLED = (2, 8)  # its pixels: two rows of one thread, columns of lanes four apart
+
 
 @dataclass(frozen=True)
 class ImageDim:
@@ -102,6 +105,8 @@ class TmaWindow(TmaTaps):
         Pixels of a tile along each axis: together its rows, or columns.
     multiple : int
         What the last of them is a multiple of: pixels that are stored together.
+    is_pooled : bool
+        Whether sixteen rows are two rows of eight pixels: whole windows of :data:`WINDOW`.
     """
 
     dims: tuple[ImageDim, ...] = ()
@@ -109,6 +114,7 @@ class TmaWindow(TmaTaps):
     taps: tuple[int, ...] = ()
     rectangle: tuple[int, ...] = ()
     multiple: int = 1
+    is_pooled: bool = False
 
     @property
     def steps(self) -> int:
@@ -142,6 +148,9 @@ class TmaWindow(TmaTaps):
     @property
     def _has_box(self) -> bool:
         is_whole = self.rectangle[-1] % self.multiple == 0
+        if self.is_pooled:
+            (*_, rows, columns), (down, across) = (1, *self.rectangle), POOLED
+            is_whole &= rows % down == 0 and columns == across
         return is_whole and all(self._span(d) <= MAX_BOX for d in self.dims)
 
     @property
