@@ -117,9 +117,9 @@ def test_windows_are_adjacent_rows(case):
     drawn.check(TEMPLATE.emit(claim, CUDA.tvm_target()), members, emulated, last)
 
 
-@pytest.mark.parametrize("case", ["largest", "planes"])
+@pytest.mark.parametrize("case", ["largest", "planes", "volume"])
 def test_windows_are_pixels_of_a_fragment(case):
-    """wgmma has two rows of eight pixels in sixteen of a tile."""
+    """Of sixteen rows wgmma has two by eight pixels of an image, two by two by four of a volume."""
     drawn = Drawn(case)
     members = laid_out(drawn.params, drawn.body)
     product = read_product(members, inlined(members.program), CUDA.device)

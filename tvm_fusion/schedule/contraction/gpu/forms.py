@@ -139,7 +139,10 @@ def _packed_weight(product: Product, base: GemmForm) -> Found:
 def _by_pixels(product: Product, base: GemmForm) -> Found:
     if product.by_pixels is None:
         return other_form("It is not pooled by a maximum of whole windows.")
-    return implicit_form(product.by_pixels, product.constants, product.device)
+    found = implicit_form(product.by_pixels, product.constants, product.device)
+    if not isinstance(found, Refusal) or not base.is_gathered:
+        return found
+    return im2col_form(product.by_pixels, base, product.constants, product.device)
 
 
 _ALONE = (Reading.PRODUCT, Reading.STATISTICS)

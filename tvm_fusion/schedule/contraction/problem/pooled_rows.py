@@ -10,6 +10,7 @@ ReLU and rounding do not, comes behind a maximum: bit for bit the same.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -73,10 +74,10 @@ class PooledPixels:
         """Pixels of a window."""
         return math.prod(size for _, size in self.windows)
 
-    def sizes(self, axes: Sequence[Axis]) -> tuple[int, ...]:
-        """Count the pixels of a window along axes."""
+    def window(self, axes: Sequence[Axis]) -> tuple[int, ...]:
+        """Count the pixels of a window along axes, from the first that has several."""
         found = dict(self.windows)
-        return tuple(found.get(a.var, 1) for a in axes)
+        return tuple(itertools.dropwhile(lambda n: n == 1, (found.get(a.var, 1) for a in axes)))
 
 
 @dataclass(frozen=True, eq=False)

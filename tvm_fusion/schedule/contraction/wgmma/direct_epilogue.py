@@ -20,6 +20,7 @@ above the other, the lane four further the next pixel. One of the two stores the
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ from ..tile.result_vectors import ResultVectors, result_vectors
 from ..tile.results import VectorResults
 from ..tile.row_values import RowRegisters
 from ..tile.shape import M16
-from .config import WgmmaConfig
+from .config import WgmmaConfig, WgmmaWindowConfig
 
 _MMA = newest("mma.sync", "float16", "float16")  # of all types C lies the same
 COLUMNS = _MMA.n * _MMA.c.lanes_per_row  # of four lanes
@@ -129,7 +130,11 @@ class DirectEpilogue:
         found = result_vectors(config.problem)
         self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
         self._positions = config.tile.tile_positions
-        self._is_pooled = config.problem.contraction.pool is not None
+        self._apart: list[int] = []  # lanes of a window, from each other
+        if isinstance(config, WgmmaWindowConfig) and config.window.pooled:
+            inner = config.window.pooled[1:]
+            rows = [math.prod(inner[n + 1 :]) for n in range(len(inner))]
+            self._apart = [n * _MMA.c.lanes_per_row for n in rows]
         groups = -(-self._positions // COLUMNS)
         self._groups, self._is_ragged = groups, self._positions % COLUMNS != 0
         at_once = min(
@@ -187,7 +192,7 @@ class DirectEpilogue:
         memory for all that the compiler knows.
         """
         stmts = [touch(self._acc, self._config.accumulators - 1)]
-        if self._is_pooled:
+        if self._apart:
             stmts.append(self._pool(thread))
         parts = list(self._parts(thread))
         for number, part in enumerate(parts):
@@ -202,21 +207,18 @@ class DirectEpilogue:
 
     def _pool(self, thread: ir.Expr) -> tirx.Stmt:
         """Put the largest sums of windows in place of those of a thread's first rows."""
-        lane, apart = lane_of(thread), _MMA.c.lanes_per_row
+        lane = lane_of(thread)
 
         def one(number: ir.Expr) -> tirx.Stmt:
             fragment, column = coordinates(number, [index(1), _MMA.c.run])
             first = fragment * _MMA.c.per_lane + column
             own = load(self._acc, [first])
             down = tirx.Max(own, load(self._acc, [first + _MMA.c.run]))
-            return sequence(
-                [
-                    tirx.BufferStore(self._acc, down, [first]),
-                    tirx.BufferStore(
-                        self._acc, tirx.Max(own, butterfly(own, lane, apart)), [first]
-                    ),
-                ]
-            )
+            stmts = [tirx.BufferStore(self._acc, down, [first])]
+            for apart in self._apart:
+                across = tirx.Max(own, butterfly(own, lane, apart))
+                stmts.append(tirx.BufferStore(self._acc, across, [first]))
+            return sequence(stmts)
 
         fragments = self._config.accumulators // _MMA.c.per_lane
         return unrolled("pooled", fragments * _MMA.c.run, one)
@@ -226,12 +228,11 @@ class DirectEpilogue:
         config, c = self._config, _MMA.c
         warp, lane = coordinates(thread, [index(1), LANES])
         in_row = tirx.floormod(lane, index(c.lanes_per_row))
-        is_first = None
-        if self._is_pooled:  # of two lanes that have the same
-            is_first = tirx.floormod(tirx.floordiv(lane, c.lanes_per_row), index(2)).equal(0)
+        firsts = [tirx.floormod(tirx.floordiv(lane, n), index(2)).equal(0) for n in self._apart]
+        is_first = tirx.all(*firsts) if firsts else None
         for slab in range(config.slabs):
             for half, register in enumerate(range(0, c.per_lane, c.run)):
-                if half and self._is_pooled:
+                if half and self._apart:
                     break
                 down, _ = c.of_register(register)
                 row = self._first_row + slab * M + warp * M16 + down + c.of_lane(lane)[0]

@@ -14,7 +14,6 @@ best cases), the exchange of sums left out.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -46,7 +45,7 @@ from .match_tma_window import tma_window
 from .model import wgmma_clocks
 from .tma_operand import TmaOperand, tma_operand, whole_periods
 from .tma_rows import tma_rows
-from .tma_window import WINDOW, TmaWindow
+from .tma_window import FRAGMENTS, TmaWindow
 
 Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
@@ -166,9 +165,10 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         (a, b), kind = found, WgmmaWindowConfig
     if isinstance(pool := problem.contraction.pool, PooledPixels):
         is_whole = vectors.width == problem.mma.n and not vectors.is_along_m
-        if not isinstance(a, TmaWindow) or not is_whole or not _has_pooled_fragments(problem, pool):
+        fragment = FRAGMENTS.get(pool.window(problem.m_axes), ())
+        if not (isinstance(a, TmaWindow) and is_whole and fragment):
             return
-        a = replace(a, is_pooled=True)
+        a = replace(a, pooled=fragment)
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
@@ -231,12 +231,6 @@ def _whole_periods(problem: GemmProblem) -> list[int]:
     """List how many columns tiles of whole periods may have."""
     period = _period(problem)
     return [n for n in range(period, MOST_COLUMNS + 1, period) if n % M16 == 0 and period > 1]
-
-
-def _has_pooled_fragments(problem: GemmProblem, pool: PooledPixels) -> bool:
-    """Whether windows are of pixels that a fragment's sixteen rows have: two by two of an image."""
-    *others, rows, columns = (1, *pool.sizes(problem.m_axes))
-    return (rows, columns) == WINDOW and math.prod(others) == 1
 
 
 def _holds_statistics(problem: GemmProblem, kind: type[WgmmaConfig]) -> bool:

@@ -26,8 +26,9 @@ from ....ecg.work import at
 from ...gpu.tma import MAX_BOX
 from .tma_operand import TmaOperand
 
-WINDOW = (2, 2)  # of pooling among the rows of a fragment
-POOLED = (2, 8)  # its pixels: two rows of one thread, columns of lanes four apart
+# By a window of pooling, the pixels of a fragment's sixteen rows: a thread has two along the first
+# axis, eight rows apart; others are of other lanes.
+FRAGMENTS = {(2, 2): (2, 8), (2, 2, 2): (2, 2, 4)}
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ class TmaWindow(TmaTaps):
         Pixels of a tile along each axis: together its rows, or columns.
     multiple : int
         What the last of them is a multiple of: pixels that are stored together.
-    is_pooled : bool
-        Whether sixteen rows are two rows of eight pixels: whole windows of :data:`WINDOW`.
+    pooled : tuple of int
+        Where windows are pooled: pixels of sixteen rows, as :data:`FRAGMENTS` has them.
     """
 
     dims: tuple[ImageDim, ...] = ()
@@ -114,7 +115,7 @@ class TmaWindow(TmaTaps):
     taps: tuple[int, ...] = ()
     rectangle: tuple[int, ...] = ()
     multiple: int = 1
-    is_pooled: bool = False
+    pooled: tuple[int, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -148,9 +149,9 @@ class TmaWindow(TmaTaps):
     @property
     def _has_box(self) -> bool:
         is_whole = self.rectangle[-1] % self.multiple == 0
-        if self.is_pooled:
-            (*_, rows, columns), (down, across) = (1, *self.rectangle), POOLED
-            is_whole &= rows % down == 0 and columns == across
+        if self.pooled:
+            outer, *inner = self.rectangle[-len(self.pooled) :]
+            is_whole &= outer % self.pooled[0] == 0 and (*inner,) == self.pooled[1:]
         return is_whole and all(self._span(d) <= MAX_BOX for d in self.dims)
 
     @property
