@@ -26,6 +26,7 @@ from ..copies.implicit_gemm import transpose_proposals
 from ..copies.operand_copies import OperandCopies
 from ..mma.grouped_choice import has_few_sums
 from ..mma.split_k_workspace import split_k_kernels
+from ..problem.epilogue_proposals import epilogue_proposals
 from ..problem.norm_prologue import norm_gemm_proposals
 from ..problem.row_statistics import statistics_proposals
 from ..problem.sum_of_products import SumOfProducts, reads_windows, reuses_operands
@@ -144,6 +145,7 @@ class GpuContraction(Contraction):
         a squeeze-and-excitation block goes. Convolutions are named with the transposes around them.
         """
         yield from norm_gemm_proposals(graph)
+        yield from epilogue_proposals(graph)
         yield from statistics_proposals(graph)
         yield from dual_gemm_proposals(graph, device)
         yield from transpose_proposals(graph)
