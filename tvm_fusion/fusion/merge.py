@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..core.template import Claim, Refusal
+from ..core.contract.template import Claim, Refusal
 from ..device import Device
 from ..ecg.graph import Operator
-from ..ecg.mapping import MappingType, Relation, combine, most_complex
+from ..ecg.mapping_types.table import MappingType, Relation, combine, most_complex
 from ..program.group import Group
 from .claims import NOISE, ClaimBook
 from .cost import CostModel, Estimate
@@ -99,6 +99,23 @@ class Merger:
             if refusal is not None:
                 return refusal
         return Block(members, type_, claim, blocks, because)
+
+    def in_two(self, block: Block) -> Refusal | None:
+        """Refuse what costs more than without its last reduction, and that with what follows.
+
+        Growth makes these two of the operators that a proposal is first compared with, one by one.
+        """
+        members = block.members
+        places = [n for n, op in enumerate(members) if op.type is MappingType.MANY_TO_MANY]
+        if len(places) < 2:
+            return None
+        halves = members[: places[-1]], members[places[-1] :]
+        claims = [self._book.claim(Group(half)) for half in halves]
+        found = [claim for claim in claims if isinstance(claim, Claim)]
+        if len(found) < len(halves):
+            return None
+        because = self._book.compare([block.claim], found, may_measure=False)
+        return self._too_expensive(block.claim, found, because)
 
     def _too_expensive(
         self, claim: Claim, parts: list[Claim], because: Estimates

@@ -18,9 +18,9 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 
-from ..._tvm.buffer import declare
-from ...core.expressions import load
-from ...core.loops import constant, coordinates, find, when
+from ..._tvm.ir.buffer import declare
+from ...core.tir.expressions import load
+from ...core.tir.loops import constant, coordinates, find, when
 from .slice_patterns import mentioned
 from .slices import Slice, slices_of
 

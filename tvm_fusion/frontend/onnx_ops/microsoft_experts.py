@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...core.ragged import grouped_matmul
+from ...core.tir.ragged import grouped_matmul
 from ..packed_weights import Packing, RelaxOperators, dequantize, unpacked
 from ..tensor_types import accumulation_dtype
 from .node import Node
@@ -116,10 +116,8 @@ def _product(node: Node, place: int, x: Any, chosen: Any, is_few: bool) -> Any:
     if is_few:
         arrays = {name: emit(op.take(a, chosen, axis=0)) for name, a in arrays.items()}
         groups = int(chosen.ty.shape[0])
-    arrays = {
-        name: ops.reshape(a, [groups * columns, *list(a.ty.shape)[2:]])
-        for name, a in arrays.items()
-    }
+    flat = groups * columns
+    arrays = {n: ops.reshape(a, [flat, *list(a.ty.shape)[2:]]) for n, a in arrays.items()}
     packing = Packing(flat, terms, size, (bits,), 1 << (bits - 1))
     matrices = ops.reshape(dequantize(packing, arrays, dtype, ops), [groups, columns, terms])
     turned = emit(op.permute_dims(matrices, [0, 2, 1]))

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....ecg.graph import Graph, Operator
-from ....ecg.mapping import MappingType
+from ....ecg.mapping_types.table import MappingType
 from ....program.contractions import is_contraction
 from ...index.proposals import LIGHT, in_order, leaves, reached, reductions
 from .norm_prologue import nearest_reductions
