@@ -10,6 +10,7 @@ have besides:
     behind it     everything that needs nothing else, of few rows: ``epilogue_proposals``
     results       beside sums of groups of columns (``group_sums``) or of rows (``row_statistics``,
                   ``row_values``), or as a part of a concatenation (``concat_epilogue``)
+                  pooled, of pixels (``pool``) or of adjacent rows (``pooled_rows``)
     several       products of one program: ``grouped_products``
     its weights   numbers of few bits with a scale a block: ``block_quantized``
 
