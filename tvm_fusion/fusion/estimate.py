@@ -93,11 +93,6 @@ class Estimator:
             One dataflow block of operators, not legalised.
         constants : sequence of int
             Positions of the parameters that stand for constants.
-
-        Returns
-        -------
-        RegionCost
-            Of its plan.
         """
         return self.cost(*self.claims(func, constants))
 

@@ -289,11 +289,6 @@ def accepted_proposals(
         The caller replaces blocks in it as they are yielded.
     merger : Merger
         Asked whether a set is convex and claimed, and what it costs; told what is refused.
-
-    Yields
-    ------
-    Block
-        A proposal that saves time.
     """
     candidates = dict.fromkeys(
         frozenset(ops) for template in templates for ops in template.propose(graph, merger.device)
@@ -305,6 +300,8 @@ def accepted_proposals(
         members = sorted(operators, key=lambda op: op.index)  # a set has another order every time
         parts = tuple(partition.blocks_of(members))
         block = merger.join(parts, MappingType.MANY_TO_MANY, must_pay=True)
+        if isinstance(block, Block):
+            block = merger.in_two(block) or block
         if isinstance(block, Block):
             claimed.append((block, *merger.savings(block, parts)))
         else:

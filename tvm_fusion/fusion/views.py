@@ -53,8 +53,6 @@ def trimmed(claim: Claim, book: ClaimBook) -> tuple[Claim | None, list[Operator]
     -------
     Claim or None
         For what is left; None if nothing is.
-    list of Operator
-        The views.
     """
     views: list[Operator] = []
     while True:

@@ -44,8 +44,6 @@ def reindex(
 
     Parameters
     ----------
-    axes : sequence of Axis
-        The axes as they are.
     rows : sequence of PrimExpr
         What the first new axes shall be, in terms of the old variables: axes, splits of axes,
         fused axes.

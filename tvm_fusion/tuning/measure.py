@@ -103,8 +103,6 @@ def build(
 
     Parameters
     ----------
-    task, config, spec
-        What to build, and what for.
     change : callable
         Changes the scheduled module before it is lowered.
 

@@ -20,8 +20,6 @@ class TaskState:
 
     Attributes
     ----------
-    task : Task
-        The task.
     search : Search
         What proposes its configurations.
     default_us : float

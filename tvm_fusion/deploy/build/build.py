@@ -65,10 +65,6 @@ class Built:
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
     """Build what was prepared for each architecture; runs under the toolchain.
 
-    Returns
-    -------
-    Built
-
     Raises
     ------
     UserError
@@ -247,10 +243,6 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
     ----------
     mods : mapping of str to tvm.IRModule
         By architecture, the same functions lowered for the virtual machine.
-
-    Returns
-    -------
-    Merged
     """
     found = _kernels(mods, spec)
     taken: set[str] = set()

@@ -77,10 +77,6 @@ def launches_of(mod: tvm.IRModule, function: str) -> list[Launch]:
     function : str
         A Relax function; the calls of those that it calls (captured in CUDA graphs, branches,
         bodies of loops) stand where it names them first, those of a body once.
-
-    Returns
-    -------
-    list of Launch
     """
     found: list[Launch] = []
     done: set[str] = set()

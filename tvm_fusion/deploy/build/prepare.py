@@ -71,10 +71,6 @@ def prepare(
         Ranges of symbolic dimensions; counts are taken at the upper ends.
     model_names : WeightNames
         Of constants, with how they were packed.
-
-    Returns
-    -------
-    Prepared
     """
     lifted = lift_constants(mod, MIN_BYTES)
     lowered = add_destinations(_may_pass_tuple(lifted.mod, functions), functions)
