@@ -124,8 +124,8 @@ def _settings(found: dict) -> dict[str, str]:
 def _call(*command: str, stage: str = "") -> None:
     """Run CMake; of a stage, tell how many percent it says are done."""
     lines = []
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, text=True, **streams) as running:
+    pipe, merged = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(command, stdout=pipe, stderr=merged, text=True) as running:
         for line in running.stdout or ():
             lines += [line.strip()] if line.strip() else []
             if stage and (percent := re.match(r"\[ *(\d+)%\]", line)):
