@@ -50,8 +50,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "operators of other attributes share a legalization",
         "ecg/legalization/legalize.py",
-        "= [describe(call).to_json(), str(call.ty)]",
-        "= [str(call.op.name), str(call.ty)]",
+        "= [describe(call).to_json(), _type_key(call.ty)]",
+        "= [str(call.op.name), _type_key(call.ty)]",
         seeds=(14,),
     ),
     Bug(
