@@ -307,8 +307,8 @@ def _code(
             "in_place": _in_place(signature, config.writes),
             "destinations": [signature.outputs[i].name for i in one.destinations[name]],
             "launches": [
-                {"kernel": library.get(kernel, kernel), "names": list(names)}
-                for kernel, names in launches_of(one.mod, name)
+                {**asdict(launch), "kernel": library.get(launch.kernel, launch.kernel)}
+                for launch in launches_of(one.mod, name)
             ],
             **counts[name],
         }

@@ -100,6 +100,23 @@ class Merger:
                 return refusal
         return Block(members, type_, claim, blocks, because)
 
+    def in_two(self, block: Block) -> Refusal | None:
+        """Refuse what costs more than without its last reduction, and that with what follows.
+
+        Growth makes these two of the operators that a proposal is first compared with, one by one.
+        """
+        members = block.members
+        places = [n for n, op in enumerate(members) if op.type is MappingType.MANY_TO_MANY]
+        if len(places) < 2:
+            return None
+        halves = members[: places[-1]], members[places[-1] :]
+        claims = [self._book.claim(Group(half)) for half in halves]
+        found = [claim for claim in claims if isinstance(claim, Claim)]
+        if len(found) < len(halves):
+            return None
+        because = self._book.compare([block.claim], found, may_measure=False)
+        return self._too_expensive(block.claim, found, because)
+
     def _too_expensive(
         self, claim: Claim, parts: list[Claim], because: Estimates
     ) -> Refusal | None:

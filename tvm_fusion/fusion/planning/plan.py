@@ -301,6 +301,8 @@ def accepted_proposals(
         parts = tuple(partition.blocks_of(members))
         block = merger.join(parts, MappingType.MANY_TO_MANY, must_pay=True)
         if isinstance(block, Block):
+            block = merger.in_two(block) or block
+        if isinstance(block, Block):
             claimed.append((block, *merger.savings(block, parts)))
         else:
             merger.reject(operators, block)

@@ -22,6 +22,7 @@ from ...program.layouts import is_layout_map
 from ...program.stage import Unstructured
 from ..contraction.cpu.blocking import Machine
 from ..contraction.cpu.tile_product import SPEEDUP
+from ..contraction.problem.pool import pooling_proposals
 from ..contraction.problem.sum_of_products import Result
 from ..contraction.problem.template import constants_of
 from ..index.design_space import member, plain
@@ -35,7 +36,6 @@ from .dense.row_stores import is_by_rows, square_size
 from .depthwise.cpu_config import DepthwiseConfig, depthwise_config, depthwise_configs
 from .depthwise.cpu_kernel import depthwise_cpu
 from .problem.groups import with_groups
-from .problem.pool import pooling_proposals
 from .problem.problem import BLOCK, ConvProblem, conv_problem, packed
 from .problem.result_layout import (
     can_store,

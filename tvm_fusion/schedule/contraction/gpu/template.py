@@ -31,6 +31,7 @@ from ..mma.grouped_choice import has_few_sums
 from ..mma.model import residency
 from ..mma.split_k_workspace import split_k_kernels
 from ..problem.norm_prologue import norm_gemm_proposals
+from ..problem.pool import pooling_proposals
 from ..problem.row_statistics import statistics_proposals
 from ..problem.sum_of_products import SumOfProducts, reads_windows, reuses_operands
 from ..problem.template import RECOMPUTE_FACTOR, Contraction, has_convolution, has_prologue
@@ -130,7 +131,8 @@ def _stores(tile: TileGemmConfig) -> float:
         return 0.0
     sizes, results = _sizes(tile), tile.problem.contraction.results
     whole = sum(result.condition is None for result in results)  # others are parts of one
-    return sizes.batch * sizes.m * sizes.n * max(1, whole) / width
+    stored = sizes.batch * sizes.m * sizes.n / tile.problem.contraction.pooled
+    return stored * max(1, whole) / width
 
 
 def _sizes(tile: TileGemmConfig) -> Sizes:
@@ -241,12 +243,14 @@ class GpuContraction(Contraction):
         """Name norms with the skinny GEMM behind them, dual GEMMs, and operands that are expanded.
 
         A tile of an operand is computed on its way to shared memory, so that the largest tensor of
-        a squeeze-and-excitation block goes. Convolutions are named with the transposes around them.
+        a squeeze-and-excitation block goes. Convolutions are named with the transposes around them,
+        or with their pooling.
         """
         yield from norm_gemm_proposals(graph)
         yield from statistics_proposals(graph)
         yield from dual_gemm_proposals(graph, device)
         yield from transpose_proposals(graph)
+        yield from pooling_proposals(graph)
         yield from super().propose(graph, device)
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:
@@ -264,6 +268,9 @@ def _refuse(product: Product, form: GemmForm) -> Refusal | None:
     is_copied = isinstance(form.copies, OperandCopies)
     if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):
         return _no_statistics(contraction)
+    if contraction.pool is not None and tile is None:
+        sentence = f"{contraction.stage.title} is pooled by tiles on tensor cores only."
+        return Refusal("pooling_windows", sentence)
     if tile is not None and lie_across(tile.problem):
         return _across(contraction)
     if form.gemm is None and (refusal := _refuse_split(contraction, product.device)):

@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.console import Console
 
-from ..core.progress import report
-from ..errors import UserError
-from ..words import counted, few
-from .check import TOLERANCE
-from .inputs import read_inputs
-from .model import add_model_arguments, config_of
+from ...core.progress import report
+from ...errors import UserError
+from ...measure.errors import TOLERANCE
+from ...words import counted, few
+from ..inputs import read_inputs
+from ..model import add_model_arguments, config_of
 
 _SLOWER = 0.05  # of the operators' own time
 
@@ -45,12 +45,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         ``passed`` and the attributes of :class:`tvm_fusion.report.bisect.Bisection`.
     """
-    from .._tvm.log import quiet_log
-    from ..device import parse
-    from ..measure.isolate import Failed
-    from ..report.bisect import find_broken, find_slow
-    from ..report.bisect.execute import check_runnable
-    from ..report.planned import plan_model
+    from ..._tvm.log import quiet_log
+    from ...device import parse
+    from ...measure.isolate import Failed
+    from ...report.bisect import find_broken, find_slow
+    from ...report.bisect.execute import check_runnable
+    from ...report.planned import plan_model
 
     tolerance = options.tolerance
     if tolerance is None:

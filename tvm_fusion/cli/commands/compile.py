@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from .._interrupt import is_command_line
-from ..config import PRECISIONS
-from ..words import counted
-from .inputs import read_arrays
-from .model import add_model_arguments, config_of, profile_sentence
-from .notes import Notes, explain_command, lines, precision_line
+from ..._interrupt import is_command_line
+from ...config import PRECISIONS
+from ...words import counted
+from ..inputs import read_arrays
+from ..model import add_model_arguments, config_of, profile_sentence
+from ..notes import Notes, explain_command, lines, precision_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,12 +80,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """
     import time
 
-    from .._tvm.ffi_speed import speed_up_ffi
-    from .._tvm.log import quiet_log
-    from ..compiler import compile
-    from ..deploy.build.artifact import check_destination
-    from ..deploy.cache.folder import CachedArtifact
-    from ..deploy.runtime import manifest
+    from ..._tvm.ffi_speed import speed_up_ffi
+    from ..._tvm.log import quiet_log
+    from ...compiler import compile
+    from ...deploy.build.artifact import check_destination
+    from ...deploy.cache.folder import CachedArtifact
+    from ...deploy.runtime import manifest
 
     start = time.perf_counter()
     if is_command_line():

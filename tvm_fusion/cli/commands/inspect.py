@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from ..deploy.runtime import manifest
-from ..deploy.runtime.signature_json import dims_from_json
-from ..device.cpu_features import vector_extensions
-from ..words import counted
-from .notes import Notes, explain_command, lines, precision_line
+from ...deploy.runtime import manifest
+from ...deploy.runtime.signature_json import dims_from_json
+from ...device.cpu_features import vector_extensions
+from ...words import counted
+from ..notes import Notes, explain_command, lines, precision_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

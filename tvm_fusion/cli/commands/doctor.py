@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         ``findings``: a list of ``topic``, ``ok``, ``found``, ``advice``.
     """
-    from ..report.doctor import examine
+    from ...report.doctor import examine
 
     return {"findings": [asdict(finding) for finding in examine()]}
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import UserError
-from ..words import counted
-from .model import add_model_arguments, config_of, profile_sentence
+from ...errors import UserError
+from ...words import counted
+from ..model import add_model_arguments, config_of, profile_sentence
 
 VARIABLE = "TVM_FUSION_RECORDS"
 
@@ -103,8 +103,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _candidates(options: argparse.Namespace, db: str | Path) -> dict[str, Any]:
-    from .._tvm.log import quiet_log
-    from ..tuning.candidates import export_candidates
+    from ..._tvm.log import quiet_log
+    from ...tuning.candidates import export_candidates
 
     with quiet_log() as terminal:
         return export_candidates(
@@ -146,7 +146,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def _manage(options: argparse.Namespace, db: str | Path) -> dict[str, Any] | None:
-    from ..tuning import contents, exchange
+    from ...tuning import contents, exchange
 
     if options.list:
         return {
@@ -167,9 +167,9 @@ def _manage(options: argparse.Namespace, db: str | Path) -> dict[str, Any] | Non
 def _tune(options: argparse.Namespace, db: str | Path) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from .._tvm.log import quiet_log
-    from ..tuning import tune
-    from ..tuning.view import view
+    from ..._tvm.log import quiet_log
+    from ...tuning import tune
+    from ...tuning.view import view
 
     with quiet_log() as terminal, view(Console(file=terminal), options.quiet) as progress:
         found = tune(
@@ -191,7 +191,7 @@ def _tune(options: argparse.Namespace, db: str | Path) -> dict[str, Any]:
 
 
 def _show_tuning(result: dict[str, Any], db: str, console: Console) -> None:
-    from ..tuning.view import duration
+    from ...tuning.view import duration
 
     tasks = counted(result["tasks"], "task")
     console.print(

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..config import parse_constants
-from ..errors import UserError
-from ..measure.errors import TOLERANCE
-from .inputs import (
+from ...config import parse_constants
+from ...errors import UserError
+from ...measure.errors import TOLERANCE
+from ..executable import add_artifact_argument, executable_of, is_model
+from ..inputs import (
     add_input_arguments,
     chosen_dims,
     dims_line,
@@ -19,13 +20,17 @@ from .inputs import (
     not_finite_line,
     read_inputs,
 )
-from .model import add_constant_argument
+from ..model import add_constant_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
-    parser.add_argument("model", help="the ONNX or .pt2 file that it was compiled from")
+    add_artifact_argument(parser)
+    parser.add_argument(
+        "model",
+        nargs="?",
+        help="the ONNX or .pt2 file that it was compiled from, if it is a folder",
+    )
     add_input_arguments(parser)
     add_constant_argument(parser)
     parser.add_argument(
@@ -48,17 +53,25 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ``not_finite``: by output that has some, how many values are ``nan`` and ``inf``, of
         ``values``. An error that is infinite is ``null`` in JSON.
     """
-    from ..core.progress import report
-    from ..deploy.runtime.load import load
-    from ..deploy.runtime.manifest import main_function
-    from ..deploy.runtime.tensors import to_numpy
-    from ..report.reference import compare, reference
+    from ...core.progress import report
+    from ...deploy.runtime.load import load
+    from ...deploy.runtime.manifest import main_function
+    from ...deploy.runtime.tensors import to_numpy
+    from ...report.reference import compare, reference
 
     tolerance = options.tolerance
     if tolerance is not None and not tolerance >= 0:
         raise UserError(f"--tolerance {tolerance}", "0 or more")
-    report("loading the artifact")
-    executable = load(options.artifact)
+    model = options.model
+    if model is None:
+        if not is_model(options.artifact):
+            found = f"no model is named that {options.artifact} is to be compared with"
+            raise UserError(found, "the file that it was compiled from")
+        model = options.artifact
+        executable = executable_of(options)
+    else:
+        report("loading the artifact")
+        executable = load(options.artifact)
     function = main_function(executable.manifest)
     signature = executable.signatures[function]
     inputs = read_inputs(options, signature, executable.dims)
@@ -66,7 +79,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     outputs = executable.run(inputs, function=function)
     arrays = {n: v if isinstance(v, np.ndarray) else to_numpy(v) for n, v in outputs.items()}
     report("running the reference")
-    peer, expected = reference(options.model, inputs, parse_constants(options.constant))
+    peer, expected = reference(model, inputs, parse_constants(options.constant))
     if tolerance is None:
         tolerance = TOLERANCE[executable.manifest["precision"]]
     report("comparing outputs")

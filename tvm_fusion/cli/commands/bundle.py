@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         ``folder``, ``command`` (how to run it there) and ``bytes``.
     """
-    from ..deploy.build.bundle import MODEL, RUNNER, bundle
+    from ...deploy.build.bundle import MODEL, RUNNER, bundle
 
     folder = bundle(Path(options.artifact), Path(options.output), options.wheels)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

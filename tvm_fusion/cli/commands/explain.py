@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ..errors import UserError
-from ..words import counted
-from .model import add_model_arguments, config_of
+from ...errors import UserError
+from ...words import counted
+from ..model import add_model_arguments, config_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,10 +53,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         As :meth:`tvm_fusion.report.explain.Explanation.to_json` says; ``html`` is the page, if one
         was asked for.
     """
-    from .._tvm.log import quiet_log
-    from ..report.explain import explained
-    from ..report.page.document import check_writable, write
-    from ..report.page.profile import read_profile
+    from ..._tvm.log import quiet_log
+    from ...report.explain import explained
+    from ...report.page.document import check_writable, write
+    from ...report.page.profile import read_profile
 
     is_page, times = options.html is not None, None
     if is_page:
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             forms=options.op is not None or is_page,
         )
         if is_page:
-            from ..report.page.explanation import explanation_content
+            from ...report.page.explanation import explanation_content
 
             write(options.html, explanation_content(found, times))
     explanation = found.explanation
@@ -93,6 +93,6 @@ def show(result: dict[str, Any], console: Console) -> None:
         text = f"wrote {result['html']} ({kernels}); open it in a browser"
         console.print(text, markup=False, highlight=False)
         return
-    from ..report.explain import Explanation
+    from ...report.explain import Explanation
 
     Explanation.from_json(result).show(console)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ..words import counted
+from ...words import counted
 
 _LISTED = 10  # layers in the report
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         As :meth:`tvm_fusion.quantization.Quantized.to_json` says.
     """
-    from ..quantization import quantize
+    from ...quantization import quantize
 
     return quantize(
         options.model,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import tvm_ffi
 from tvm import ir, tirx
 
 from ....core.contract.template import Refusal
@@ -20,10 +21,10 @@ from ....ecg.mapping_types.table import MappingType
 from ....program.contractions import is_contraction
 from ....program.images import convolved_rank
 from ....program.stage import Axis, Stage
-from ...contraction.problem.results import Result, result_of
 from ...index.address import conditional_loads
 from ...index.index_ranges import Ranges
 from ...index.proposals import leaves, reductions
+from .results import Result, result_of
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def pool_of(
         (bool(padded), "windows are padded"),
         (read_too, f"{conv.title} is read elsewhere, too"),
         (len(stage.targets) != 1, f"{stage.title} has several results"),
-        (len(reads) != 1, f"{stage.title} reads {conv.title} several times"),
+        (not _are_alike(reads), f"{stage.title} reads {conv.title} at several places"),
     ):
         if is_other:
             return _refusal(why)
@@ -154,6 +155,12 @@ def pool_of(
     initial = stage.init[0] if stage.init else tirx.const(0, dtype)
     update = substitute(substitute(update, {}, swap), places)
     return Pool(windows, places, initial, update, running, total), conv, pooled, moved
+
+
+def _are_alike(reads: Sequence[ir.TensorLoad]) -> bool:
+    """Whether there are loads, all of one element."""
+    places = [list(x.indices) for x in reads]
+    return bool(places) and all(tvm_ffi.structural_equal(places[0], p) for p in places)
 
 
 def _refusal(why: str) -> Refusal:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..errors import UserError
-from ..words import counted
-from .inputs import (
+from ...errors import UserError
+from ...words import counted
+from ..executable import add_artifact_argument, executable_of
+from ..inputs import (
     UNREADABLE,
     add_input_arguments,
     add_threads_argument,
@@ -31,7 +32,7 @@ from .inputs import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
+    add_artifact_argument(parser)
     add_input_arguments(parser)
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
@@ -59,17 +60,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         many values are ``nan`` and ``inf``; ``dims``: by symbolic dimension the ``extent`` that was
         run, of ``min`` to ``max``.
     """
-    from ..deploy.runtime.load import load
-    from ..deploy.runtime.manifest import main_function
-    from ..deploy.runtime.tensors import to_numpy
-    from ..threads import team_size
+    from ...deploy.runtime.manifest import main_function
+    from ...deploy.runtime.tensors import to_numpy
+    from ...threads import team_size
 
     if options.repeat < 1 or options.warmup < 0:
         raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")
     if options.duration is not None and not 0 < options.duration < math.inf:
         raise UserError(f"--duration {options.duration:g}", "seconds, more than 0")
     choose_threads(options)
-    executable = load(options.artifact)
+    executable = executable_of(options)
     function = main_function(executable.manifest)
     signature = executable.signatures[function]
     inputs = read_inputs(options, signature, executable.dims)

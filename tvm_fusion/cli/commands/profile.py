@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import UserError
-from ..words import counted
-from .inputs import add_input_arguments, add_threads_argument, choose_threads, read_inputs
+from ...errors import UserError
+from ...words import counted
+from ..executable import add_artifact_argument, executable_of
+from ..inputs import add_input_arguments, add_threads_argument, choose_threads, read_inputs
 
 if TYPE_CHECKING:
-    from ..deploy.runtime.profile.result import KernelTime, Profile
+    from ...deploy.runtime.profile.result import KernelTime, Profile
 
 _SHOWN = 20  # rows, the longest
 _LONG = 6  # members of a row from which on a few are named
@@ -25,7 +26,7 @@ _LONG = 6  # members of a row from which on a few are named
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
-    parser.add_argument("artifact", help="a folder that `tvm-fusion compile` wrote")
+    add_artifact_argument(parser)
     add_input_arguments(parser)
     parser.add_argument("--function", metavar="NAME", help="which function (default: main)")
     parser.add_argument(
@@ -62,18 +63,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         The fields of :class:`tvm_fusion.deploy.runtime.profile.result.Profile`.
     """
-    from ..deploy.runtime.load import load
-    from ..deploy.runtime.manifest import main_function
-    from ..deploy.runtime.profile.trace import trace
-    from ..report.page.document import check_writable, write
-    from ..report.page.profile import profile_content
+    from ...deploy.runtime.manifest import main_function
+    from ...deploy.runtime.profile.trace import trace
+    from ...report.page.document import check_writable, write
+    from ...report.page.profile import profile_content
 
     if options.repeat < 1 or options.warmup < 0:
         raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")
     if options.html is not None:
         check_writable(options.html)
     choose_threads(options)
-    executable = load(options.artifact)
+    executable = executable_of(options)
     function = options.function or main_function(executable.manifest)
     signature = executable.function(function).signature
     inputs = read_inputs(options, signature, executable.dims)
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def show(result: dict[str, Any], console: Console) -> None:
     """Print where the time goes."""
-    from ..deploy.runtime.profile.result import Profile
+    from ...deploy.runtime.profile.result import Profile
 
     profile = Profile.from_json({k: v for k, v in result.items() if k != "all"})
     at = "".join(f", {name}={extent}" for name, extent in profile.extents.items())
