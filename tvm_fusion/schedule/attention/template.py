@@ -19,7 +19,7 @@ from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
 from ..contraction.cpu.tile_product import SPEEDUP
-from ..index.design_space import not_in_space
+from ..index.design_space import member
 from ..index.estimate import operations, points, too_many_parameters, traffic
 from ..index.inline import inlined
 from ..instructions.nvidia import HALF_TYPES
@@ -165,9 +165,9 @@ class Attention(Template):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed attention."""
-        chosen = self._kernels.find(self._designs(claim, device), config)
-        if chosen is None:
-            return not_in_space(claim, config)
+        chosen = member(claim, config, self._designs(claim, device), self._kernels.plain)
+        if isinstance(chosen, Refusal):
+            return chosen
         pattern = read_group(claim.group, self._floats)
         assert not isinstance(pattern, Refusal)
         if isinstance(chosen, CpuConfig):

@@ -10,9 +10,9 @@ from tvm import DataType, tirx
 from ....ecg.graph import Graph, Operator
 from ....ecg.mapping_types.table import MappingType
 from ....ecg.work import at
-from ....program.bind import parts_of
 from ....program.contractions import is_contraction
 from ....program.stage import Stage, Unstructured
+from ....program.stages.bind import parts_of
 from ...index.proposals import LIGHT, MOVES, in_order, leaves, own_producers, reached, reductions
 
 MAX_BETWEEN = 48  # operators followed from one product on

@@ -12,6 +12,7 @@ have besides:
                   ``row_values``), or as a part of a concatenation (``concat_epilogue``)
                   pooled, of pixels (``pool``) or of adjacent rows (``pooled_rows``)
     several       products of one program: ``grouped_products``
+    pooling       of images (``pool``), of rows in the order of windows (``pooled_rows``)
     its weights   numbers of few bits with a scale a block: ``block_quantized``
 
 ``prim_func`` and ``fuse_epilogue`` write TensorIR that TVM's own schedules take,
