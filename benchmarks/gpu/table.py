@@ -17,9 +17,9 @@ from .older_code import section
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu.json.xz"
-OLDER = "older_*.json"  # beside it, one for each architecture
-COUNTERS = HERE / "results" / "counters.json"
-CARDS = "card_*.json"  # of works that ran on another device than the page's own
+OLDER = "older_*.json.xz"  # beside it, one for each architecture
+COUNTERS = HERE / "results" / "counters.json.xz"
+CARDS = "card_*.json.xz"  # of works that ran on another device than the page's own
 OWN = ("ours", "copy", "copy_alike")
 BARE, ADDED = "cublas", "addmm"  # cuBLAS without an epilogue, and with a residual
 PLAIN = "_linear"  # in the name of a product without an epilogue

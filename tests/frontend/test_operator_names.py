@@ -12,7 +12,7 @@ from tvm.script import relax as R
 
 from tvm_fusion import FusionConfig
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.source_names import Source, bindings_of, names_of, sources_of
+from tvm_fusion.core.names.source import Source, bindings_of, names_of, sources_of
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.rewrite.products.transposed_phases import TransposedConvByPhases

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from ..core.template import Claim
+from ..core.contract.template import Claim
 from ..ecg.graph import Graph, Operator, Value
 from ..program.group import Group
 from .claims import ClaimBook

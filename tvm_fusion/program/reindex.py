@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import ir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from ..core.expressions import product, substitute, variables
+from ..core.tir.expressions import product, substitute, variables
 from .domain import Domain
 from .stage import Axis
 

@@ -16,7 +16,7 @@ from relax_modules import main_module
 from tvm import relax
 
 import tvm_fusion
-from tvm_fusion.core.weight_names import Packing
+from tvm_fusion.core.constants.weight_names import Packing
 from tvm_fusion.deploy.build.build import build, export_library, merge, store
 from tvm_fusion.deploy.build.lower import LowerToVM
 from tvm_fusion.deploy.build.prepare import Prepared

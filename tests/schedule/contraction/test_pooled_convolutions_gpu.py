@@ -11,7 +11,7 @@ from rounding import assert_sums_close
 from tvm import relax
 
 from tests.schedule.contraction.conv_graphs import laid_out
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.emit import GpuContractionConfig
 from tvm_fusion.schedule.contraction.gpu.product import read_product

@@ -14,8 +14,8 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 
 from ..._tvm.versions import PIPELINE
+from ...core.constants.weight_names import Packing
 from ...core.decisions import Decision, record
-from ...core.weight_names import Packing
 from ...device import TargetSpec
 from ...device.tile_permission import need_tiles
 from ...errors import UserError

@@ -13,7 +13,7 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 
-from ...core.source_names import Sources, bindings_of, names_of, sources_of, with_sources
+from ...core.names.source import Sources, bindings_of, names_of, sources_of, with_sources
 from ...core.untouched import is_rewritable
 
 

@@ -15,7 +15,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from ..._tvm.runtime_functions import EXTRA, is_compilers, library_of
-from ...core.loops import find
+from ...core.tir.loops import find
 from ...errors import UserError
 from ..count.nests import packed_name
 

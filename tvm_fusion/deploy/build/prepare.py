@@ -11,7 +11,7 @@ import tvm
 from tvm.ir import GenericConst
 from tvm.target import Target
 
-from ...core.weight_names import Packing, WeightNames
+from ...core.constants.weight_names import Packing, WeightNames
 from ...device import TargetSpec
 from ...signature import DimRange
 from ..cuda_graph.weights_tuple import MAY_PASS_TUPLE, passes_tuple

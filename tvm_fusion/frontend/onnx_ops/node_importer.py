@@ -15,8 +15,8 @@ from tvm import relax
 from tvm.ir import GenericConst, is_prim_expr
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-from ...core.narrow_types import NARROW, STORAGE, storage_of
-from ...core.source_names import Recorder
+from ...core.constants.narrow_types import NARROW, STORAGE, storage_of
+from ...core.names.source import Recorder
 from ...errors import UserError
 from ...signature import DimRange, EqualExtents
 from ..half.intermediates import narrowed, rounds_between, widened

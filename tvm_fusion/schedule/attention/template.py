@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
-from ...core.expressions import loads
-from ...core.forms import Form
-from ...core.kernel_work import NO_WORK, KernelWork
-from ...core.loops import constant
-from ...core.template import Claim, Config, Emission, Refusal, Template
+from ...core.contract.forms import Form
+from ...core.contract.kernel_work import NO_WORK, KernelWork
+from ...core.contract.template import Claim, Config, Emission, Refusal, Template
+from ...core.tir.expressions import loads
+from ...core.tir.loops import constant
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
-from ...core.loops import constant
-from ...core.template import Claim, Emission, Refusal, Template
+from ...core.contract.template import Claim, Emission, Refusal, Template
+from ...core.tir.loops import constant
 from ...device import Device, device_of
 from ...ecg.work import at
 from ...program.contractions import is_contraction

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import scratch
-from ...core.loops import ceildiv, constant, coordinates, index, product, substitute, when
+from ..._tvm.ir.buffer import scratch
+from ...core.tir.loops import ceildiv, constant, coordinates, index, product, substitute, when
 from ...program.stage import Axis
 from ..index.address import offset
 from .alignment import WORD

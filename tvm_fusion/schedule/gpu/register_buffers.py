@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import DataType, ir, tirx
 
-from ...core.expressions import load
-from ...core.loops import index, local, loop, sequence, substitute
+from ...core.tir.expressions import load
+from ...core.tir.loops import index, local, loop, sequence, substitute
 from .streaming import STREAMED_BYTES, load_streamed
 from .vector_loads import BYTES, VectorLoad
 

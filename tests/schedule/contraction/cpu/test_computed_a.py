@@ -7,7 +7,7 @@ import pytest
 from group_kernels import CPU, check, group, kernel, tensor
 from tvm import relax, tirx
 
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
 

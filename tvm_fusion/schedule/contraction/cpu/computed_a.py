@@ -17,9 +17,9 @@ from typing import NamedTuple
 from tvm import ir, tirx
 from tvm.tirx import ForKind
 
-from ...._tvm.buffer import declare
-from ....core.expressions import is_expensive, load, loads
-from ....core.loops import constant, index, loop, over, sequence, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import is_expensive, load, loads
+from ....core.tir.loops import constant, index, loop, over, sequence, substitute
 from ...cpu.vector_loops import over_vectors
 from ...index.address import conditional_loads, known_step
 from ...index.estimate import operations

@@ -13,7 +13,7 @@ from typing import Literal
 
 from tvm import DataType, ir
 
-from ....core.loops import constant, product
+from ....core.tir.loops import constant, product
 from ....device import Device
 from ....program.stage import Axis
 from ...index.address import conditional_loads

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...._tvm.bf16 import with_dot_bf16
-from ....core.expressions import load
-from ....core.loops import (
+from ...._tvm.ir.bf16 import with_dot_bf16
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     ceildiv,
     constant,
     index,

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load
-from ....core.loops import index, loop, over
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, loop, over
 from ...cpu.register_tile import in_vectors
 from ..problem.gemm_view import GemmView
 from .operand_b import Panel

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ....core.template import Claim, Config, Emission, Refusal, Template
+from ....core.contract.template import Claim, Config, Emission, Refusal, Template
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.group import Group

@@ -15,17 +15,9 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import is_expensive, load, variables
-from ....core.loops import (
-    block,
-    constant,
-    index,
-    loop,
-    sequence,
-    substitute,
-    when,
-)
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import is_expensive, load, variables
+from ....core.tir.loops import block, constant, index, loop, sequence, substitute, when
 from ...cpu.register_tile import each, in_vectors
 from ...cpu.tile_block import TileBlock, heights_of
 from ...index.estimate import operations

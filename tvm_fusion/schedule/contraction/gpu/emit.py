@@ -26,8 +26,8 @@ from tvm.s_tir import dlight
 from tvm.target import Target
 
 from ....core.decisions import Decision, record
-from ....core.expressions import load, variables
-from ....core.loops import (
+from ....core.tir.expressions import load, variables
+from ....core.tir.loops import (
     block,
     ceildiv,
     constant,

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from tvm import ir
 
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
 from ....device import Device
 from ....program.group import Group
 from ....program.program import Program

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads, variables
-from ....core.loops import constant, substitute
-from ....core.template import Refusal
+from ...._tvm.ir.buffer import declare
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import load, loads, variables
+from ....core.tir.loops import constant, substitute
 from ....ecg.graph import Graph, Operator
 from ....program.contractions import dependents, has_windows, is_contraction, operands_of
 from ....program.program import Program

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, index, substitute
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.program import Program
 from ....program.stage import Axis, Stage
 from .pool import Pool, pool_of

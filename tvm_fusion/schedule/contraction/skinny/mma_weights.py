@@ -12,8 +12,8 @@ from operator import mul
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import load, variables
-from ....core.loops import index, local, sequence, substitute, unrolled
+from ....core.tir.expressions import load, variables
+from ....core.tir.loops import index, local, sequence, substitute, unrolled
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.vector_loads import ElementLoads, VectorLoad

@@ -17,5 +17,6 @@
 ``shared_epilogue``              sums through shared memory to these vectors
 ``adjacent_columns``             results that read pairs of columns, which lie in one vector
 ``group_sums``, ``row_values``   what is added up beside them; ``ragged_tiles``: rows in groups
+``pool_registers``                rows that are reduced over windows of pixels
 ``concat_parts``                 other parts of a concatenation, copied by idle threads
 """

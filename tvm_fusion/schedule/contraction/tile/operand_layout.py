@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tvm import ir, tirx
 
-from ....core.loops import constant, coordinates, index, product, substitute
+from ....core.tir.loops import constant, coordinates, index, product, substitute
 from ...gpu.shared_tiles import CHUNK_BYTES
 from ...gpu.swizzle import exchanged, swizzle
 from .config import TileGemmConfig

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx
 
-from ....core.expressions import load, loads, variables
-from ....core.loops import constant, coordinates, index, local, sequence, substitute
+from ....core.tir.expressions import load, loads, variables
+from ....core.tir.loops import constant, coordinates, index, local, sequence, substitute
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.vector_loads import ElementLoads
 from ..problem.pooled_rows import PooledRows

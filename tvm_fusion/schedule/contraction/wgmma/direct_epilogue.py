@@ -27,8 +27,8 @@ from typing import NamedTuple
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, local, sequence, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, local, sequence, unrolled, when
 from ...gpu.shared_tiles import touch
 from ...gpu.warp import LANES, butterfly, lane_of
 from ...gpu.wgmma import M

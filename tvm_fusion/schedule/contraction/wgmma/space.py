@@ -17,8 +17,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ....core.expressions import is_expensive
-from ....core.loops import constant
+from ....core.tir.expressions import is_expensive
+from ....core.tir.loops import constant
 from ....device import Device
 from ...gpu.wgmma import WARPS, M
 from ...index.design_space import default_first

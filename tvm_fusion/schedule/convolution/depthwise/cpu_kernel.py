@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, ceildiv, constant, index, local, loop, sequence, substitute
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, ceildiv, constant, index, local, loop, sequence, substitute
 from ....program.program import Program
 from ....program.stage import Axis
 from ...contraction.problem.packing_function import packed_kernel

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import call_name, loads, map_loads, substitute, variables
-from ....core.loops import constant, coordinates, find, index
+from ....core.tir.expressions import call_name, loads, map_loads, substitute, variables
+from ....core.tir.loops import constant, coordinates, find, index
 from ....program.domain import Domain
 from ....program.stage import Axis
 from ...gpu.launch import VECTOR_BYTES, VECTOR_TYPES
