@@ -46,15 +46,6 @@ def _permute_dims(call: Any, operands: Sequence[Any]) -> np.ndarray:
     return np.transpose(operands[0], None if axes is None else [int(axis) for axis in axes])
 
 
-@_register("nn.pad")
-def _pad(call: Any, operands: Sequence[Any]) -> np.ndarray | None:
-    attrs = call.attrs
-    if str(attrs.pad_mode) != "constant":
-        return None
-    widths = np.array([int(n) for n in attrs.pad_width]).reshape(-1, 2)
-    return np.pad(operands[0], widths, constant_values=float(attrs.pad_value))
-
-
 @_register("concat")
 def _concat(call: Any, operands: Sequence[Any]) -> np.ndarray:
     return np.concatenate(operands[0], axis=int(call.attrs.axis or 0))

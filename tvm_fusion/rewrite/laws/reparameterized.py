@@ -1,6 +1,6 @@
 """Convolutions that are one: side by side with windows of two sizes, beside their image, in a row.
 
-    RepVGG:  conv3x3(a, b) + conv1x1(a, c) + a = conv3x3(a, b + pad(c) + identity)
+    RepVGG:  conv3x3(a, b) + conv1x1(a, c) + a = conv3x3(a, b + c + identity)
     a point behind or before a window:  conv1x1(conv3x3(a, b), c) = conv3x3(a, c b)
 
 Weights are constants, so that they are joined at compile time. RepVGG: Ding et al., CVPR 2021.
@@ -63,7 +63,7 @@ class _Windows(Law):
 
 
 class AddFiltersOfWindows(_Windows):
-    """conv(a, b) + conv(a, c) = conv(a, b + pad(c)), of windows around the same pixels."""
+    """conv(a, b) + conv(a, c) = conv(a, b + c in its middle), of windows around the same pixels."""
 
     name = "add_filters_of_windows"
     before = conv(a, b) + conv(a, c)
@@ -96,20 +96,40 @@ class AddFiltersOfWindows(_Windows):
 
     def rewrite(self, match: Match) -> int | None:
         """Add the filters."""
-        graph, around = match.graph, self._around(match)
-        assert around is not None
-        widths = [0, 0, 0, 0, *(n for pair in zip(*around, strict=True) for n in pair)]
-
-        def pad(x: relax.Expr) -> relax.Call:
-            return relax.op.nn.pad(x, widths)
-
-        padded = graph.call(pad, match.number("c"), law=self.name)
-        if padded is None:
-            return None
-        filters = graph.call(relax.op.add, match.number("b"), padded, law=self.name)
+        graph = match.graph
+        filters = self._added(match, match.number("b"), 2)
         if filters is None:
             return None
         return graph.add(match.head("large"), [match.number("a"), filters], self.name)
+
+    def _added(self, match: Match, part: int, axis: int) -> int | None:
+        """Add the smaller filters to the middle of a part of the larger ones, from an axis on.
+
+        Constants of zeros around them would be larger than what they are made of, which is not
+        stored.
+        """
+        graph, sizes = match.graph, (_window(match, "b"), _window(match, "c"))
+        if axis == len(sizes[0]) + 2:
+            return graph.call(relax.op.add, part, match.number("c"), law=self.name)
+        around = self._around(match)
+        assert around is not None
+        first, size, whole = around[0][axis - 2], sizes[1][axis - 2], sizes[0][axis - 2]
+        parts: list[int | None] = []
+        for begin, end in ((0, first), (first, first + size), (first + size, whole)):
+
+            def cut(x: relax.Expr, begin: int = begin, end: int = end) -> relax.Call:
+                return relax.op.strided_slice(x, [axis], [begin], [end])
+
+            if begin == end:
+                continue
+            own = part if (begin, end) == (0, whole) else graph.call(cut, part, law=self.name)
+            if begin == first and own is not None:
+                own = self._added(match, own, axis + 1)
+            parts.append(own)
+        known = [p for p in parts if p is not None]
+        if len(known) < len(parts) or len(known) == 1:
+            return known[0] if len(known) == len(parts) else None
+        return graph.call(lambda *xs: relax.op.concat(list(xs), axis), *known, law=self.name)
 
     def _around(self, match: Match) -> tuple[list[int], list[int]] | None:
         """Count the zeros before and behind the smaller window along each axis."""
