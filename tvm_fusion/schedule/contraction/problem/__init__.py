@@ -10,9 +10,8 @@ have besides:
     behind it     everything that needs nothing else, of few rows: ``epilogue_proposals``
     results       beside sums of groups of columns (``group_sums``) or of rows (``row_statistics``,
                   ``row_values``), or as a part of a concatenation (``concat_epilogue``)
-                  pooled, of pixels (``pool``) or of adjacent rows (``pooled_rows``)
+                  pooled: of images (``pool``), of rows in the order of windows (``pooled_rows``)
     several       products of one program: ``grouped_products``
-    pooling       of images (``pool``), of rows in the order of windows (``pooled_rows``)
     its weights   numbers of few bits with a scale a block: ``block_quantized``
 
 ``prim_func`` and ``fuse_epilogue`` write TensorIR that TVM's own schedules take,
