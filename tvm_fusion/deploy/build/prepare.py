@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm.ir import GenericConst
 from tvm.target import Target
 
@@ -60,6 +61,7 @@ def prepare(
     functions: list[str],
     dims: Mapping[str, DimRange],
     model_names: WeightNames,
+    min_bytes: int | None = None,
 ) -> Prepared:
     """Lower a module whose functions are scheduled; runs under the target and its toolchain.
 
@@ -71,12 +73,15 @@ def prepare(
         Ranges of symbolic dimensions; counts are taken at the upper ends.
     model_names : WeightNames
         Of constants, with how they were packed.
+    min_bytes : int, optional
+        Constants below this many bytes stay in the code; by default those that are too small to
+        be worth an argument.
 
     Returns
     -------
     Prepared
     """
-    lifted = lift_constants(mod, MIN_BYTES)
+    lifted = lift_constants(mod, MIN_BYTES if min_bytes is None else min_bytes)
     lowered = add_destinations(_may_pass_tuple(lifted.mod, functions), functions)
     lowered = tvm.ir.transform.Sequential([LowerToVM()])(lowered)
     passed = {name: destinations(lowered, name) for name in functions}
@@ -87,6 +92,11 @@ def prepare(
     return Prepared(
         lowered, weights, weight_names, packings, spec.tvm_target(), extents, passed, tuples
     )
+
+
+def same_code(one: Prepared, other: Prepared) -> bool:
+    """Whether two workers' modules differ in nothing but their weights."""
+    return one.weight_names == other.weight_names and tvm_ffi.structural_equal(one.mod, other.mod)
 
 
 def _may_pass_tuple(mod: tvm.IRModule, functions: list[str]) -> tvm.IRModule:
