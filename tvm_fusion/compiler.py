@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
 from .config import Config, FusionConfig, Options, Precision, command_options, configure
+from .core.contract.kernel_info import Infos, collecting
 from .core.decisions import Decision, record, recording
-from .core.kernel_info import Infos, collecting
 from .core.progress import report
 from .deploy.build.artifact import AT, Artifact, check_writable
 from .deploy.cache.folder import ArtifactCache
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import tvm
     from typing_extensions import Unpack
 
-    from .core.weight_names import WeightNames
     from .deploy.build.prepare import Prepared
     from .frontend import Imported
 
@@ -138,10 +137,11 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             record(Decision(spec.text, "", "fallback", "without_amx", note))
         import tvm
 
-        from .core.weight_names import WeightNames, tracking
+        from .core.constants.weight_names import WeightNames, tracking
         from .deploy.build.amd_registers import inspecting_registers
         from .deploy.build.build import Built, build, export_library, store
         from .deploy.build.packed_functions import packed_functions
+        from .deploy.build.prepare import prepare_workers
         from .deploy.memory.limits import limits
         from .frontend import import_model
         from .frontend.functions import import_models
@@ -185,8 +185,9 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
                         recording() as taken[arch],
                         collecting() as kernels[arch],
                     ):
-                        prepared[arch], *of_others[arch] = _prepared(
-                            parts, config, one, spec, names
+                        dumped = _dumped(config, arch, spec)
+                        prepared[arch], *of_others[arch] = prepare_workers(
+                            parts, partial(_scheduled, config=dumped), one, names
                         )
                 report("generating machine code")
                 return build(prepared, spec)
@@ -252,7 +253,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         "packed_functions": packed.application,
     }
     if len(parts) > 1:
-        content["workers"] = {"size": len(parts), "functions": spread}
+        content["workers"] = spread
     if isinstance(model, str | os.PathLike):
         content["options"] = command_options(config)
     return Artifact(
@@ -274,40 +275,8 @@ def _spread(
 
     report("spreading the model over workers")
     found = shard(imported, config.workers, config.shards, config.writes, spec.each[0].device)
-    return found.parts, found.shards
-
-
-def _prepared(
-    parts: list[Imported],
-    config: FusionConfig,
-    one: TargetSpec,
-    spec: TargetSpec,
-    names: WeightNames,
-) -> list[Prepared]:
-    """Run all stages for one architecture, once for each worker, whose code must be the same."""
-    from .deploy.build.prepare import prepare, same_code
-
-    (arch,) = one.archs
-    dumped = _dumped(config, arch, spec)
-    found: list[Prepared] = []
-    for rank, part in enumerate(parts):
-        # What is decided for the first worker is decided for all.
-        with (
-            nullcontext() if rank == 0 else recording(),
-            nullcontext() if rank == 0 else collecting(),
-        ):
-            mod = _scheduled(part, dumped if rank == 0 else replace(dumped, dump=None))
-            report("planning memory")
-            least = 0 if len(parts) > 1 else None
-            public = list(part.signatures)
-            found.append(prepare(mod, one, public, part.dims, names, least))
-        if rank and not same_code(found[0], found[-1]):
-            raise UserError(
-                f"the code of worker {rank} would differ from that of worker 0",
-                "one code for all workers",
-                "keep weights whole by shards={NAME: 'whole'}, and report this model",
-            )
-    return found
+    about = {"size": config.workers, "functions": found.shards, "split": found.sentences}
+    return found.parts, about
 
 
 def _check_dims(dims: Mapping[str, DimRange], spec: TargetSpec) -> None:
@@ -329,7 +298,7 @@ def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
     from .deploy.cuda_graph.static_inputs import mark_static_inputs
     from .deploy.memory.in_place import update_in_place
     from .deploy.memory.write_back import write_back
-    from .ecg.composites import CompileComposites
+    from .ecg.legalization.composites import CompileComposites
     from .pipeline import stages
 
     passes = [CompileComposites(), *stages(config)]
@@ -365,8 +334,8 @@ def _code(
             "in_place": _in_place(signature, config.writes),
             "destinations": [signature.outputs[i].name for i in one.destinations[name]],
             "launches": [
-                {"kernel": library.get(kernel, kernel), "names": list(names)}
-                for kernel, names in launches_of(one.mod, name)
+                {**asdict(launch), "kernel": library.get(launch.kernel, launch.kernel)}
+                for launch in launches_of(one.mod, name)
             ],
             **counts[name],
         }

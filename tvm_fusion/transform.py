@@ -43,7 +43,7 @@ from tvm.ir.transform import Pass
 from ._tvm.errors import register_errors
 from .deploy.build.amd_registers import spills
 from .deploy.build.lower import LowerToVM
-from .ecg.legalize import Legalize
+from .ecg.legalization.legalize import Legalize
 from .frontend.half.precision import ToHalfPrecision
 from .frontend.normalize import NormalizeImport
 from .fusion.describe import describe

@@ -19,8 +19,8 @@ import tvm
 from tvm import ir, relax
 from tvm.target import Target
 
-from tvm_fusion.core.template import TEMPLATE, Claim, Refusal
-from tvm_fusion.core.templates import template
+from tvm_fusion.core.contract.template import TEMPLATE, Claim, Refusal
+from tvm_fusion.core.contract.templates import template
 from tvm_fusion.device import device_of
 from tvm_fusion.ecg.graph import Operator
 from tvm_fusion.fusion.claims import ClaimBook, claim_book

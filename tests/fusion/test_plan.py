@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from tvm_fusion.core.template import Refusal, Template
+from tvm_fusion.core.contract.template import Refusal, Template
 from tvm_fusion.fusion.apply import emission_order
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel, Estimate

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import Device
 from tvm_fusion.errors import UserError
 from tvm_fusion.fusion import tuned_configs as module

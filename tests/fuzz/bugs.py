@@ -49,14 +49,14 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "operators of other attributes share a legalization",
-        "ecg/legalize.py",
+        "ecg/legalization/legalize.py",
         "= [describe(call).to_json(), str(call.ty)]",
         "= [str(call.op.name), str(call.ty)]",
         seeds=(14,),
     ),
     Bug(
         "means of half types accumulate in half",
-        "ecg/accumulate.py",
+        "ecg/legalization/accumulate.py",
         '        "relax.mean",\n',
         "",
         seeds=(9,),
@@ -216,7 +216,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a folded slice has no stride",
-        "core/evaluate.py",
+        "core/constants/evaluate.py",
         "index[axis] = slice(begin, end, stride)",
         "index[axis] = slice(begin, end)",
         seeds=(11,),
@@ -265,7 +265,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "products with zero are zero, of NaN as well",
-        "_tvm/simplifier.py",
+        "_tvm/ir/simplifier.py",
         "(tirx.Mul, _with_zero), (tirx.Div, _with_zero)",
         "(tirx.Div, _with_zero)",
         seeds=(1400707,),

@@ -9,7 +9,7 @@ import pytest
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_fusion.core.polynomial import Polynomials
+from tvm_fusion.core.tir.polynomial import Polynomials
 from tvm_fusion.program.domain import Domain
 from tvm_fusion.program.reindex import reindex
 from tvm_fusion.program.stage import Axis

@@ -14,7 +14,7 @@ from relax_constructs import CASES
 
 from tvm_fusion import UserError
 from tvm_fusion.deploy.runtime.profile.result import KernelTime, Profile, Rates
-from tvm_fusion.ecg.mapping import MappingType
+from tvm_fusion.ecg.mapping_types.table import MappingType
 from tvm_fusion.report import page
 from tvm_fusion.report.explain import explained
 from tvm_fusion.report.page import generated

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from ..core.template import Refusal
+from ..core.contract.template import Refusal
 from ..ecg.graph import Graph, Value
 from .claims import ClaimBook
 from .merge import Merger

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..core.template import Claim, Refusal
+from ..core.contract.template import Claim, Refusal
 from ..device import Device
 from ..ecg.graph import Operator
-from ..ecg.mapping import MappingType, Relation, combine, most_complex
+from ..ecg.mapping_types.table import MappingType, Relation, combine, most_complex
 from ..program.group import Group
 from .claims import NOISE, ClaimBook
 from .cost import CostModel, Estimate

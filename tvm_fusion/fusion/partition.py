@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..core.template import Claim
+from ..core.contract.template import Claim
 from ..ecg.graph import Graph, Operator
-from ..ecg.mapping import MappingType
+from ..ecg.mapping_types.table import MappingType
 from .cost import Estimate
 
 Estimates = tuple[Estimate, ...]  # of a block, then of its parts together

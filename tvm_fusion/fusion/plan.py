@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..core.contract.template import Claim, Refusal, Template
 from ..core.decisions import Decision, record
+from ..core.names.source import names_of
 from ..core.once import remembering_answers
 from ..core.progress import steps
-from ..core.source_names import names_of
-from ..core.template import Claim, Refusal, Template
 from ..ecg.graph import Graph, Operator
-from ..ecg.mapping import MappingType
+from ..ecg.mapping_types.table import MappingType
 from ..ecg.operator import Edge
 from ..program.group import Group
 from .claims import ClaimBook
@@ -289,11 +289,6 @@ def accepted_proposals(
         The caller replaces blocks in it as they are yielded.
     merger : Merger
         Asked whether a set is convex and claimed, and what it costs; told what is refused.
-
-    Yields
-    ------
-    Block
-        A proposal that saves time.
     """
     candidates = dict.fromkeys(
         frozenset(ops) for template in templates for ops in template.propose(graph, merger.device)

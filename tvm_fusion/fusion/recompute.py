@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from ..core.template import Claim
+from ..core.contract.template import Claim
 from ..ecg.graph import Operator, Value
-from ..ecg.mapping import MappingType, Relation, combine, most_complex
+from ..ecg.mapping_types.table import MappingType, Relation, combine, most_complex
 from ..ecg.work import is_cheap
 from ..program.group import Group
 from .claims import NOISE, ClaimBook

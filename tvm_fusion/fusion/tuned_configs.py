@@ -13,8 +13,8 @@ import json
 import os
 from collections.abc import Sequence
 
-from ..core.template import Claim, Refusal
-from ..core.tuned import Lookup, Tuned, untuned
+from ..core.contract.template import Claim, Refusal
+from ..core.contract.tuned import Lookup, Tuned, untuned
 from ..device import Device
 from .record_key import Key
 from .records import Records, default_records

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
-from ..core.template import Config
+from ..core.contract.template import Config
 from .record_key import Key
 from .records import Records
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from ..core.template import Claim
+from ..core.contract.template import Claim
 from ..ecg.graph import Graph, Operator, Value
 from ..program.group import Group
 from .claims import ClaimBook
@@ -53,8 +53,6 @@ def trimmed(claim: Claim, book: ClaimBook) -> tuple[Claim | None, list[Operator]
     -------
     Claim or None
         For what is left; None if nothing is.
-    list of Operator
-        The views.
     """
     views: list[Operator] = []
     while True:

@@ -7,8 +7,8 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.buffer import declare
-from .._tvm.structural import structural_map, structural_walk
+from .._tvm.ir.buffer import declare
+from .._tvm.ir.structural import structural_map, structural_walk
 
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 

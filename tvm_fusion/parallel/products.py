@@ -9,9 +9,9 @@ import numpy as np
 from tvm import relax, s_tir, te, tirx
 from tvm.ir import GenericConst
 
-from ..core.loops import find
-from ..core.ragged import grouped_matmul
 from ..core.shards import Shard
+from ..core.tir.loops import find
+from ..core.tir.ragged import grouped_matmul
 from .plan import Partial, Split
 from .views import extent
 from .walk import Walk, is_tensor
@@ -132,7 +132,7 @@ def _multiply(rows: te.Tensor, matrices: te.Tensor, offsets: te.Tensor, dtype: s
 
 
 def _is_grouped(func: Any) -> bool:
-    """Whether a PrimFunc is that of :func:`tvm_fusion.core.ragged.grouped_matmul`."""
+    """Whether a PrimFunc is that of :func:`tvm_fusion.core.tir.ragged.grouped_matmul`."""
     blocks = find(func.body, s_tir.SBlock) if isinstance(func, tirx.PrimFunc) else []
     return any(block.name_hint.startswith("grouped_matmul") for block in blocks)
 
@@ -175,7 +175,7 @@ def _from_table(walk: Walk, call: relax.Call) -> tuple[Any, Any]:
     # Rows of other workers are zeros here, so that the workers' results add up. What differs
     # between workers is data, so that all run the same code.
     begin, length = walk.rank * (rows // size), rows // size
-    inside = np.zeros(rows, table.ty.dtype)
+    inside = np.zeros(rows, str(table.ty.dtype))
     inside[begin : begin + length] = 1
     places = np.clip(np.arange(rows) - begin, 0, length - 1).astype("int32")
     part = walk.part_of(table, Shard(0, (rows,)))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from tvm import IRModule, ir, relax
 
+from ..core.constants.weight_names import constants
 from ..core.decisions import Decision, record
 from ..core.shards import Shard
 from ..device.model import Device
@@ -38,10 +40,13 @@ class Sharded:
         By rank, what each worker computes, with shapes of its parts.
     shards : dict of str to dict
         By function, ``inputs`` and ``outputs`` that are split, as the manifest has them.
+    sentences : list of str
+        What is split, and why.
     """
 
     parts: list[Imported]
     shards: dict[str, dict[str, Any]]
+    sentences: list[str]
 
 
 def shard(
@@ -71,6 +76,7 @@ def shard(
     UserError
         For a pattern that no weight has, and for heads that the workers do not divide.
     """
+    imported = _named(imported)
     names = {hash(const): name for const, name in imported.weight_names.items()}
     _check_roles(roles, names.values())
     plan = Plan(size, roles, names)
@@ -84,13 +90,22 @@ def shard(
         plan.inputs = {n: s for n, s in plan.inputs.items() if plan.root(n) not in refused}
         if len(plan.whole) == before:
             break
-    _tell(plan, regions, device, size)
+    sentences = _tell(plan, regions, device, size)
     parts: list[Imported] = []
     shards: dict[str, dict[str, Any]] = {}
     for rank in range(size):
         part, shards = _Writer(plan, imported, writes, rank).written()
         parts.append(part)
-    return Sharded(parts, shards)
+    return Sharded(parts, shards, sentences)
+
+
+def _named(imported: Imported) -> Imported:
+    """Name weights that the model does not name: ``constant``, by their order."""
+    names = dict(imported.weight_names)
+    for number, const in enumerate(constants(imported.mod)):
+        if isinstance(const.ty, relax.TensorType) and const.ty.ndim > 1:
+            names.setdefault(const, f"constant{number or ''}")
+    return replace(imported, weight_names=names)
 
 
 def _settled(plan: Plan, imported: Imported, writes: Mapping[str, str]) -> dict[Any, Region]:
@@ -107,8 +122,6 @@ def _settled(plan: Plan, imported: Imported, writes: Mapping[str, str]) -> dict[
 
 
 def _check_roles(roles: Mapping[str, str], names: Any) -> None:
-    from fnmatch import fnmatchcase
-
     known = sorted({innermost(name) for name in names})
     for pattern in roles:
         if not any(fnmatchcase(name, pattern) for name in known):
@@ -132,22 +145,23 @@ def _accepted(plan: Plan, key: Any, region: Region, device: Device, size: int) -
     return is_paid
 
 
-def _tell(plan: Plan, regions: Mapping[Any, Region], device: Device, size: int) -> None:
+def _tell(plan: Plan, regions: Mapping[Any, Region], device: Device, size: int) -> list[str]:
     """Record what is split, and what is not because its extents do not allow it."""
-    split: set[str] = set()
+    sentences = []
     for region in regions.values():
         names = [innermost(name) for name in region.roles]
-        split.update(region.roles)
         if not names:
             continue
         how = few([f"{innermost(n)} by {role}" for n, role in region.roles.items()], 8)
         why = "as shards say" if _is_forced(plan, region) else pays(region, device, size)[1]
         sentence = f"{counted(size, 'worker')} have parts of {how}: {why}."
+        sentences.append(sentence)
         record(Decision(names[0], "", "accepted", "sharded", sentence))
     for key in plan.uneven:
         name = innermost(plan.name(key))
         sentence = f"{name} is whole on each of {counted(size, 'worker')}, which do not divide it."
         record(Decision(name, "", "refused", "shard_uneven", sentence))
+    return sentences
 
 
 class _Writer:

@@ -11,8 +11,8 @@ from functools import cached_property
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
-from .._tvm.buffer import declare
-from ..core.expressions import (
+from .._tvm.ir.buffer import declare
+from ..core.tir.expressions import (
     has_division,
     int64,
     is_expensive,

@@ -20,9 +20,9 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from .._tvm.structural import structural_walk
-from ..core.expressions import has_division, substitute, variables
-from ..core.loops import index
+from .._tvm.ir.structural import structural_walk
+from ..core.tir.expressions import has_division, substitute, variables
+from ..core.tir.loops import index
 from .domain import Domain
 from .program import Program
 from .reindex import Reindexed, reindex

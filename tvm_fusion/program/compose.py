@@ -9,8 +9,8 @@ from functools import lru_cache
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
-from .._tvm.buffer import declare
-from ..core.expressions import load, loads, map_loads, product, substitute
+from .._tvm.ir.buffer import declare
+from ..core.tir.expressions import load, loads, map_loads, product, substitute
 from ..ecg.graph import Operator, Value
 from .align import align, score
 from .bind import InlineCandidate, buffer_of, parts_of

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 
 from ..core.once import once
 from ..ecg.graph import Operator, Value
-from ..ecg.mapping import MappingType
+from ..ecg.mapping_types.table import MappingType
 from .compose import compose
 from .stage import Unstructured
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from .._tvm.buffer import declare
-from ..core.expressions import load, map_loads, substitute, variables
-from ..core.loops import index
+from .._tvm.ir.buffer import declare
+from ..core.tir.expressions import load, map_loads, substitute, variables
+from ..core.tir.loops import index
 from .domain import Domain
 from .program import Program
 from .stage import Axis, Stage

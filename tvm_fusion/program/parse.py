@@ -10,8 +10,8 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.tirx import Buffer
 
-from .._tvm.structural import structural_map, structural_walk
-from ..core.expressions import (
+from .._tvm.ir.structural import structural_map, structural_walk
+from ..core.tir.expressions import (
     call_name,
     has_load,
     int64,

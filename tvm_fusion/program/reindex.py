@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import ir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from ..core.expressions import product, substitute, variables
+from ..core.tir.expressions import product, substitute, variables
 from .domain import Domain
 from .stage import Axis
 
@@ -44,8 +44,6 @@ def reindex(
 
     Parameters
     ----------
-    axes : sequence of Axis
-        The axes as they are.
     rows : sequence of PrimExpr
         What the first new axes shall be, in terms of the old variables: axes, splits of axes,
         fused axes.

@@ -8,8 +8,8 @@ from dataclasses import replace
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
-from .._tvm.buffer import declare
-from ..core.expressions import load, map_loads, substitute
+from .._tvm.ir.buffer import declare
+from ..core.tir.expressions import load, map_loads, substitute
 from .domain import Domain
 from .reindex import Reindexed
 from .stage import Solution, Stage

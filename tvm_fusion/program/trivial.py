@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ..core.expressions import map_loads, substitute
+from ..core.tir.expressions import map_loads, substitute
 from .stage import Stage
 
 

@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.ir.transform import Pass, PassContext, Sequential
 
 from ..config import Config, FusionConfig, configure
-from ..core.inherit_names import inheriting
+from ..core.names.inherit import inheriting
 from ..core.progress import report
 from ..core.untouched import on_rewritable
 from ..deploy.build.lower import LowerToVM

@@ -15,7 +15,7 @@ from tvm.target import Target
 from ..config import FusionConfig
 from ..core.decisions import Decision, record
 from ..core.flags import Search
-from ..core.inherit_names import inheriting
+from ..core.names.inherit import inheriting
 from ..core.untouched import is_rewritable, on_rewritable
 from ..frontend.normalize.expand_batch_norm import ExpandBatchNorm
 from ..frontend.normalize.fold_constants import FoldConstants

@@ -19,9 +19,9 @@ import numpy as np
 import tvm
 from tvm import ir, relax
 
-from ..core.template import Config
-from ..core.tuned import Lookup, Tuned
-from ..core.weight_names import WeightNames, constants, tracking, weight_key
+from ..core.constants.weight_names import WeightNames, constants, tracking, weight_key
+from ..core.contract.template import Config
+from ..core.contract.tuned import Lookup, Tuned
 from ..deploy.cuda_graph.weight_prefetch import MODEL_BYTES
 from ..deploy.memory.weights import MIN_BYTES, lift_constants
 from ..device import TargetSpec

@@ -27,8 +27,8 @@ import tvm
 
 from .._tvm.fork import has_run_kernels
 from ..config import FusionConfig
-from ..core.template import Config
-from ..core.tuned import Lookup
+from ..core.contract.template import Config
+from ..core.contract.tuned import Lookup
 from ..device import TargetSpec, parse
 from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
@@ -277,9 +277,9 @@ class QuestionExport:
 
 # Which configurations of a design space to measure: those that its model ranks first, all sorts.
 #
-# The model is the template's: :meth:`..core.template.Template.estimates`. Chosen are the default;
-# of each tile (its sizes, and how warps share it) the configuration with the least estimate, in the
-# order of the estimates; of the default's tile two other pipelines or orders.
+# The model is the template's: :meth:`..core.contract.template.Template.estimates`. Chosen are the
+# default; of each tile (its sizes, and how warps share it) the configuration with the least
+# estimate, in the order of the estimates; of the default's tile two other pipelines or orders.
 # What makes a tile, of GEMM and of attention; the rest are its variants.
 TILE = (
     *("kernel", "block_m", "block_n", "warps_m", "warps_n", "consumers", "is_ping_pong"),

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.template import Config
+from ..core.contract.template import Config
 from ..errors import UserError, refuse_lfs_pointer
 from ..fusion.comparisons import Comparison, Comparisons, Question
 from ..fusion.record_key import Key

@@ -23,7 +23,7 @@ from typing import Any
 import tvm
 from tvm import relax, rpc
 
-from ..core.template import Config
+from ..core.contract.template import Config
 from ..deploy.runtime.results import leaves
 from ..device import TargetSpec
 from ..errors import UserError

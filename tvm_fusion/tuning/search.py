@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..core.template import Config
+from ..core.contract.template import Config
 from ..fusion.tuning_records import Trial, text
 
 DRAWN = 0.25  # of a batch, at random

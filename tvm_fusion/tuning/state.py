@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..core.template import Config
+from ..core.contract.template import Config
 from ..fusion.tuning_records import Trial
 from .evolutionary import EvolutionarySearch
 from .search import Search
@@ -20,8 +20,6 @@ class TaskState:
 
     Attributes
     ----------
-    task : Task
-        The task.
     search : Search
         What proposes its configurations.
     default_us : float

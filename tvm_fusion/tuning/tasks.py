@@ -17,8 +17,8 @@ from tvm.ir.transform import Sequential
 from tvm.target import Target
 
 from ..config import FusionConfig
-from ..core.template import TEMPLATE, Claim, Config, Refusal
-from ..core.templates import template
+from ..core.contract.template import TEMPLATE, Claim, Config, Refusal
+from ..core.contract.templates import template
 from ..deploy.memory.in_place import update_in_place
 from ..device import TargetSpec, device_of
 from ..frontend import Imported

@@ -123,10 +123,6 @@ def tune(
     progress : callable
         Told the state whenever it changes.
 
-    Returns
-    -------
-    Tuning
-
     Raises
     ------
     UserError

@@ -15,8 +15,8 @@ from tvm import relax
 from tvm.ir.transform import Sequential
 
 from .._tvm.versions import PIPELINE
-from ..core.template import Claim, Config
-from ..core.tuned import Tuned
+from ..core.contract.template import Claim, Config
+from ..core.contract.tuned import Tuned
 from ..deploy.build.lower import LowerToVM
 from ..deploy.runtime.results import leaves
 from ..deploy.runtime.tensors import to_numpy, to_tensor

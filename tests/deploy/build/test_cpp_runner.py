@@ -18,7 +18,7 @@ from tiny_models import dense_data, dense_expected, dense_weights, onnx_model
 
 import tvm_fusion
 from tvm_fusion import DimRange
-from tvm_fusion.core import narrow_types
+from tvm_fusion.core.constants import narrow_types
 from tvm_fusion.deploy.build.bundle import bundle
 from tvm_fusion.device.cpu_features import ARM_FEATURES, X86_FEATURES, linux_names
 from tvm_fusion.errors import UserError

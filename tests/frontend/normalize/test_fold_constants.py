@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from tvm_fusion.core.evaluate import evaluate
+from tvm_fusion.core.constants.evaluate import evaluate
 from tvm_fusion.frontend.normalize import FoldConstants
 from tvm_fusion.frontend.normalize.stored_constants import SMALL
 

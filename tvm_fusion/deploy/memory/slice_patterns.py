@@ -15,7 +15,7 @@ import numpy as np
 from tvm import ir, relax, tirx
 from tvm_ffi import structural_equal
 
-from ...core.loops import constant, index
+from ...core.tir.loops import constant, index
 from .slices import Slice
 
 _WHERE, _EQUAL, _LESS, _ADD, _AT_LEAST, _TAKE, _MAXIMUM, _MAX, _ARANGE, _CAST = (

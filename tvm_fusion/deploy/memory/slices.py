@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from tvm import ir, relax, tirx
 from tvm.target import Target
 
-from ..._tvm.buffer import declare
-from ...core.loops import Body, block, constant, coordinates, loop, product, sequence, when
+from ..._tvm.ir.buffer import declare
+from ...core.tir.loops import Body, block, constant, coordinates, loop, product, sequence, when
 from ...core.untouched import SCHEDULED
 from ..cuda_graph.copies import in_blocks, side_by_side
 

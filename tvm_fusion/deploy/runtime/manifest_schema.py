@@ -156,7 +156,9 @@ _OPTIONAL = {
     "weights_as_tuple": truth,
     "in_place": by_name(text),
     "destinations": list_of(text),
-    "launches": list_of(record({"kernel": text, "names": list_of(text)})),
+    "launches": list_of(
+        record({"kernel": text, "names": list_of(text)}, {"reads": list_of(number)})
+    ),
 }
 
 
@@ -212,6 +214,7 @@ _WORKERS = record(
     {
         "size": number,
         "functions": by_name(record({"inputs": by_name(_SHARD), "outputs": by_name(_SHARD)})),
+        "split": list_of(text),
         "weights": list_of(by_name(by_name(_WEIGHT))),
     }
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from ...core.inherit_names import inheriting
+from ...core.names.inherit import inheriting
 from ...core.untouched import on_rewritable
 from .apply_ranges import ApplyRanges
 from .boolean_arithmetic import BooleanArithmetic

@@ -11,10 +11,10 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
-from ...core.evaluate import evaluate_exactly, knows, operand_of
-from ...core.numpy_types import numpy_dtype, result_dtype, result_shape
+from ...core.constants.evaluate import evaluate_exactly, knows, operand_of
+from ...core.constants.numpy_types import numpy_dtype, result_dtype, result_shape
+from ...core.constants.weight_names import derived
 from ...core.untouched import is_rewritable
-from ...core.weight_names import derived
 from ..tensor_types import dtype_of
 from .engine import op_name
 

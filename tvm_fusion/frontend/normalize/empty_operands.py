@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...core.numpy_types import numpy_dtype
+from ...core.constants.numpy_types import numpy_dtype
 from ...errors import UserError
 from ..tensor_types import dtype_of, static
 

@@ -21,10 +21,10 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from ...config import FusionConfig
+from ...core.constants.evaluate import operand_of
+from ...core.constants.weight_names import WeightNames, constants, tracking
 from ...core.decisions import Decision, record
-from ...core.evaluate import operand_of
-from ...core.source_names import attach
-from ...core.weight_names import WeightNames, constants, tracking
+from ...core.names.source import attach
 from ...errors import UserError
 from ...signature import DimRange
 from .. import Imported

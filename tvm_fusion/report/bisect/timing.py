@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
-from ...core.template import Claim, Refusal
+from ...core.contract.template import Claim, Refusal
 from ...deploy.runtime.tensors import to_tensor
 from ...ecg.graph import Graph
 from ...ecg.work import at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from ...core.template import Claim, Refusal
+from ...core.contract.template import Claim, Refusal
 from ...ecg.operator import Operator
 from ...fusion.claims import ClaimBook
 from ...fusion.cost import CostModel
@@ -31,7 +31,7 @@ class Variants:
     """
 
     def __init__(self, planned: PlannedModel) -> None:
-        from ...core.templates import templates
+        from ...core.contract.templates import templates
 
         device = planned.spec.device
         asked = templates(planned.spec.tvm_target())

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import ir, relax
 from tvm.ir import GenericConst
 
-from ...core.weight_names import is_weight
+from ...core.constants.weight_names import is_weight
 from ...ecg.properties import Properties, properties_of
 from ...frontend.normalize.empty_operands import has_zero
 from .eclass_analysis import FOLDED

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
-from ...core.expressions import loads
-from ...core.forms import Form
-from ...core.kernel_work import NO_WORK, KernelWork
-from ...core.loops import constant
-from ...core.template import Claim, Config, Emission, Refusal, Template
+from ...core.contract.forms import Form
+from ...core.contract.kernel_work import NO_WORK, KernelWork
+from ...core.contract.template import Claim, Config, Emission, Refusal, Template
+from ...core.tir.expressions import loads
+from ...core.tir.loops import constant
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
@@ -30,7 +30,7 @@ from .cpu.query_lanes_config import KERNELS as CPU_KERNELS
 from .cpu.query_lanes_config import QueryLanesConfig
 from .cpu.query_lanes_config import configs as cpu_configs
 from .cpu.query_lanes_config import default as cpu_default
-from .cpu.tile_config import DTYPE, TileAttentionConfig
+from .cpu.tile_config import TileAttentionConfig
 from .cuda_cores.config import GpuConfig
 from .cuda_cores.kernel import attention_gpu
 from .decode.config import FlashDecodeConfig
@@ -118,7 +118,7 @@ class Attention(Template):
             parallelism=rows * math.ceil(queries / block_m) * _products(config),
             shared_bytes=0 if isinstance(config, CpuConfig) else config.shared_bytes,
             registers=0 if isinstance(config, CpuConfig) else config.registers,
-            matrix_dtype=_matrix_dtype(config),
+            matrix_dtype=_matrix_dtype(config, pattern),
             work=_work(config, pattern, device),
             details=AttentionDetails(config),
         )
@@ -174,7 +174,7 @@ class Attention(Template):
             return replace(
                 claim,
                 flops=_flops(pattern, *_rows(pattern), chosen),
-                matrix_dtype=_matrix_dtype(chosen),
+                matrix_dtype=_matrix_dtype(chosen, pattern),
                 details=AttentionDetails(chosen),
             )
         if isinstance(chosen, FlashDecodeConfig):
@@ -236,10 +236,10 @@ def _work(config: AnyConfig | CpuConfig, pattern: Pattern, device: Device) -> Ke
     )
 
 
-def _matrix_dtype(config: AnyConfig | CpuConfig) -> str:
+def _matrix_dtype(config: AnyConfig | CpuConfig, pattern: Pattern) -> str:
     """Name the type of the matrix units, where operands alone do not say which multiply."""
     if isinstance(config, TileAttentionConfig):
-        return DTYPE
+        return pattern.operand_dtypes[0]
     return FLOAT if isinstance(config, GpuConfig) else ""  # whatever tensor cores could do
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from tvm import DataType, tirx
 from tvm.target import Target
 
+from ...core.contract.template import Claim, Config, Emission, Refusal, Template
 from ...core.decisions import Decision, Verdict
-from ...core.expressions import loads
-from ...core.loops import constant, find
-from ...core.template import Claim, Config, Emission, Refusal, Template
+from ...core.tir.expressions import loads
+from ...core.tir.loops import constant, find
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at

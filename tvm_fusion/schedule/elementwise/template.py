@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
-from ...core.loops import constant
-from ...core.template import Claim, Config, Emission, Refusal, Template
+from ...core.contract.template import Claim, Config, Emission, Refusal, Template
+from ...core.tir.loops import constant
 from ...device import Device
 from ...program.group import Group
 from ...program.lane_conditions import decide_for_blocks

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from ...core.template import Claim, Config, Refusal
+from ...core.contract.template import Claim, Config, Refusal
 
 Sizes = TypeVar("Sizes")
 

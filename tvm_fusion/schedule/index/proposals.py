@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable
 
 from ...core.once import once
 from ...ecg.graph import Graph, Operator
-from ...ecg.mapping import MappingType
+from ...ecg.mapping_types.table import MappingType
 from ...program.bind import parts_of
 from ...program.group import Group
 from ...program.stage import Stage, Unstructured

@@ -29,7 +29,7 @@ from tests.schedule.attention.attention_graphs import (
     reference,
     tensors,
 )
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.decode import config as flash_decode

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.forms import other_form
-from ....core.loops import constant, index, product
-from ....core.template import Refusal
+from ....core.contract.forms import other_form
+from ....core.contract.template import Refusal
+from ....core.tir.loops import constant, index, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.warp import each_thread

@@ -19,9 +19,10 @@ from functools import partial
 
 from tvm import ir, relax, tirx
 
-from ...._tvm.buffer import declare, scratch
-from ....core.expressions import load
-from ....core.loops import (
+from ...._tvm.ir.buffer import declare, scratch
+from ....core.contract.template import Emission, Kernel, Slot
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     block,
     coordinates,
     index,
@@ -34,7 +35,6 @@ from ....core.loops import (
     unrolled,
     when,
 )
-from ....core.template import Emission, Kernel, Slot
 from ....program.group import Group
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm

@@ -22,8 +22,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, sequence, substitute, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, sequence, substitute, unrolled, when
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.movmatrix import movmatrix
 from ...gpu.warp import Combine, warp_all_reduce

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import load, variables
-from ....core.loops import coordinates, index, loop, sequence, substitute, unrolled
+from ....core.tir.expressions import load, variables
+from ....core.tir.loops import coordinates, index, loop, sequence, substitute, unrolled
 from ...instructions.table import newest
 from ..problem.kv_vectors import contiguous_loads, vector_width
 from ..problem.online_softmax import float_, initialize

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.loops import Body, loop, sequence, substitute
+from ....core.tir.loops import Body, loop, sequence, substitute
 from ...contraction.problem.fuse_epilogue import store_results
 from .pattern import FLOAT, Pattern
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from tvm import DataType, tirx
 
 from ....ecg.graph import Graph, Operator
-from ....ecg.mapping import MappingType
+from ....ecg.mapping_types.table import MappingType
 from ....ecg.work import at
 from ....program.bind import parts_of
 from ....program.contractions import is_contraction

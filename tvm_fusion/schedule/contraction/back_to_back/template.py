@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
+from ....core.contract.template import Claim, Config, Emission, Refusal, Template
 from ....core.once import once
-from ....core.template import Claim, Config, Emission, Refusal, Template
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.group import Group

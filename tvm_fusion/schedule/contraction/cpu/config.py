@@ -13,7 +13,7 @@ from typing import Literal
 
 from tvm import DataType, ir
 
-from ....core.loops import constant, product
+from ....core.tir.loops import constant, product
 from ....device import Device
 from ....program.stage import Axis
 from ...index.design_space import default_first
@@ -53,8 +53,6 @@ class CpuGemmConfig:
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The contraction.
     view : GemmView
         The contraction as GEMMs: K in groups of the dot product, and a panel of B holds columns of
         all parts of a column split.

@@ -17,18 +17,18 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.tirx import ForKind
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads
-from ....core.loops import index, loop, over
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load, loads
+from ....core.tir.loops import index, loop, over
 from ...cpu.register_tile import in_vectors
 from ...cpu.vector_loops import over_vectors
 from ...index.address import known_step
+from ...math.half_math import HALF_TYPES
 from ..problem.gemm_view import GemmView
 from .operand_a import PADDING, DirectA, RowBlock
 from .operand_b import Panel
 from .packed_weights import PackedB
 
-HALF_TYPES = ("float16", "bfloat16")
 WIDTH = 64  # elements of a vector expression
 
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ....core.loops import (
+from ....core.tir.loops import (
     block,
     ceildiv,
     constant,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ....core.template import Claim, Config, Emission, Refusal, Template
+from ....core.contract.template import Claim, Config, Emission, Refusal, Template
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.group import Group
@@ -18,6 +18,7 @@ from ....program.stage import Axis, Stage, Unstructured
 from ...index.estimate import flops, points, terms, too_many_parameters, traffic
 from ...index.inline import inlined, inlined_size
 from ...instructions.table import find
+from ...math.half_math import HALF_TYPES
 from ...rows.program.passes import lanes_are_rows
 from ...rows.program.row_program import row_program
 from ..problem.gemm_view import GemmView, gemm_view
@@ -155,8 +156,8 @@ def _analysed(group: Group, device: Device) -> _Analysed | Refusal:
     if reductions < 2:
         return Refusal("not_mine", f"There is no norm prologue: {reductions} reductions.")
     # Tile registers multiply what vectors would cast in each step.
-    has_tiles = find(device, "amx", "bfloat16", "bfloat16") is not None
-    prologue = norm_prologue(program, "bfloat16" if has_tiles else None)
+    narrow = [half for half in HALF_TYPES if find(device, "amx", half, half) is not None]
+    prologue = norm_prologue(program, narrow)
     if isinstance(prologue, Refusal):
         return prologue
     refusal = too_many_parameters(program) or inlined_size(prologue.product)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from tvm import DataType, ir
 from tvm.target import Target
 
-from ....core.expressions import call_name, is_expensive
-from ....core.loops import find
-from ....core.template import Claim, Config, Emission, Refusal
+from ....core.contract.template import Claim, Config, Emission, Refusal
+from ....core.tir.expressions import call_name, is_expensive
+from ....core.tir.loops import find
 from ....device import Device
 from ....ecg.graph import Graph, Operator
+from ....ecg.mapping_types.table import MappingType
 from ....ecg.work import at
 from ....program.group import Group
 from ....program.layouts import is_layout_map
@@ -22,8 +23,8 @@ from ....program.stage import Axis, Stage
 from ...elementwise.cpu import ElementwiseCpuConfig
 from ...index.address import lies_along
 from ...index.estimate import flops, operations, points, traffic
+from ...index.proposals import LIGHT
 from ...index.strides import SCATTER, strided_access_cost
-from ..problem.block_proposals import block_proposals
 from ..problem.concat_epilogue import concat_epilogue
 from ..problem.prim_func import MaterializedOperand
 from ..problem.ragged_rows import ragged_rows
@@ -42,6 +43,44 @@ from .emit import CpuContractionConfig, contraction_cpu, is_strided
 from .tile_product import matrix_dtype, vector_work
 from .tuning import blockings, of_blocking
 from .unpacked_split import refuse_unpacked_split, unpacked_split
+
+# Products with the operators that unpack their weights, which growth keeps apart.
+#
+# Numbers are joined from halves of bytes by a concatenation of several times the bytes: no edge of
+# that chain pays before all of it is in the product.
+
+
+def block_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
+    """Name products with the operators that make their operands of constants and of integers."""
+    for op in graph.operators:
+        if op.type is not MappingType.MANY_TO_MANY:
+            continue
+        weights, rows = (_of_integers(graph, op, only) for only in (True, False))
+        if weights:
+            yield *sorted(weights, key=lambda x: x.index), op
+            if rows - weights:
+                yield *sorted(weights | rows, key=lambda x: x.index), op
+
+
+def _of_integers(graph: Graph, reader: Operator, of_constants: bool) -> set[Operator]:
+    """Find what leads from constants, or from int8 of any tensor, to an operator."""
+    found: set[Operator] = set()
+    for producer in graph.predecessors(reader):
+        if producer.type not in LIGHT or len(producer.results) != 1:
+            continue
+        before = graph.predecessors(producer)
+        dtypes = [v.dtype for v in producer.tensors]
+        is_free = all(v.producer is None and v.is_constant for v in producer.tensors)
+        reads_bytes = "int8" in dtypes and producer.results[0].dtype != "int8"
+        if (of_constants and is_free) or (not of_constants and reads_bytes):
+            found.add(producer)
+            continue
+        more = _of_integers(graph, producer, of_constants) if before else set()
+        others = [v for v in producer.tensors if v.producer not in more]
+        if more and (not of_constants or all(v.is_constant for v in others)):
+            found |= {producer, *more}
+    return found
+
 
 PROLOGUE = 2  # operations on an operand's element, of which a vector meets a few vectors of sums
 TILE = 256  # accumulators of one tile, roughly

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ....core.template import Claim, Config, Refusal
+from ....core.contract.template import Claim, Config, Refusal
 from ...index.design_space import find, not_in_space, plain
 from .config import CpuGemmConfig
 

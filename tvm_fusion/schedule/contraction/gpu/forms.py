@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ....core.forms import OTHER_FORM, Form, other_form
-from ....core.template import Refusal
+from ....core.contract.forms import OTHER_FORM, Form, other_form
+from ....core.contract.template import Refusal
 from ..tile.read_problem import LEAST_ROWS
 from ..wgmma.dual_gemm import dual_gemm_tile
 from .product import Product, Reading, no_dual

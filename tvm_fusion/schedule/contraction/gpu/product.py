@@ -16,7 +16,7 @@ from functools import cached_property
 
 from tvm import ir
 
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
 from ....device import Device
 from ....program.group import Group
 from ....program.program import Program
@@ -48,10 +48,6 @@ class Product:
 
     Attributes
     ----------
-    reading : Reading
-        As what.
-    group : Group
-        The group.
     stages : tuple of Stage
         Its program's, without internal maps; a concatenation is cut into its parts.
     as_read : SumOfProducts

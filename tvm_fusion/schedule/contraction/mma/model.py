@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ....core.expressions import is_expensive
+from ....core.tir.expressions import is_expensive
 from ....device import Device
 from ....program.stage import Axis
 from ...gpu.launch import STATIC_SHARED_BYTES

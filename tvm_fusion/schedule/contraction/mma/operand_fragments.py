@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import local, sequence, unrolled
+from ....core.tir.expressions import load
+from ....core.tir.loops import local, sequence, unrolled
 from ...gpu.ldmatrix import ldmatrix_x4
 from ...gpu.shared_tiles import load_shared
 from ...gpu.swizzle import exchanged

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, local, sequence, unrolled
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, local, sequence, unrolled
 from ...gpu.swizzle import exchanged
 from ...gpu.warp import lane_of
 from ...instructions.amd import multiply

@@ -10,8 +10,7 @@ have besides:
     results       beside sums of groups of columns (``group_sums``) or of rows (``row_statistics``,
                   ``row_values``), or as a part of a concatenation (``concat_epilogue``)
     several       products of one program: ``grouped_products``
-    its weights   numbers of few bits with a scale a block: ``block_quantized``, which
-                  ``block_proposals`` lets products share a kernel with
+    its weights   numbers of few bits with a scale a block: ``block_quantized``
 
 ``prim_func`` and ``fuse_epilogue`` write TensorIR that TVM's own schedules take,
 ``packing_function`` what packs a constant at compile time; ``result_traffic`` counts bytes of

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
-from ....core.expressions import is_load_of, loads, variables
-from ....core.loops import constant
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import is_load_of, loads, variables
+from ....core.tir.loops import constant
 from ....program.contractions import has_windows, operands_of
 from ....program.program import Program
 from ....program.stage import Stage

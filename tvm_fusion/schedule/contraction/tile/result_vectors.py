@@ -17,8 +17,8 @@ from functools import lru_cache
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, index, substitute
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.stage import Axis
 from ...gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ...index.address import conditional_loads, is_aligned, offset

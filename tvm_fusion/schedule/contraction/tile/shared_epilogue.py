@@ -21,8 +21,8 @@ from typing import NamedTuple, Protocol
 
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, coordinates, index, local, sequence, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, coordinates, index, local, sequence, unrolled, when
 from ...gpu.launch import VECTOR_BYTES
 from ...gpu.shared_tiles import cluster_barrier, load_cluster
 from ...gpu.warp import lane_of

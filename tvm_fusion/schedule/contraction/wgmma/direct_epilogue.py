@@ -23,8 +23,8 @@ from typing import NamedTuple
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, local, sequence, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, local, sequence, when
 from ...gpu.shared_tiles import touch
 from ...gpu.warp import LANES
 from ...gpu.wgmma import M

@@ -16,8 +16,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from ....core.expressions import is_expensive
-from ....core.loops import constant
+from ....core.tir.expressions import is_expensive
+from ....core.tir.loops import constant
 from ....device import Device
 from ...gpu.wgmma import WARPS, M
 from ...index.design_space import default_first

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.loops import ceildiv, coordinates, index, simplified
+from ....core.tir.loops import ceildiv, coordinates, index, simplified
 from ....ecg.work import at
 from ...gpu.tma import MAX_BOX
 from .tma_operand import TmaOperand

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
-from ....core.template import Claim, Config, Emission, Refusal, Template
+from ....core.contract.template import Claim, Config, Emission, Refusal, Template
 from ....device import Device
 from ....program.group import Group
 from ....program.images import convolution_groups

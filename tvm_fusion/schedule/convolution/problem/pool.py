@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, find, index, substitute
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, find, index, substitute
 from ....ecg.graph import Graph, Operator
-from ....ecg.mapping import MappingType
+from ....ecg.mapping_types.table import MappingType
 from ....program.contractions import is_contraction
 from ....program.images import convolved_rank
 from ....program.stage import Axis, Stage
@@ -99,8 +99,6 @@ def pool_of(
 
     Returns
     -------
-    pool : Pool
-        The pooling.
     conv : Stage
         The convolution, its pixels not in windows.
     pooled : Var

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, find, index, substitute
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, find, index, substitute
 from ....program.program import Program
 from ....program.stage import Axis, Stage
 from ...contraction.cpu.dot_products import DotProduct

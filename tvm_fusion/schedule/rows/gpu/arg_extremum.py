@@ -15,10 +15,10 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import call_name
-from ....core.loops import find
-from ....ecg.legalizations.extrema import ordered
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import call_name
+from ....core.tir.loops import find
+from ....ecg.legalization.operators.extrema import ordered
 from ....lower.nan import isnan
 from ..program.combiner import Combiner
 from ..program.row_program import RowProgram, RowStage

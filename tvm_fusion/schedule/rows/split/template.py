@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tvm import relax
 from tvm.target import Target
 
-from ....core.forms import Form
-from ....core.template import Claim, Config, Emission, Kernel, Refusal, Slot, Template
+from ....core.contract.forms import Form
+from ....core.contract.template import Claim, Config, Emission, Kernel, Refusal, Slot, Template
 from ....device import Device, device_of
 from ....program.group import Group
 from ...index.design_space import not_in_space
