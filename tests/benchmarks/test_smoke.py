@@ -40,6 +40,7 @@ TORCH = {
     "bfloat16": ["--help"],
     "llm": ["--help"],
     "operators_torch": ["--render"],
+    "parallel": ["--help"],
     "robustness": ["--render"],
     "zoo.export": ["--help"],
 }

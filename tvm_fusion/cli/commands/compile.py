@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from ..._interrupt import is_command_line
 from ...config import PRECISIONS
+from ...errors import UserError
 from ...words import counted
 from ..inputs import read_arrays
 from ..model import add_model_arguments, config_of, profile_sentence
@@ -50,6 +51,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an input with the same address in every call, such as a cache",
     )
     parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="spread weights and caches over N processes on one machine, on GPUs one for each",
+    )
+    parser.add_argument(
+        "--shard",
+        action="append",
+        default=[],
+        metavar="WEIGHT=HOW",
+        help="of --workers: what each has of the weights that a pattern names: whole, columns, "
+        "rows, or split (as is found, whatever it costs)",
+    )
+    parser.add_argument(
         "--cache",
         nargs="?",
         const=True,
@@ -73,7 +89,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         as the manifest has it, ``kernels``, ``calls``, ``intermediate_bytes``, of the first of
         several architectures, and ``architectures``: the same of each by its name; ``profile``:
         how many questions of the planner were ``measured``, ``known``, ``failed`` or ``estimated``,
-        or null; ``not_fused``: pairs of operators that share no kernel; ``not_recomposed``:
+        or null; ``workers``: sentences about weights that several share; ``not_fused``:
+        pairs of operators that share no kernel; ``not_recomposed``:
         patterns of an operator that stay decomposed; ``explain``: the command that has the
         reasons; ``fallbacks``: what else did not go the usual way, decisions as the manifest has
         them; and ``files``: bytes by name.
@@ -98,6 +115,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         static_inputs=options.static_input,
         error_bound=options.error_bound,
         samples=read_arrays(options.inputs) if options.inputs else {},
+        workers=options.workers,
+        shards=_shards(options.shard),
         dump=options.dump,
     )
     with quiet_log():
@@ -128,8 +147,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "not_recomposed": notes.not_recomposed,
         "explain": explain_command({**written, "source": options.model}, options.target),
         "fallbacks": list(notes.others),
+        "workers": written.get("workers", {}).get("split", []),
         "files": {name: entry["bytes"] for name, entry in written["files"].items()},
     }
+
+
+def _shards(given: list[str]) -> dict[str, str]:
+    """Read ``WEIGHT=HOW``."""
+    found = {}
+    for text in given:
+        pattern, equals, role = text.rpartition("=")
+        if not (pattern and equals and role):
+            raise UserError(f"--shard {text!r}", "WEIGHT=HOW, such as '*.mlp.*=columns'")
+        found[pattern] = role
+    return found
 
 
 def show(result: dict[str, Any], console: Console) -> None:
@@ -150,6 +181,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(f"  on {arch}: {counted(figures['kernels'], 'kernel')}, {size:.1f} MB")
     if result["profile"]:
         console.print(f"  {profile_sentence(result['profile'])}", highlight=False)
+    for sentence in result["workers"]:
+        console.print(f"  {sentence}", markup=False, highlight=False)
     notes = Notes(result["not_fused"], result["not_recomposed"], tuple(result["fallbacks"]))
     for line in lines(notes, result["explain"]):
         console.print(f"  {line}", style="yellow", markup=False, highlight=False)

@@ -25,6 +25,7 @@ from ..toolchain import thread_team, tile_permission, toolchain
 from ..toolchain.rocm_code import KernelCode, amd_modules, faults, kernels
 from ..toolchain.rocm_runtime import LINK_OPTIONS, begin_rocm_runtime, rocm_runtime
 from ..toolchain.rocm_threads import texts_of
+from .artifact import AT
 from .codegen import Compiled, compiling
 from .cpu_features import needed_features
 from .prepare import Prepared, same_bits, sample_of
@@ -129,7 +130,8 @@ def store(
                 alike.append(label)
             packing = one.packings.get(name)
             if packing is not None:
-                function = names.get(arch, {}).get(packing.function, packing.function)
+                of_arch = names.get(arch.partition(AT)[0], {})
+                function = of_arch.get(packing.function, packing.function)
                 packing = Packing(function, packing.shape)
             used[arch][name] = StoredWeight(label, packing)
     return stored, used
