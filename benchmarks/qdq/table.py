@@ -87,13 +87,13 @@ def ratio(row: Mapping[str, Any]) -> float:
 
 
 def _means(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    by_threads: dict[int, list[float]] = {}
+    found: dict[tuple[int, str], list[float]] = {}
     for row in rows:
-        by_threads.setdefault(row["threads"], []).append(ratio(row))
+        found.setdefault((row["threads"], row["form"]), []).append(ratio(row))
     return [
-        f"Threads: {threads}; geometric mean of {len(own)} ratios {geometric_mean(own):.2f},"
-        f" slower: {sum(one > 1 for one in own)}."
-        for threads, own in by_threads.items()
+        f"* Threads: {threads}, quantized by {_FORMS[form]}: geometric mean of {len(own)} ratios"
+        f" {geometric_mean(own):.2f}, slower: {sum(one > 1 for one in own)}."
+        for (threads, form), own in found.items()
     ]
 
 

@@ -22,7 +22,7 @@ import tvm
 from tvm import ir, tirx
 from tvm.target import codegen as llvm
 
-from tvm_fusion._tvm.structural import structural_map
+from tvm_fusion._tvm.ir.structural import structural_map
 from tvm_fusion.deploy.build import codegen
 from tvm_fusion.deploy.runtime import load as load_module
 from tvm_fusion.device import probe

@@ -9,9 +9,9 @@ from emulator.tiles import tiles_of
 from tvm import tirx
 
 from tests.schedule.instructions.registers import drawn, name_of
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.expressions import load
-from tvm_fusion.core.loops import block, index, sequence
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.expressions import load
+from tvm_fusion.core.tir.loops import block, index, sequence
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.cpu.tile_block import TileBlock, fits, heights_of
 from tvm_fusion.schedule.instructions.cpu import CPU

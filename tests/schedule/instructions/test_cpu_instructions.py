@@ -8,9 +8,9 @@ import tvm
 from tvm import tirx
 
 from tests.schedule.instructions.registers import basis, drawn, held, name_of
-from tvm_fusion._tvm.bf16 import with_dot_bf16
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.loops import index
+from tvm_fusion._tvm.ir.bf16 import with_dot_bf16
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.loops import index
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.instructions.cpu import CPU, dot_of, multiply
 from tvm_fusion.schedule.instructions.table import has

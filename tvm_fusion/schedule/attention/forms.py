@@ -16,10 +16,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...core.expressions import loads
-from ...core.forms import Form, Row, first_of, other_form
-from ...core.loops import constant
-from ...core.template import Refusal
+from ...core.contract.forms import Form, Row, first_of, other_form
+from ...core.contract.template import Refusal
+from ...core.tir.expressions import loads
+from ...core.tir.loops import constant
 from ...device import Device
 from ...ecg.work import at
 from ..instructions.amd import FAMILIES as AMD_FAMILIES

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ..._tvm.bf16 import dot_bf16
+from ..._tvm.ir.bf16 import dot_bf16
 from ...device import Device
 from .instruction import Instruction
 from .layout import layout

@@ -29,9 +29,9 @@ from typing import NamedTuple
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import declare
-from ...core.expressions import load
-from ...core.loops import index, loop, sequence
+from ..._tvm.ir.buffer import declare
+from ...core.tir.expressions import load
+from ...core.tir.loops import index, loop, sequence
 from .instruction import Instruction
 
 TILES = 8

@@ -8,7 +8,7 @@ import pytest
 from emulator.tiles import TILES, tiles_of
 
 from tests.schedule.convolution.conv_cases import Conv, check, claimed
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.convolution.tiles.config import TileConvConfig

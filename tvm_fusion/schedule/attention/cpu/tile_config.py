@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ...index.design_space import default_first
 from ...instructions.table import find

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import block, constant, index, local, loop, sequence, vectorized
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, constant, index, local, loop, sequence, vectorized
 from ...contraction.cpu.dot_products import uncast
 from ...cpu.tile_block import WORD_BYTES, TileBlock, heights_of
 from ...cpu.transpose import adjacent, transposed

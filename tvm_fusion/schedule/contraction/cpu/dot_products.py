@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...._tvm.bf16 import with_dot_bf16
-from ....core.expressions import load
-from ....core.loops import (
+from ...._tvm.ir.bf16 import with_dot_bf16
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     ceildiv,
     constant,
     index,
@@ -226,7 +226,7 @@ def dot_product(
         Whether B is a packed constant. Panels that a task copies cannot hold K of several axes.
         Without an instruction for bfloat16 they are copied as float32; of a packed constant, which
         is half as large, pairs are taken apart in registers where few rows read them once, else
-        widened for many (half_operands.py).
+        widened for many (computed_a.py).
     """
     if len(view.k_axes) > 1 and not is_packed:
         return None

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads, variables
-from ....core.loops import constant, substitute
-from ....core.template import Refusal
+from ...._tvm.ir.buffer import declare
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import load, loads, variables
+from ....core.tir.loops import constant, substitute
 from ....ecg.graph import Graph, Operator
 from ....program.contractions import dependents, has_windows, is_contraction, operands_of
 from ....program.program import Program
@@ -172,14 +172,14 @@ def norm_gemm_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
         if len(found) == 1 and is_contraction(found[0]):
             inside = {op}
             for _ in range(LEVELS):
-                more = _nearest(graph, inside, stages)
+                more = nearest_reductions(graph, inside, stages)
                 if not more:
                     break
                 inside |= more
                 yield in_order(inside)
 
 
-def _nearest(
+def nearest_reductions(
     graph: Graph, inside: set[Operator], stages: dict[Operator, list[Stage]]
 ) -> set[Operator]:
     """Find the reductions that only light operators separate from a set, and those operators."""
