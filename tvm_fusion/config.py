@@ -43,9 +43,10 @@ class FusionConfig:
     half_io : bool
         Let inputs and outputs take ``precision`` too; by default they keep the model's dtypes.
     wide_residuals : bool, optional
-        At a half precision, keep residual streams that norms read in float32: errors are up to a
-        third smaller, and the streams' bytes twice as many. By default so on CPUs, where they stay
-        in caches and products take the time.
+        At a half precision, keep residual streams that norms read or made in float32, rows of
+        embeddings where they begin, and sums: errors are half as large or less, and these bytes
+        twice as many. By default so on CPUs, where streams stay in caches and products take the
+        time.
     dims : mapping of str to (int or DimRange)
         Binds a symbolic dimension of the model to an extent, or keeps it symbolic within a range.
     constants : mapping of str to array_like

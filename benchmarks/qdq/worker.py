@@ -36,16 +36,14 @@ def main(place: str, form: str, threads: str) -> None:
         feeds = {spec.name: stored[spec.name] for spec in executable.signatures["main"].inputs}
     exact = onnxruntime(path, feeds, count, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)()
     plain = onnxruntime(folder / "float.onnx", feeds, count)()
-    sides: dict[str, Call] = {
-        "ours": lambda: [*executable.run(feeds).values()],
-        "onnxruntime": onnxruntime(path, feeds, count),
-    }
+    sides: dict[str, Call] = {"ours": lambda: [*executable.run(feeds).values()]}
     refused = {}
-    try:
-        sides["openvino"] = openvino(path, feeds, count)
-    # guard: a peer that cannot be had, or not take a file, leaves its column empty
-    except Exception as error:
-        refused["openvino"] = " ".join(str(error).split())[-_REASON:]
+    for peer in (onnxruntime, openvino):
+        try:
+            sides[peer.__name__] = peer(path, feeds, count)
+        # guard: a peer that cannot be had, or not take a file, leaves its column empty
+        except Exception as error:
+            refused[peer.__name__] = " ".join(str(error).split())[-_REASON:]
     errors = {side: relative_error(call(), exact) for side, call in sides.items()}
     row = {
         "threads": count,
