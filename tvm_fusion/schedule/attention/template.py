@@ -23,6 +23,7 @@ from ..index.design_space import member
 from ..index.estimate import operations, points, too_many_parameters, traffic
 from ..index.inline import inlined
 from ..instructions.nvidia import HALF_TYPES
+from ..instructions.table import find_of_fragments
 from .cpu.config import CpuConfig
 from .cpu.kernel import attention_cpu
 from .cpu.query_lanes import query_lanes_cpu
@@ -195,9 +196,8 @@ class Attention(Template):
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name the operators of every attention in a graph, in a few nested sets."""
-        return attention_proposals(
-            graph, self._is_gpu and device.has_matrix("mma.sync", HALF_TYPES[0])
-        )
+        has_copies = find_of_fragments(device, HALF_TYPES[0], HALF_TYPES[0]) is not None
+        return attention_proposals(graph, self._is_gpu and has_copies)
 
 
 def _claim_flash_decode(
