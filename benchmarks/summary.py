@@ -114,7 +114,7 @@ def rows() -> Iterator[Row]:
         yield Row(f"fp32 models, batch {batch}", baseline, where, "cpu/README", found)
     for (workloads, baseline), (name, ours, theirs, page) in LAYERS.items():
         folder = "operators_speed" if name == "operators" else "convolutions"
-        path = f"{folder}/results/{name}.json"
+        path = f"{folder}/results/{name}.json.xz"
         record = operators.load(operators.RECORD) if name == "operators" else _read(path)
         found = {}
         for key, one in record.get("cases", record.get("layers")).items():
@@ -129,7 +129,7 @@ def rows() -> Iterator[Row]:
                  and not row["wrong"] and (us := rival_us(row))}  # fmt: skip
         workloads, baseline = f"fp16 models, batch {batch}", "TorchInductor in a CUDA graph"
         yield Row(workloads, baseline, _where(record), "gpu_models/README", found)
-    record = _read("held_out/results/held_out.json")
+    record = _read("held_out/results/held_out.json.xz")
     found = {row["name"]: 1 / held_out.ratio(row) for row in record["rows"] if not row["wrong"]}
     where = f"{record['rows'][0]['device']}, {record['about']['date']}"
     yield Row("fp16 models, held out", baseline, where, "held_out/README", found)
@@ -161,7 +161,7 @@ def _on_gpus(record: Mapping[str, Any]) -> Iterator[Row]:
 
 def counted() -> Iterator[str]:
     """List what is counted and not timed."""
-    models = _read("fusion/results/counts.json")["models"]
+    models = _read("fusion/results/counts.json.xz")["models"]
     for target in ("cuda:sm_90a", "cpu"):
         kernels = (f"{n} {m['ours'][target]['kernels']} / {m['stock'][target]['kernels']}"
                    for n, m in models.items())  # fmt: skip
@@ -193,7 +193,7 @@ def counted() -> Iterator[str]:
     of = f"{torch['right']} of {torch.total() - torch['no program']}, {torch['refused']} refused"
     yield f"* Operator samples right: [PyTorch's](operators_torch/README.md) {of} by"
     onnx, link = (
-        _read("operators_onnx/results/excluded.json"),
+        _read("operators_onnx/results/excluded.json.xz"),
         "operators_onnx/README.md",
     )
     yield f"  name, {torch['wrong']} wrong; [ONNX's]({link}) {onnx['right']} of {onnx['cases']}."

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
 from .config import Config, FusionConfig, Options, Precision, command_options, configure
+from .core.contract.kernel_info import Infos, collecting
 from .core.decisions import Decision, record, recording
-from .core.kernel_info import Infos, collecting
 from .core.progress import report
 from .deploy.build.artifact import Artifact, check_writable
 from .deploy.cache.folder import ArtifactCache
@@ -135,7 +135,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             record(Decision(spec.text, "", "fallback", "without_amx", note))
         import tvm
 
-        from .core.weight_names import WeightNames, tracking
+        from .core.constants.weight_names import WeightNames, tracking
         from .deploy.build.amd_registers import inspecting_registers
         from .deploy.build.build import Built, build, export_library, store
         from .deploy.build.packed_functions import packed_functions
@@ -271,14 +271,15 @@ def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
     from .deploy.cuda_graph.static_inputs import mark_static_inputs
     from .deploy.memory.in_place import update_in_place
     from .deploy.memory.write_back import write_back
-    from .ecg.composites import CompileComposites
+    from .deploy.memory.write_through import write_through
+    from .ecg.legalization.composites import CompileComposites
     from .pipeline import stages
 
     passes = [CompileComposites(), *stages(config)]
     if config.dump is not None:
         passes.insert(0, Dump(config.dump / "0_frontend.py"))
     mod = update_in_place(imported.mod, imported.signatures, config.writes)
-    mod = tvm.ir.transform.Sequential(passes)(mod)
+    mod = write_through(tvm.ir.transform.Sequential(passes)(mod))
     mod = write_back(mod, imported.signatures, config.writes)
     return mark_static_inputs(mod, imported.signatures, {*config.static_inputs, *config.in_place})
 
@@ -307,8 +308,8 @@ def _code(
             "in_place": _in_place(signature, config.writes),
             "destinations": [signature.outputs[i].name for i in one.destinations[name]],
             "launches": [
-                {"kernel": library.get(kernel, kernel), "names": list(names)}
-                for kernel, names in launches_of(one.mod, name)
+                {**asdict(launch), "kernel": library.get(launch.kernel, launch.kernel)}
+                for launch in launches_of(one.mod, name)
             ],
             **counts[name],
         }

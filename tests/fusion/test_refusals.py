@@ -19,7 +19,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import tvm_fusion
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.refusals import RefusedByAll

@@ -1,7 +1,7 @@
 """Arithmetic that wraps around, and casts to integers, written for a target: the last pass but one.
 
-What :mod:`tvm_fusion.core.integers` keeps from TVM's simplifier becomes what its code generators
-translate without an assumption about overflow:
+What :mod:`tvm_fusion.core.tir.integers` keeps from TVM's simplifier becomes what its code
+generators translate without an assumption about overflow:
 
     LLVM   trunc(sext(a) + sext(b))        add of twice the bits, which LLVM narrows to one of the
                                            own type without nsw, in vectors as well
@@ -27,10 +27,10 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.structural import structural_map, structural_walk
-from ..core.expressions import call_name
-from ..core.integer_ranges import limits, range_of
-from ..core.integers import PREFIX, bits_of, is_integer, operands_of, with_operands, wraps
+from .._tvm.ir.structural import structural_map, structural_walk
+from ..core.tir.expressions import call_name
+from ..core.tir.integer_ranges import limits, range_of
+from ..core.tir.integers import PREFIX, bits_of, is_integer, operands_of, with_operands, wraps
 
 _OPERATORS: dict[str, type] = {"add": tirx.Add, "sub": tirx.Sub, "mul": tirx.Mul}
 
@@ -171,8 +171,10 @@ class _Lowering:
             return tirx.Cast(dtype, value)
         bits, is_signed = bits_of(dtype), not dtype.startswith("u")
         if bits < 32 and _is_clamped(value, dtype):
-            # Of NaN, 0 everywhere. Instructions that pack saturate; of signed types that is not 0.
-            return tirx.Cast(dtype, tirx.Cast(_with(dtype, "int32"), value) if is_signed else value)
+            # Of NaN, 0 everywhere. Instructions that pack saturate, and conversions to unsigned 32
+            # bits have all bits set: of both, only eight unsigned bits are 0.
+            is_plain = not is_signed and bits == 8
+            return tirx.Cast(dtype, value if is_plain else tirx.Cast(_with(dtype, "int32"), value))
         signed = _with(dtype, "int64" if bits == 64 else "int32")
         if is_signed or bits < 32:
             made = self._truncated(signed, value)

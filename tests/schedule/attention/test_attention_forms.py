@@ -4,7 +4,7 @@ import pytest
 from group_kernels import CUDA, group
 
 from tests.schedule.attention.attention_graphs import PLAIN, tensors
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.cuda_cores.config import GpuConfig
 from tvm_fusion.schedule.attention.flash.wave_config import FlashWaveConfig

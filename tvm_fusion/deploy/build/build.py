@@ -14,8 +14,8 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 
 from ..._tvm.versions import PIPELINE
+from ...core.constants.weight_names import Packing
 from ...core.decisions import Decision, record
-from ...core.weight_names import Packing
 from ...device import TargetSpec
 from ...device.tile_permission import need_tiles
 from ...errors import UserError
@@ -64,10 +64,6 @@ class Built:
 
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
     """Build what was prepared for each architecture; runs under the toolchain.
-
-    Returns
-    -------
-    Built
 
     Raises
     ------
@@ -247,10 +243,6 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
     ----------
     mods : mapping of str to tvm.IRModule
         By architecture, the same functions lowered for the virtual machine.
-
-    Returns
-    -------
-    Merged
     """
     found = _kernels(mods, spec)
     taken: set[str] = set()

@@ -11,7 +11,7 @@ import tvm
 from tvm.ir import GenericConst
 from tvm.target import Target
 
-from ...core.weight_names import Packing, WeightNames
+from ...core.constants.weight_names import Packing, WeightNames
 from ...device import TargetSpec
 from ...signature import DimRange
 from ..cuda_graph.weights_tuple import MAY_PASS_TUPLE, passes_tuple
@@ -71,10 +71,6 @@ def prepare(
         Ranges of symbolic dimensions; counts are taken at the upper ends.
     model_names : WeightNames
         Of constants, with how they were packed.
-
-    Returns
-    -------
-    Prepared
     """
     lifted = lift_constants(mod, MIN_BYTES)
     lowered = add_destinations(_may_pass_tuple(lifted.mod, functions), functions)

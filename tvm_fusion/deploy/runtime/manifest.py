@@ -56,9 +56,9 @@ Schema 2
     :func:`tvm_fusion.deploy.count.count` counts them with symbolic dimensions at ``max``.
 ``groups``
     Groups of operators: ``kernels``, names of their PrimFuncs in the order in which they are
-    called, and the fields of :class:`tvm_fusion.core.kernel_info.KernelInfo`. Artifacts of earlier
-    versions do not have it, nor ``priced_for``: the ``name`` and ``cores`` of the device that
-    expected times are for.
+    called, and the fields of :class:`tvm_fusion.core.contract.kernel_info.KernelInfo`. Artifacts of
+    earlier versions do not have it, nor ``priced_for``: the ``name`` and ``cores`` of the device
+    that expected times are for.
 ``weights``
     By name: ``{"shape", "dtype", "offset", "bytes"}`` in ``weights.bin``; offsets are multiples of
     64 bytes. Of a weight that is stored as kernels read it, ``shape`` is its own, and ``packed``

@@ -156,7 +156,9 @@ _OPTIONAL = {
     "weights_as_tuple": truth,
     "in_place": by_name(text),
     "destinations": list_of(text),
-    "launches": list_of(record({"kernel": text, "names": list_of(text)})),
+    "launches": list_of(
+        record({"kernel": text, "names": list_of(text)}, {"reads": list_of(number)})
+    ),
 }
 
 

@@ -16,9 +16,9 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from ...core.numpy_types import numpy_dtype
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.constants.weight_names import derived
 from ...core.untouched import is_rewritable
-from ...core.weight_names import derived
 from ...errors import UserError
 from ..normalize.engine import op_name
 from ..tensor_types import dtype_of

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ...core.numpy_types import numpy_dtype
-from ...core.template import Refusal
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.contract.template import Refusal
 from ..egraph.extents import is_float
 from ..egraph.law import Law, Match
 from ..nonfinite import INFINITE, NONE, NonFinite

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...core.expressions import loads
-from ...core.forms import Form, Row, first_of, other_form
-from ...core.template import Refusal
+from ...core.contract.forms import Form, Row, first_of, other_form
+from ...core.contract.template import Refusal
+from ...core.tir.expressions import loads
 from ...device import Device
 from ...ecg.work import at
 from ..instructions.nvidia import HALF_TYPES

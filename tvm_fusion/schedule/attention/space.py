@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ...core.loops import constant
+from ...core.tir.loops import constant
 from ...device import Device
 from ..gpu.launch import STATIC_SHARED_BYTES
 from ..index.design_space import Kernels, default_first, varied

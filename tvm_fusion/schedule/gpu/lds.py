@@ -13,8 +13,8 @@ import ml_dtypes  # noqa: F401 (numpy's bfloat16)
 import numpy as np
 from tvm import DataType, ir, tirx
 
-from ...core.expressions import choice
-from ...core.loops import index, sequence
+from ...core.tir.expressions import choice
+from ...core.tir.loops import index, sequence
 from .launch import storage_sync
 
 SCOPE = "shared.own"

@@ -22,7 +22,7 @@ from tests.schedule.attention.attention_graphs import (
     tensors,
     visible,
 )
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.cuda_cores.config import GpuConfig
 from tvm_fusion.schedule.attention.flash.config import FlashMmaConfig

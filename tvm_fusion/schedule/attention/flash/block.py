@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import coordinates, index, sequence, unrolled
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, sequence, unrolled
 from ...gpu.ldmatrix import ELEMENTS
 from ...gpu.swizzle import VECTOR
 from ...gpu.warp import LANES, butterfly

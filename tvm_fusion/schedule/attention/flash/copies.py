@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.loops import index, simplified, when
+from ....core.tir.loops import index, simplified, when
 from .block import FlashBlock
 from .loads import TileLoads
 

@@ -10,8 +10,8 @@ import operator
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, loop, sequence, unrolled, vectorized, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, loop, sequence, unrolled, vectorized, when
 from ...contraction.problem.fuse_epilogue import store_results
 from ...gpu.cp_async import warp_sync
 from ...gpu.launch import storage_sync

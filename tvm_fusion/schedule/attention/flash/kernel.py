@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.loops import index, kernel, loop, sequence, simplified, when
+from ....core.tir.loops import index, kernel, loop, sequence, simplified, when
 from ....program.program import Program
 from ...gpu.cp_async import commit, wait
 from ...gpu.launch import block_by_address, min_blocks_per_sm, storage_sync

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, loop, sequence, substitute, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, loop, sequence, substitute, when
 from ...gpu.cp_async import copy_16
 from ...gpu.launch import VECTOR_BYTES
 from ...gpu.swizzle import VECTOR, SwizzledRows

@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from tvm import DataType
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, product
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.launch import STATIC_SHARED_BYTES

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, sequence, unrolled
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, sequence, unrolled
 from ...gpu.ldmatrix import ELEMENTS, ldmatrix_x4, row_major_lane, transposed_lane
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.swizzle import SwizzledRows

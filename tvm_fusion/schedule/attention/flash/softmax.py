@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, sequence, substitute, unrolled
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, sequence, substitute, unrolled
 from ...gpu.exponential import any_of_warp, exp2_fma_ftz, exp2_ftz
 from ...gpu.register_moves import store_pair
 from ..problem.online_softmax import assign, float_

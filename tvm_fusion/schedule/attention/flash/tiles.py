@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import ceildiv, constant, index, sequence, simplified, substitute, unrolled
+from ....core.tir.expressions import load
+from ....core.tir.loops import ceildiv, constant, index, sequence, simplified, substitute, unrolled
 from ...gpu.warp import butterfly
 from ..problem.mask_bounds import Bound
 from ..problem.online_softmax import assign

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, loop, sequence, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, loop, sequence, when
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
 from ...gpu.swizzle import BANKS, VECTOR, PanelRows

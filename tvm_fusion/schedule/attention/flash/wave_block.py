@@ -19,9 +19,9 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, sequence, unrolled
-from ...contraction.mma.wave_fragments import multiply_fragments
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, sequence, unrolled
+from ...contraction.mma.fragments import multiply_fragments
 from ...gpu.launch import VECTOR_BYTES
 from ...gpu.lds import rounded, scheduling_barrier
 from ...gpu.swizzle import VECTOR, WaveRows

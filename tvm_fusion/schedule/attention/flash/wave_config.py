@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ....core.loops import constant, product
+from ....core.tir.loops import constant, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.launch import STATIC_SHARED_BYTES

@@ -22,8 +22,8 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, coordinates, index, kernel, loop, sequence, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, coordinates, index, kernel, loop, sequence, unrolled, when
 from ....program.program import Program
 from ...gpu.shared_tiles import touch
 from ...gpu.vector_moves import AMD_MOVES

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, loop, sequence, substitute, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, loop, sequence, substitute, unrolled, when
 from ...gpu.swizzle import VECTOR
 from .loads import UNROLLED, Place, TileLoads
 
