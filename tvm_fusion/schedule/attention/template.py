@@ -206,11 +206,12 @@ def _claim_flash_decode(
     """Estimate flash-decoding: keys and values are read once, partial results written and read."""
     rows = at(config.kv_batch) * config.query_group.size
     partials = rows * config.splits * (config.head_dim_v + 2)
+    stored = 0 if config.is_one_kernel else partials
     return Claim(
         template,
         group,
-        launches=2,
-        bytes=_traffic(group, pattern) + 2 * 4 * partials,
+        launches=config.launches,
+        bytes=_traffic(group, pattern) + 2 * 4 * stored,
         flops=_flops(pattern, rows, 1, config) + 2 * partials,
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,

@@ -30,6 +30,7 @@ from ..copies.operand_copies import OperandCopies
 from ..mma.grouped_choice import has_few_sums
 from ..mma.model import residency
 from ..mma.split_k_workspace import split_k_kernels
+from ..problem.epilogue_proposals import epilogue_proposals
 from ..problem.norm_prologue import norm_gemm_proposals
 from ..problem.pool import pooling_proposals
 from ..problem.row_statistics import statistics_proposals
@@ -247,6 +248,7 @@ class GpuContraction(Contraction):
         or with their pooling.
         """
         yield from norm_gemm_proposals(graph)
+        yield from epilogue_proposals(graph)
         yield from statistics_proposals(graph)
         yield from dual_gemm_proposals(graph, device)
         yield from transpose_proposals(graph)

@@ -18,5 +18,6 @@
 ``pool_registers``               results that are pooled, in registers
 ``adjacent_columns``             results that read pairs of columns, which lie in one vector
 ``group_sums``, ``row_values``   what is added up beside them; ``ragged_tiles``: rows in groups
+``pool_registers``                rows that are reduced over windows of pixels
 ``concat_parts``                 other parts of a concatenation, copied by idle threads
 """
