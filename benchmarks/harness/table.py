@@ -32,7 +32,9 @@ Every engine runs in its own process with the same number of threads. In each ro
 one turn: warm-up, then as many runs as fit the budget. A round's figure is the median of its runs;
 the tables show the spread of these figures over the rounds. Before anything is timed the outputs
 are compared: max|a-b| / max|b| against ONNX Runtime without graph optimizations (PyTorch's peers,
-which have other random weights, against PyTorch eager). What differs is not timed.
+which have other random weights, against PyTorch eager). What differs is not timed. `openvino`
+computes in float32 as the others do, `openvino-default` in the precision that it chooses by itself,
+which is bfloat16 on CPUs that have instructions for it: it may differ by 5e-2.
 """
 
 

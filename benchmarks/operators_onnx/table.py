@@ -75,6 +75,8 @@ def render(record: Mapping[str, Any], operators: Mapping[str, str]) -> str:
         bad = ", ".join(f"{count[v]} {v}" for v in ("wrong", "crash", "hang") if count[v])
         why = record["reasons"].get(operator, {})
         total = sum(n for v, n in count.items() if v != "stock")
+        if count["right"] == total:
+            continue
         rows.append(
             [
                 operator,
@@ -87,7 +89,11 @@ def render(record: Mapping[str, Any], operators: Mapping[str, str]) -> str:
                 "; ".join(f"{reason} ({n})" for reason, n in why.items()),
             ]
         )
+    others = f"All cases of {len(by_operator) - len(rows)} operators are right; of the others:"
     headings = ["operator", "cases", "right", "stock right", "", "refused", "fails", "why"]
     return (
-        "\n".join([_INTRODUCTION, *summary(record, operators), "", *table(headings, rows)]) + "\n"
+        "\n".join(
+            [_INTRODUCTION, *summary(record, operators), "", others, "", *table(headings, rows)]
+        )
+        + "\n"
     )

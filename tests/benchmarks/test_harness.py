@@ -53,6 +53,12 @@ def measure_fakes(names, tmp_path, **changes):
 
 
 @pytest.mark.slow
+def test_a_peer_of_a_half_type_has_its_own_tolerance(tmp_path, monkeypatch):
+    monkeypatch.setitem(session.TOLERANCES, "wrong", 1e-2)
+    assert measure_fakes(["wrong"], tmp_path)["peers"]["wrong"]["status"] == "right"
+
+
+@pytest.mark.slow
 def test_each_kind_of_failure_is_reported_and_not_timed(tmp_path):
     names = ["right", "wrong", "raising", "crashing", "leaving", "failing_when_timed"]
     lines = []

@@ -56,6 +56,22 @@ def test_nodes_with_names_without_and_with_the_same():
     ]
 
 
+@pytest.mark.parametrize(
+    ("scopes", "name"),
+    [
+        ("['', 'layer.0', 'layer.0.ff', 'linear_3']", "layer.0.ff/node_exp"),
+        ("['', 'exp']", "node_exp"),
+        ("['layer', 3, 'exp']", "node_exp"),
+        ("[", "node_exp"),
+        ("7", "node_exp"),
+    ],
+)
+def test_modules_that_pytorch_writes_beside_a_node(scopes, name):
+    node = helper.make_node("Exp", ["x"], ["a"], name="node_exp")
+    node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
+    assert names(import_model(nodes_of(node)).mod) == [(name,)]
+
+
 def test_nodes_of_local_functions():
     """By the call, which stands in the model, and their own names, or operators."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

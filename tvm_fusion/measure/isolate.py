@@ -54,11 +54,6 @@ def isolated(function: Callable[[], T], seconds: float | None = None) -> T:
     seconds : float, optional
         How long it may take before its process is killed.
 
-    Returns
-    -------
-    object
-        The function's result.
-
     Raises
     ------
     Failed

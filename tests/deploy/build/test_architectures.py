@@ -259,7 +259,7 @@ def test_explain_takes_one_architecture():
 def test_inspect_lists_architectures(loaded, capsys):
     from rich.console import Console
 
-    from tvm_fusion.cli import inspect
+    from tvm_fusion.cli.commands import inspect
 
     result = {**loaded["manifest"], "kernels": 6, "calls": 6, "intermediate_bytes": 0}
     result["explain"] = None

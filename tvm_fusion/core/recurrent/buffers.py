@@ -18,8 +18,6 @@ class RecurrentBuffers:
 
     Attributes
     ----------
-    layer : Recurrence
-        The layer.
     buffers : Mapping of str to Var
         By the names of :attr:`Recurrence.operands` and ``results``; results that nothing reads may
         be absent.

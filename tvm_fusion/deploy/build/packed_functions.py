@@ -44,10 +44,6 @@ def packed_functions(mods: Iterable[tvm.IRModule]) -> PackedFunctions:
     mods : iterable of tvm.IRModule
         In the virtual machine's form, with PrimFuncs.
 
-    Returns
-    -------
-    PackedFunctions
-
     Raises
     ------
     UserError

@@ -33,8 +33,6 @@ class EClass:
 
     Attributes
     ----------
-    type : relax.TensorType
-        Of all of them.
     is_constant : bool
         Whether it is known at compile time.
     value : numpy.ndarray or None

@@ -256,11 +256,6 @@ def matches(pattern: Pattern, number: int, graph: EGraph, bound: Bindings) -> It
     ----------
     bound : Mapping
         What names stand for already.
-
-    Yields
-    ------
-    Mapping
-        With all names of the pattern.
     """
     if isinstance(pattern, Tensor):
         known = bound.get(pattern.name)

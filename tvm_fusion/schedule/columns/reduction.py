@@ -31,8 +31,6 @@ class ColumnReduction:
 
     Attributes
     ----------
-    stage : Stage
-        The reduction.
     batch : tuple of Axis
         Kept axes but the columns.
     k : Axis

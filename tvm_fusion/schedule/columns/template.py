@@ -31,8 +31,6 @@ class ColumnDetails:
 
     Attributes
     ----------
-    view : ColumnReduction
-        The reduction.
     config : ColumnConfig
         Of one launch.
     split : SplitColumns or None
@@ -50,8 +48,6 @@ class WindowDetails:
 
     Attributes
     ----------
-    view : ColumnReduction
-        The reduction.
     term : WindowTerm
         What one thread combines.
     """

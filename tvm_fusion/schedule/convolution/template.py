@@ -25,8 +25,7 @@ from ..contraction.cpu.tile_product import SPEEDUP
 from ..contraction.problem.pool import pooling_proposals
 from ..contraction.problem.sum_of_products import Result
 from ..contraction.problem.template import constants_of
-from ..index.design_space import find as find_config
-from ..index.design_space import not_in_space, plain
+from ..index.design_space import member, plain
 from ..index.estimate import flops, operations, points, terms, too_many_parameters, traffic
 from ..index.inline import inlined, inlined_size
 from ..index.strides import SCATTER
@@ -223,9 +222,9 @@ class CpuConvolution(Template):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed convolution with other tiles or tasks."""
-        chosen = find_config(_designs(claim, device), config)
-        if chosen is None:
-            return not_in_space(claim, config)
+        chosen = member(claim, config, _designs(claim, device))
+        if isinstance(chosen, Refusal):
+            return chosen
         details = claim.details_as(ConvDetails)
         return replace(claim, details=replace(details, config=chosen))
 

@@ -70,8 +70,6 @@ class TransposeConfig:
 
     Attributes
     ----------
-    space : IterationSpace
-        The iteration space.
     across : int
         The axis along which the transposed loads are contiguous.
     transposed : tuple of GuardedLoad

@@ -105,10 +105,6 @@ class RingPosition:
 
     Attributes
     ----------
-    stages : int
-        Stages of the ring.
-    stage : Expr
-        The stage.
     parity : Expr
         Of the phase in which the stage is used.
     before : Expr

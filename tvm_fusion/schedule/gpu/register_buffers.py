@@ -29,11 +29,6 @@ class RegisterBuffers:
         number then, which lowering drops. Without it, the buffers are one thread's.
     is_streamed : bool
         Whether the widest vectors bypass the L1 of CUDA devices, which keeps the shorter ones.
-
-    Attributes
-    ----------
-    arrays : list of Var
-        The buffers.
     """
 
     def __init__(

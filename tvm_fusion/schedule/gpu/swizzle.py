@@ -49,8 +49,6 @@ class SwizzledRows:
     ----------
     first : int
         Where the first row begins, in vectors.
-    vectors : int
-        Of a row.
     """
 
     first: int

@@ -23,7 +23,7 @@ from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..index.address import known_step
-from ..index.design_space import Kernels, not_in_space
+from ..index.design_space import Kernels, member
 from ..index.estimate import flops, too_many_parameters, traffic
 from ..index.proposals import LIGHT, in_order, own_producers, reached
 from .cpu.config import KERNELS as CPU_KERNELS
@@ -244,9 +244,9 @@ class Rows(Template):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed row kernel."""
-        chosen = _kernels(device).find(self._designs(claim, device), config)
-        if chosen is None:
-            return not_in_space(claim, config)
+        chosen = member(claim, config, self._designs(claim, device), _kernels(device).plain)
+        if isinstance(chosen, Refusal):
+            return chosen
         return replace(claim, details=RowsDetails(chosen))
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[RowConfig | CpuRowConfig]:

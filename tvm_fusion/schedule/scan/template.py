@@ -28,8 +28,6 @@ class ScanDetails:
 
     Attributes
     ----------
-    problem : PrefixSumProblem
-        The sums.
     config : RowScanConfig, ColumnScanConfig or None
         Of a GPU's rows, or of a CPU's columns; rows on a CPU have none.
     """

@@ -26,8 +26,6 @@ class SortDetails:
 
     Attributes
     ----------
-    problem : SortProblem
-        The sort.
     config : RankSortConfig or CpuRankSortConfig
         Of a GPU, or of a CPU.
     """

@@ -58,8 +58,6 @@ def emit_groups(
 
     Returns
     -------
-    dict of GlobalVar to Emission
-        Kernels by group.
     dict of GlobalVar to (str, Hashable)
         Groups whose claim was broken; the reasons are recorded as decisions.
     """

@@ -122,8 +122,6 @@ class _Window:
 
     Attributes
     ----------
-    dims : tuple of ImageDim
-        Of the image.
     pixels : tuple of Axis
         Of the results, the axis along rows last.
     row, along : int

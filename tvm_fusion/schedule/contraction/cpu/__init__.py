@@ -6,8 +6,8 @@
 
 On tile registers (AMX) the loop over panels is outside of that over passes.
 
-``blocking``, ``config``, ``tuning``
-    sizes by registers and caches; a configuration; their space
+``blocking``, ``config``
+    sizes by registers and caches; a configuration, and all that fit
 ``dot_products``, ``tile_product``
     instructions of int8, int16 and bfloat16: of vectors, of tile registers
 ``operand_a``, ``operand_b``, ``packed_weights``, ``tile_operands``

@@ -13,11 +13,12 @@ from typing import Literal
 
 from tvm import DataType, ir
 
+from ....core.contract.template import Config
 from ....core.tir.loops import constant, product
 from ....device import Device
 from ....program.stage import Axis
 from ...index.address import conditional_loads
-from ...index.design_space import default_first
+from ...index.design_space import default_first, plain
 from ...instructions.tiles import TILE_ROWS
 from ..problem.gemm_view import GemmView, gemm_view, interleave_parts
 from ..problem.norm_prologue import NormPrologue
@@ -55,8 +56,6 @@ class CpuGemmConfig:
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The contraction.
     view : GemmView
         The contraction as GEMMs: K in groups of the dot product, and a panel of B holds columns of
         all parts of a column split.
@@ -131,6 +130,11 @@ def configs(
     chosen = gemm.default()
     every = dict.fromkeys(blockings(gemm.problem, gemm.machine))
     yield from map(gemm.config, default_first(chosen, every))
+
+
+def blocking_of(gemm: CpuGemmConfig) -> Config:
+    """Write what a tuner varies of a GEMM, its blocking, as plain data."""
+    return plain(gemm.sizes)
 
 
 def _in_blocks(

@@ -30,6 +30,7 @@ from ....program.stage import Axis
 from ...cpu.register_tile import Element, VectorUnit, with_prefetch
 from ...instructions.cpu import WORD, dot_of, multiply
 from ...instructions.table import find
+from ...math.half_math import HALF_TYPES
 from ..problem.gemm_view import GemmView
 from ..problem.sum_of_products import SumOfProducts
 
@@ -252,12 +253,12 @@ def is_thin(view: GemmView) -> bool:
 
 
 def uncast(operand: ir.Expr) -> ir.Expr:
-    """Take lossless casts of bytes and of bfloat16 off an operand."""
+    """Take lossless casts of bytes and of half types off an operand."""
     core = operand
     while isinstance(core, tirx.Cast) and str(core.ty.dtype) in ("int16", "int32", "float32"):
         core = core.value
     dtype, narrow = str(operand.ty.dtype), str(core.ty.dtype)
-    keeps = narrow in BYTES if dtype == "int32" else narrow == "bfloat16"
+    keeps = narrow in BYTES if dtype == "int32" else narrow in HALF_TYPES
     return core if keeps else operand
 
 

@@ -46,8 +46,6 @@ class CpuContractionConfig:
     ----------
     program : Program
         The program of the claimed group.
-    contraction : SumOfProducts
-        Its contraction.
     gemm : CpuGemmConfig or None
         Where it is a GEMM whose panels are packed or copied.
     operands : tuple of MaterializedOperand

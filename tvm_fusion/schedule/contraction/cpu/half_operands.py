@@ -18,11 +18,10 @@ from ...._tvm.ir.buffer import declare
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, loop, over
 from ...cpu.register_tile import in_vectors
+from ...math.half_math import HALF_TYPES
 from ..problem.gemm_view import GemmView
 from .operand_b import Panel
 from .packed_weights import PackedB
-
-HALF_TYPES = ("float16", "bfloat16")
 
 
 def is_half(operand: ir.Expr) -> bool:

@@ -23,6 +23,7 @@ from ....program.program import Program
 from ....program.stage import Axis, Stage
 from ...elementwise.cpu import ElementwiseCpuConfig
 from ...index.address import lies_along
+from ...index.design_space import member
 from ...index.estimate import flops, operations, points, terms, traffic
 from ...index.proposals import LIGHT
 from ...index.strides import SCATTER, strided_access_cost
@@ -40,10 +41,9 @@ from ..problem.template import (
 )
 from .blocks.choice import block_flops
 from .computed_a import computed_parts
-from .config import CpuGemmConfig, configs
+from .config import CpuGemmConfig, blocking_of, configs
 from .emit import CpuContractionConfig, contraction_cpu, is_strided
 from .tile_product import matrix_dtype, vector_work
-from .tuning import blockings, of_blocking
 from .unpacked_split import refuse_unpacked_split, unpacked_split
 
 # Products with the operators that unpack their weights, which growth keeps apart.
@@ -168,11 +168,11 @@ class CpuContraction(Contraction):
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the blockings of a GEMM; other contractions have no choices."""
-        return blockings(_gemms(claim, device))
+        return map(blocking_of, _gemms(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed GEMM with another blocking."""
-        gemm = of_blocking(claim, config, _gemms(claim, device))
+        gemm = member(claim, config, _gemms(claim, device), blocking_of)
         if isinstance(gemm, Refusal):
             return gemm
         claimed = claim.details_as(CpuContractionDetails).config

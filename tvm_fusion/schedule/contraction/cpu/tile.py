@@ -44,11 +44,6 @@ class GemmTile:
         How the operands are read.
     passes : Expr
         How many passes over K a task makes.
-
-    Attributes
-    ----------
-    task_buffers : list of Var
-        Buffers of a task.
     """
 
     def __init__(self, config: CpuGemmConfig, a: OperandA, b: OperandB, passes: ir.Expr) -> None:

@@ -32,8 +32,6 @@ class TileProduct(WordProduct):
 
     Attributes
     ----------
-    row : Instruction
-        The instruction.
     words : int
         Words of K in a step.
     """

@@ -76,8 +76,6 @@ class GpuContractionConfig:
         The program of the claimed group.
     contraction : SumOfProducts
         Its contraction; behind a norm prologue, without the scale.
-    device : Device
-        The GPU.
     gemm : GemvConfig, TileGemmConfig or None
         Of few rows, or of tiles on tensor cores; ``None`` for tiled and untiled kernels, which
         DLight configures, with skinny GEMMs in front if M is symbolic.

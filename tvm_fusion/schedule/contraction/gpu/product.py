@@ -51,10 +51,6 @@ class Product:
 
     Attributes
     ----------
-    reading : Reading
-        As what.
-    group : Group
-        The group.
     stages : tuple of Stage
         Its program's, without internal maps; a concatenation is cut into its parts.
     as_read : SumOfProducts

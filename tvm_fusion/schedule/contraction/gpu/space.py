@@ -61,8 +61,6 @@ class GpuGemmProblem:
     ----------
     contraction : SumOfProducts
         What is computed.
-    device : Device
-        A GPU.
     norm_scale : NormScale, optional
         The scale of an RMS norm prologue, which skinny GEMM alone has.
     least_rows : int

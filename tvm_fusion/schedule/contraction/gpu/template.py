@@ -20,7 +20,7 @@ from ....ecg.work import at
 from ....program.group import Group
 from ....program.program import Program
 from ....program.stage import Stage
-from ...index.design_space import not_in_space
+from ...index.design_space import member
 from ...index.estimate import flops, operations, points, traffic
 from ...index.inline import inlined
 from ...instructions.nvidia import HALF_TYPES
@@ -30,6 +30,7 @@ from ..copies.operand_copies import OperandCopies
 from ..mma.grouped_choice import has_few_sums
 from ..mma.model import residency
 from ..mma.split_k_workspace import split_k_kernels
+from ..problem.epilogue_proposals import epilogue_proposals
 from ..problem.norm_prologue import norm_gemm_proposals
 from ..problem.pool import pooling_proposals
 from ..problem.row_statistics import statistics_proposals
@@ -236,8 +237,8 @@ class GpuContraction(Contraction):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed contraction."""
-        chosen = KERNELS.find(designs(claim, device), config)
-        return not_in_space(claim, config) if chosen is None else configured(claim, chosen)
+        chosen = member(claim, config, designs(claim, device), KERNELS.plain)
+        return chosen if isinstance(chosen, Refusal) else configured(claim, chosen)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name norms with the skinny GEMM behind them, dual GEMMs, and operands that are expanded.
@@ -247,6 +248,7 @@ class GpuContraction(Contraction):
         or with their pooling.
         """
         yield from norm_gemm_proposals(graph)
+        yield from epilogue_proposals(graph)
         yield from statistics_proposals(graph)
         yield from dual_gemm_proposals(graph, device)
         yield from transpose_proposals(graph)

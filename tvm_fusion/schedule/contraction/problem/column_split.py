@@ -27,8 +27,6 @@ class ColumnSplit:
 
     Attributes
     ----------
-    axis : Axis
-        The axis that is split.
     width : int
         Columns of a part.
     period : Axis or None

@@ -32,8 +32,6 @@ class GroupSums:
 
     Attributes
     ----------
-    result : int
-        Which of the results.
     element : Var
         Stands for an element of it in terms.
     width : int

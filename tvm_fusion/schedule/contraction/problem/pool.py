@@ -100,8 +100,6 @@ def pool_of(
 
     Returns
     -------
-    pool : Pool
-        The pooling.
     conv : Stage
         The convolution, its pixels not in windows.
     pooled : Var

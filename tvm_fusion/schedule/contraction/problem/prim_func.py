@@ -24,10 +24,6 @@ class MaterializedOperand:
 
     Attributes
     ----------
-    operand : PrimExpr
-        The operand.
-    buffer : Var
-        The buffer.
     axes : tuple of Axis
         The axes of the buffer, one per dimension.
     value : PrimExpr

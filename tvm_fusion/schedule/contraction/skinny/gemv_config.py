@@ -32,8 +32,6 @@ class GemvConfig(GemmView):
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The product.
     tile : ThreadTile
         The elements of B that a thread loads at a time.
     threads_n : int

@@ -40,8 +40,6 @@ class WeightTiles:
         For integers, of each column the scale of its sums at a copy, a place and a thread.
     encodings : list of list of Encoding
         For integers, of each column the encoding of the k of each instruction.
-    buffers : list of Var
-        Buffers of the weights.
     """
 
     def __init__(self, config: SkinnyMmaConfig, analyzer: sym.Analyzer) -> None:
@@ -117,11 +115,6 @@ class GroupAccumulators:
     ----------
     encodings : sequence of sequence of Encoding
         Of each column the encoding of the k of each instruction.
-
-    Attributes
-    ----------
-    buffers : list of Var
-        Their buffers.
     """
 
     def __init__(self, config: SkinnyMmaConfig, encodings: Sequence[Sequence[Encoding]]) -> None:

@@ -43,8 +43,6 @@ class GroupRegisters:
     ----------
     size : int
         Elements of a thread.
-    buffers : list of Var
-        Registers.
     """
 
     def __init__(self, config: TileGemmConfig, lanes: int) -> None:

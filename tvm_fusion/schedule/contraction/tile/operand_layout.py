@@ -54,8 +54,6 @@ class OperandLayout:
     ----------
     is_k_contiguous : bool
         Whether rows of a tile are of K.
-    row_chunks : int
-        Chunks of a row.
     is_copied : bool
         Whether it is loaded as it is, by cp.async.
     is_gathered : bool

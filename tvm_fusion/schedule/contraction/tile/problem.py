@@ -28,8 +28,6 @@ class GemmProblem(TileOperands, GemmView):
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The product.
     ragged : RaggedTiles or None
         Groups of rows whose number is the batch; then the place of a tile along M is its first row.
     is_streamed : bool

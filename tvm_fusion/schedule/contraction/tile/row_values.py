@@ -28,11 +28,6 @@ class RowRegisters:
         The product, with row values.
     copies : int
         Rows that are held at once.
-
-    Attributes
-    ----------
-    buffers : list of Var
-        Registers.
     """
 
     def __init__(self, config: TileGemmConfig, copies: int) -> None:

@@ -48,8 +48,6 @@ class WgmmaConfig(TileGemmConfig):
 
     Attributes
     ----------
-    operand_a, operand_b : TmaOperand
-        The operands.
     consumers : int
         Warpgroups that multiply, 1 or 2.
     is_ping_pong : bool

@@ -27,11 +27,6 @@ class TileStages:
     ----------
     shared : Var
         Shared memory, bytes.
-
-    Attributes
-    ----------
-    ring : Ring
-        Of the stages.
     """
 
     def __init__(self, config: WgmmaConfig, shared: ir.Var) -> None:

@@ -88,13 +88,6 @@ class ConvEpilogue:
             The rows of pixels that results are gathered in.
         in_memory : bool
             Whether the sums are in memory already, rather than in registers.
-
-        Returns
-        -------
-        stmt : Stmt
-            The stores.
-        buffers : list of Var
-            What the tile owns for them.
         """
         pixels, width = (int(d) for d in acc.ty.shape)
         inside = width

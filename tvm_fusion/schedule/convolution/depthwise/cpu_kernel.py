@@ -267,13 +267,7 @@ class Direction:
 
 
 class DepthwiseWindow:
-    """Writes the loops over a window.
-
-    Attributes
-    ----------
-    rows, columns : Direction
-        Of the window.
-    """
+    """Writes the loops over a window."""
 
     def __init__(self, problem: ConvProblem, ranges: Ranges) -> None:
         self._problem, self._ranges = problem, ranges

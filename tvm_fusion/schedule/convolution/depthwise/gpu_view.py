@@ -28,8 +28,6 @@ class DepthwiseView:
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The sum.
     batch : tuple of Axis
         Pixel axes around y and x.
     y, x : Axis

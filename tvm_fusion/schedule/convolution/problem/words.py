@@ -94,13 +94,7 @@ def _core(operand: ir.Expr) -> ir.Expr:
 
 
 class WordImage(ImageReader):
-    """Words of an image.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        With words.
-    """
+    """Words of an image."""
 
     def __init__(self, problem: ConvProblem, inner: ImageReader) -> None:
         super().__init__(problem)

@@ -35,8 +35,6 @@ class TileConv:
 
     Attributes
     ----------
-    row : Instruction
-        The instruction.
     single : ConvProblem
         The convolution over elements as they are multiplied; a block is all channels of a pixel, as
         lines hold them.

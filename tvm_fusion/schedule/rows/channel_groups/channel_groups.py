@@ -46,10 +46,6 @@ class ChannelGroups:
         The axes of rows but that of groups.
     pixels : tuple of Axis
         What a statistic is over, beside the channels of its group.
-    channel : Axis
-        All channels.
-    size : int
-        Channels of a group.
     width : int
         Channels of a vector, 16 bytes of the widest type.
     term : Expr

@@ -35,8 +35,6 @@ class RowVectorLoad:
     ----------
     stage : RowStage
         Whose axes it mentions.
-    load : TensorLoad
-        The load.
     registers : Var
         Its destination.
     is_row : bool
