@@ -58,10 +58,11 @@ class AddRows(Careful, Linear):
         return self.mixed(match, "a", "b", "c")
 
 
-class AddColumns(Linear):
+class AddColumns(Careful, Linear):
     """a @ b + a @ c = a @ (b + c)."""
 
     name = "add_columns"
+    terms = "bc"
     before = a @ b + a @ c
     after = a @ (b + c)
     both = True
