@@ -10,7 +10,8 @@ import tvm_fusion
 
 PACKAGE = Path(tvm_fusion.__file__).parent
 # Folders in layers: a newcomer enters by these.
-ROOMS = ["_tvm", "core", "deploy", "ecg", "rewrite", "schedule"]
+ROOMS = ["_tvm", "core", "deploy", "ecg", "fusion", "program", "rewrite", "schedule"]
+ROOMS += ["frontend/normalize"]
 
 
 def pages():

@@ -9,11 +9,13 @@ import os
 import random
 
 import numpy as np
+import onnx
 import pytest
 from index_cases import LIMIT, ONNX, spoiled
 
 import tvm_fusion
 from benchmarks.runtime_alone import RuntimeAlone
+from tvm_fusion.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("plain_llvm")
 
@@ -48,6 +50,26 @@ def test_onnx(alone, tmp_path, name):
     folder = tvm_fusion.compile(case.model()).export(tmp_path / "a")
     names = [name for name in inputs if name.startswith("i")]
     assert check(alone, folder, inputs, names, case.extent) >= 8 * len(names)
+
+
+def test_no_shape_of_more_elements_is_read(tmp_path):
+    """Shapes that are inputs: numbers of elements that do not fit, and negative ones."""
+    text = """<ir_version: 9, opset_import: ["": 18]>
+    g (float[4, 6] a, int64[2] i, int64[2] j) => (float[p, q] y, float[r, s] z) {
+        b = Reshape(a, i) y = Neg(b) z = Tile(a, j) }"""
+    artifact = tvm_fusion.compile(onnx.parser.parse_model(text), "cpu")
+    executable = tvm_fusion.load(artifact.export(tmp_path / "a"))
+    a = np.ones((4, 6), "float32")
+    for shape, times in (
+        ((5, 5), (1, 1)),
+        ((1000, 1000), (1, 1)),
+        ((-2, -3), (1, 1)),
+        ((8, 3), (-1, -1)),
+    ):
+        with pytest.raises(UserError, match="whose extents the inputs decide cannot be allocated"):
+            executable.run({"a": a, "i": np.array(shape), "j": np.array(times)})
+    found = executable.run({"a": a, "i": np.array((3, -1)), "j": np.array((2, 1))})
+    assert (found["y"].shape, found["z"].shape) == ((3, 8), (8, 6))
 
 
 @pytest.mark.slow

@@ -258,3 +258,27 @@ def test_casts_agree_at_every_position(tmp_path, dtype):
     for n in counts:
         wanted = np.repeat(np.array(expected, dtype)[:, None], n, 1)
         np.testing.assert_array_equal(got[f"y{n}"], wanted, f"rows of {n}")
+
+
+def test_quantizing_what_is_no_number_gives_zero(tmp_path):
+    """In vectors and behind them, by a step of 0 too; the scale of zeros is 1."""
+    types, steps = ("uint8", "int8", "int16", "uint16"), {"half": 0.5, "none": 0.0}
+    outputs = ", ".join(f"{t}[23] {t}_{name}" for t in types for name in steps)
+    zeros = ", ".join(f"{t} zero_{t} = {{3}}" for t in types)
+    lines = [f"{t}_{n} = QuantizeLinear(x, {n}, zero_{t})" for t in types for n in steps]
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+    g (float[23] x, float[5] e) => ({outputs}, uint8[5] q, float s, uint8 z)
+    <float half = {{0.5}}, float none = {{0}}, {zeros}> {{
+        {" ".join(lines)} q, s, z = DynamicQuantizeLinear(e) }}"""
+    artifact = tvm_fusion.compile(onnx.parser.parse_model(text), "cpu")
+    x = np.resize(np.array([1, np.nan, np.inf, -np.inf, -300.25, 7e4], "float32"), 23)
+    executable = tvm_fusion.load(artifact.export(tmp_path / "a"))
+    got = executable.run({"x": x, "e": np.zeros(5, "float32")})
+    assert (got["s"], got["z"], got["q"].max()) == (1, 0, 0)
+    wide = {"half": np.round(x / 0.5) + 3, "none": np.where(x > 0, np.inf, -np.inf)}
+    for dtype in types:
+        info = np.iinfo(dtype)
+        for name in steps:
+            clipped = np.clip(wide[name], info.min, info.max)
+            wanted = np.where(np.isnan(x), 0, clipped).astype(dtype)
+            np.testing.assert_array_equal(got[f"{dtype}_{name}"], wanted, f"{dtype} {name}")

@@ -298,6 +298,7 @@ def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
     from .deploy.cuda_graph.static_inputs import mark_static_inputs
     from .deploy.memory.in_place import update_in_place
     from .deploy.memory.write_back import write_back
+    from .deploy.memory.write_through import write_through
     from .ecg.legalization.composites import CompileComposites
     from .pipeline import stages
 
@@ -305,7 +306,7 @@ def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
     if config.dump is not None:
         passes.insert(0, Dump(config.dump / "0_frontend.py"))
     mod = update_in_place(imported.mod, imported.signatures, config.writes)
-    mod = tvm.ir.transform.Sequential(passes)(mod)
+    mod = write_through(tvm.ir.transform.Sequential(passes)(mod))
     mod = write_back(mod, imported.signatures, config.writes)
     return mark_static_inputs(mod, imported.signatures, {*config.static_inputs, *config.in_place})
 

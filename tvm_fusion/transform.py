@@ -46,9 +46,9 @@ from .deploy.build.lower import LowerToVM
 from .ecg.legalization.legalize import Legalize
 from .frontend.half.precision import ToHalfPrecision
 from .frontend.normalize import NormalizeImport
+from .fusion.database.tuned_configs import tuned_configs
 from .fusion.describe import describe
 from .fusion.fuse import FuseOperators
-from .fusion.tuned_configs import tuned_configs
 from .layout.plan_layout import PlanLayout
 from .rewrite.bytes.products import ByteProducts
 from .rewrite.norms.statistics import NormStatistics

@@ -12,7 +12,7 @@ from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.ecg.mapping_types.table import MappingType
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
-from tvm_fusion.fusion.plan import Plan, plan
+from tvm_fusion.fusion.planning.plan import Plan, plan
 
 SPEC = parse("cpu")
 

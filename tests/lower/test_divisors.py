@@ -88,3 +88,16 @@ def test_only_divisors_of_a_variable_that_divides_become_maxima():
 
     got = DivideByPositive()(tvm.IRModule({"main": before}))
     tvm.ir.assert_structural_equal(got["main"], after.with_attr("global_symbol", "before"))
+
+
+def test_quotients_of_numbers_keep_divisors_below_one():
+    @T.prim_func(s_tir=True)
+    def scaled(x: T.handle, y: T.handle):
+        h, p = T.int64(), T.int64()
+        T.match_buffer(x, (h,), "float32")
+        b = T.match_buffer(y, (2, p), "float32")
+        for task in range(p * T.int64(2)):
+            b[task // p, task % p] = T.float32(1) / (T.Cast("float32", p) / T.Cast("float32", h))
+
+    mod = tvm.IRModule({"main": scaled})
+    tvm.ir.assert_structural_equal(DivideByPositive()(mod), mod)

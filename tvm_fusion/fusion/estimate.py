@@ -20,7 +20,7 @@ from ..ecg.read_dataflow import CONSTANTS
 from ..program.group import Group
 from ..program.images import images_of
 from .claims import claim_book
-from .plan import plan
+from .planning.plan import plan
 from .refusals import RefusedByAll
 
 MARGIN = 0.02  # of what differs between two plans: what saves less is not worth another graph

@@ -18,7 +18,7 @@ from ..program.group import Group
 from ..program.images import images_of
 from .apply import apply_groups
 from .claims import claim_book
-from .plan import Plan, plan
+from .planning.plan import Plan, plan
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseOperators")

@@ -9,6 +9,7 @@ from tvm.ir.transform import PassContext
 
 from .._tvm.ir.buffer import declare
 from .._tvm.ir.structural import structural_map, structural_walk
+from ..core.tir.integers import is_integer
 
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
@@ -33,8 +34,8 @@ class DivideByPositive:
         alone = [divisor for divisor in divisors if isinstance(divisor, ir.Var)]
 
         def change(node: Any) -> Any:
-            if isinstance(node.b, (ir.Var, tirx.IntImm)):
-                return node
+            if isinstance(node.b, (ir.Var, tirx.IntImm)) or not is_integer(str(node.b.ty.dtype)):
+                return node  # a floating point quotient is the model's, of any divisor
             used = tirx.analysis.undefined_vars(node.b)
             divides = any(var.same_as(other) for var in used for other in alone)
             return _by_one_at_least(node) if divides else node

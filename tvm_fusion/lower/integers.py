@@ -171,8 +171,10 @@ class _Lowering:
             return tirx.Cast(dtype, value)
         bits, is_signed = bits_of(dtype), not dtype.startswith("u")
         if bits < 32 and _is_clamped(value, dtype):
-            # Of NaN, 0 everywhere. Instructions that pack saturate; of signed types that is not 0.
-            return tirx.Cast(dtype, tirx.Cast(_with(dtype, "int32"), value) if is_signed else value)
+            # Of NaN, 0 everywhere. Instructions that pack saturate, and conversions to unsigned 32
+            # bits have all bits set: of both, only eight unsigned bits are 0.
+            is_plain = not is_signed and bits == 8
+            return tirx.Cast(dtype, value if is_plain else tirx.Cast(_with(dtype, "int32"), value))
         signed = _with(dtype, "int64" if bits == 64 else "int32")
         if is_signed or bits < 32:
             made = self._truncated(signed, value)

@@ -20,7 +20,7 @@ from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
 from ..frontend import Imported, import_model
 from ..fusion.fuse import apply_plans, plan_module
-from ..fusion.plan import Plan
+from ..fusion.planning.plan import Plan
 from ..fusion.profile import Profile, profiling
 from ..measure.profiling import profiled
 from ..pipeline import STAGES, stage

@@ -26,7 +26,7 @@ from ..deploy.cuda_graph.weight_prefetch import MODEL_BYTES
 from ..deploy.memory.weights import MIN_BYTES, lift_constants
 from ..device import TargetSpec
 from ..ecg.closed_form import closed_form
-from ..fusion.comparisons import Question
+from ..fusion.database.comparisons import Question
 from ..measure.build import build_groups, export
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import TOLERANCE

@@ -34,10 +34,10 @@ from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
 from ..frontend import import_model
 from ..fusion.cost import CostModel
+from ..fusion.database.records import Records
+from ..fusion.database.tuned_configs import tuned_configs
+from ..fusion.database.tuning_records import Trial, TuningRecords, text
 from ..fusion.profile import Alternative, NotNow, Profile, Unmeasured, profiling, question_of
-from ..fusion.records import Records
-from ..fusion.tuned_configs import tuned_configs
-from ..fusion.tuning_records import Trial, TuningRecords, text
 from ..measure.alternative_modules import modules_of, tolerance
 from ..measure.budget import Budget
 from ..measure.isolate import Failed

@@ -24,7 +24,7 @@ from ..core.contract.tuned import Tuned
 from ..deploy.runtime.results import leaves
 from ..deploy.runtime.tensors import to_numpy, to_tensor
 from ..device import Device, TargetSpec
-from ..fusion.tuning_records import Trial
+from ..fusion.database.tuning_records import Trial
 from ..measure.build import build_groups
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import Effort, bound, check_same, in_turns, random_input

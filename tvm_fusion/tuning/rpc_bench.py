@@ -27,7 +27,7 @@ from ..core.contract.template import Config
 from ..deploy.runtime.results import leaves
 from ..device import TargetSpec
 from ..errors import UserError
-from ..fusion.tuning_records import Trial
+from ..fusion.database.tuning_records import Trial
 from ..measure.build import export
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import Effort, check_same

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..core.contract.template import Config
-from ..fusion.record_key import Key
+from ..fusion.database.key import Key
 from ..measure.isolate import Failed
 from .whole import DEFAULTS, Chosen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..core.contract.template import Config
-from ..fusion.tuning_records import Trial
+from ..fusion.database.tuning_records import Trial
 from .evolutionary import EvolutionarySearch
 from .search import Search
 from .tasks import Task

@@ -24,9 +24,9 @@ from ..deploy.toolchain import toolchain
 from ..device import Device, TargetSpec
 from ..frontend import Imported
 from ..fusion.claims import remembering
+from ..fusion.database.key import Key
+from ..fusion.database.tuning_records import text
 from ..fusion.fuse import FuseOperators
-from ..fusion.record_key import Key
-from ..fusion.tuning_records import text
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import Effort, bound, check_same, in_turns, random_array
 from ..schedule.kernels import ScheduleKernels

@@ -227,6 +227,13 @@ def test_no_cmake_is_one_sentence(dense_folder, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+def test_help_wherever_it_stands(runner, dense_folder):
+    for words in (["--help"], [dense_folder, "--help"]):
+        done = call(runner, *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "--repeat" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,4 +1,4 @@
-"""Means of integers over an extent that is known at run time, and may be zero there."""
+"""Means of integers, also over an extent that is known at run time, and may be zero there."""
 
 import numpy as np
 import pytest
@@ -22,3 +22,12 @@ def test_the_mean_is_truncated_and_zero_over_nothing(axis, dtype):
         found = run(data)
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint64"])
+def test_it_has_the_type_of_its_operand(dtype):
+    data = np.arange(300).reshape(2, 150).astype("uint8").astype(dtype) // np.dtype(dtype).type(50)
+    found = compiled([tensor("x", 2, 150, dtype=dtype)], lambda x: relax.op.mean(x, [1]))(data)
+    assert found.dtype == data.dtype
+    total = data.sum(1, dtype=dtype).astype("int64")  # it wraps around
+    np.testing.assert_array_equal(found, np.trunc(total / 150).astype(dtype))

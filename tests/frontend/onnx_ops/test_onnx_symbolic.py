@@ -102,6 +102,45 @@ GRAPHS = {
         {"h": DimRange(8, 64, 8), "w": DimRange(8, 64, 4)},
         [{"h": 8, "w": 12}, {"h": 40, "w": 8}],
     ),
+    "padding_that_depends": (
+        11,
+        "g (float[1, 1, h, w] x) => (float[p, q] y) <float[1, 1, 3, 2] w0 = {1, 2, 3, 4, 5, 6}> {"
+        + """
+          c = Conv<auto_pad = "SAME_LOWER", strides = [2, 3]>(x, w0)
+          t = ConvTranspose<auto_pad = "SAME_UPPER", strides = [2, 2]>(c, w0)
+          a = AveragePool<auto_pad = "SAME_UPPER", kernel_shape = [3, 3], strides = [2, 2]>(t)
+          m = MaxPool<ceil_mode = 1, kernel_shape = [2, 4], strides = [3, 2],
+                      pads = [0, 1, 0, 2]>(x)
+          b = AveragePool<ceil_mode = 1, count_include_pad = 1, kernel_shape = [2, 4],
+                          strides = [3, 2], pads = [0, 1, 1, 1]>(x)
+          fa = Flatten(a) fm = Flatten(m) fb = Flatten(b) y = Concat<axis = 1>(fa, fm, fb) }""",
+        {"h": DimRange(5, 20), "w": DimRange(5, 20)},
+        [{"h": 5, "w": 8}, {"h": 7, "w": 9}, {"h": 20, "w": 19}],
+    ),
+    "resized_to_another": (
+        13,
+        """g (float[1, 2, h, w] x, float[1, 2, p, q] like) => (float[1, 2, p, q] y) {
+          s = Shape(like) l = Resize<mode = "linear">(x, , , s)
+          c = Resize<mode = "cubic", coordinate_transformation_mode = "align_corners">(x, , , s)
+          n = Resize<mode = "nearest">(x, , , s) lc = Add(l, c) y = Add(lc, n) }""",
+        {name: DimRange(1 + (name in "hw"), 20) for name in "hwpq"},
+        [{"h": 3, "w": 4, "p": 7, "q": 5}, {"h": 9, "w": 2, "p": 1, "q": 20}],
+    ),
+    "scaled_by_no_whole_number": (
+        13,
+        """g (float[1, 1, h] x) => (float[1, 1, p] y) <float[3] scales = {1, 1, 1.5}> {
+          y = Resize<mode = "linear">(x, , scales) }""",
+        {"h": DimRange(2, 20)},
+        [{"h": 3}, {"h": 8}, {"h": 20}],
+    ),
+    "depth_of_classes": (
+        13,
+        """g (int64[k] i, float[n, 2] x) => (float[k, n] y)
+        <int64[1] zero = {0}, float[2] values = {0, 1}> {
+          s = Shape(x) d = Gather(s, zero) y = OneHot(i, d, values) }""",
+        {"n": DimRange(1, 8), "k": DimRange(1, 8)},
+        [{"n": 3, "k": 5}, {"n": 8, "k": 2}],
+    ),
     "padded_to_a_multiple": (
         18,
         """g (float[1, n] x) => (float[p, q] y)

@@ -307,3 +307,13 @@ def test_what_a_converter_refuses_and_torch_cannot_decompose(negated_relu):
 
     register("acme::relu", refuses=of_floats)(lambda call: call.tensor("self"))
     refused(negated_relu, torch.arange(3), match=r"unsupported operators acme\.relu of ints \(1x\)")
+
+
+def test_classes_behind_the_end_of_a_row_have_no_margin(run):
+    targets = torch.tensor([[1, 2, 3, -1, 0], [0, -1, 1, 1, 1], [-1, 0, 0, 0, 0], [4, 3, 2, 1, 0]])
+    losses = [
+        lambda x, y, kind=kind: F.multilabel_margin_loss(x, y, reduction=kind)
+        for kind in ("none", "mean", "sum")
+    ]
+    check(run, losses, torch.randn(4, 5), targets)
+    check(run, losses[:1], torch.randn(5), targets[0])

@@ -156,7 +156,8 @@ def test_a_range_from_zero(tmp_path):
 
         def forward(self, x):
             y = self.linear(self.norm(x))
-            return functional.gelu(y).softmax(-1), torch.cat([y, y], 0), y.sum(0), x.T @ y
+            found = (y > 0).any(0), (y > 0).all(0)
+            return functional.gelu(y).softmax(-1), torch.cat([y, y], 0), y.sum(0), x.T @ y, *found
 
     batch = torch.export.Dim("batch", min=0, max=8)
     module = Block().eval()

@@ -163,6 +163,17 @@ class Function:
         return {name: to_torch(torch, value) for name, value in outputs.items()}
 
     def _run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
+        try:
+            return self._called(inputs, out)
+        except (RuntimeError, ValueError) as error:
+            if not any(text in str(error) for text in ("std::bad_alloc", "negative dimensions")):
+                raise
+            raise UserError(
+                "a tensor whose extents the inputs decide cannot be allocated",
+                "shapes that fit into memory and have as many elements as what is reshaped",
+            ) from error
+
+    def _called(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
         if out is None and self._on_device is not None:
             tensors = self._on_device.take(inputs)
             if tensors is not None:

@@ -19,6 +19,7 @@ from ...core.untouched import has_blocks, is_scheduled
 from ...device.cpu_features import FLOAT16_ARITHMETIC
 from ...frontend.half.intermediates import adds_or_multiplies
 from .expand import Expansion, is_call_tir, stand_in
+from .mean_range import MEANS, scaled
 from .narrow import HALF, WIDE, narrow
 
 #: Operators that stock computes step by step in their own type, and functions that devices have for
@@ -127,6 +128,8 @@ def narrowed(expansion: Expansion, call: relax.Call) -> Expansion | None:
     gvar, func = expansion.kernel
     if not has_blocks(func) or is_scheduled(func) or len(value.args) != 2:
         return None
+    if str(call.op.name) in MEANS and str(call.args[0].ty.dtype.dtype) == "bfloat16":
+        func = scaled(func)
     operands = list(value.args[1].fields)
     results, wanted = _tensors(value.ty_args), _tensors(call.ty)
     outside = [expansion.params.get(arg) for arg in operands]

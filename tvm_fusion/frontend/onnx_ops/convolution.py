@@ -9,6 +9,7 @@ from tvm import relax
 from ..registry import Unsupported
 from ..spatial import CONV_TRANSPOSE, DATA_LAYOUT, TRANSPOSED_KERNEL_LAYOUT
 from .node import Node
+from .padding import framed
 from .pooling import same_padding
 from .registry import register
 
@@ -29,7 +30,12 @@ def conv(node: Node) -> Any:
     pairs = [same_padding(node, *at) for at in zip(extents, strides, spans, strict=True)]
     pads = [before for before, _ in pairs] + [after for _, after in pairs]
     options = {"strides": strides, "dilations": dilations, "group": node.attribute("group", 1)}
-    given = node.inputs if node.has(2) else node.inputs[:2]
+    given = list(node.inputs if node.has(2) else node.inputs[:2])
+    if not all(isinstance(width, int) for width in pads):
+        steps = zip(extents, strides, spans, strict=True)
+        covered = [(extent + s - 1) // s * s - s + span for extent, s, span in steps]
+        given[0] = framed(node, given[0], pads[:spatial], covered, 0)
+        pads = [0] * 2 * spatial
     return node.apply("Conv", *given, pads=pads, kernel_shape=list(kernel), **options)
 
 
@@ -45,8 +51,8 @@ def conv_transpose(node: Node) -> Any:
     auto_pad = node.attribute("auto_pad", "NOTSET")
     if not wanted and auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         return None
-    extents, kernel = node.static_shape()[2:], node.static_shape(1)[2:]
-    spatial = len(extents)
+    extents, kernel = node.shape()[2:], node.static_shape(1)[2:]
+    spatial, facts = len(extents), node.facts
     if spatial not in CONV_TRANSPOSE:
         raise Unsupported(f"over {spatial} axes", "use 1 to 3 spatial axes")
     strides = node.attribute("strides") or [1] * spatial
@@ -57,11 +63,13 @@ def conv_transpose(node: Node) -> Any:
     begin, end, missing = [], [], []
     for i in range(spatial):
         full = strides[i] * (extents[i] - 1) + (kernel[i] - 1) * dilations[i] + 1 + extra[i]
-        total = max(full - out[i], 0)
+        total = facts.larger(facts.simplify(full - out[i]), 0)
+        if not isinstance(total, int):
+            raise Unsupported("to one output_shape from symbolic extents", "use pads or auto_pad")
         half = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
         begin.append(half)
         end.append(total - half)
-        missing.append(max(out[i] - full, 0))
+        missing.append(facts.larger(facts.simplify(out[i] - full), 0))
     result = CONV_TRANSPOSE[spatial](
         *node.inputs[:2],
         strides=list(strides),

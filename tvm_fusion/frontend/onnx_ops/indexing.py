@@ -20,7 +20,8 @@ def one_hot(node: Node) -> Any:
     The result has the type of the values, which may be computed; a class past the depth, or before
     its negative, gives a row of off values.
     """
-    depth = int(node.required_constant(1, "depth").reshape(-1)[0])
+    known = node.extents(1)
+    depth = known[0] if known else int(node.required_constant(1, "depth").reshape(-1)[0])
     rank = len(node.shape()) + 1
     axis = node.attribute("axis", -1) % rank
     indices = node.inputs[0]
@@ -30,18 +31,20 @@ def one_hot(node: Node) -> Any:
     if dtype.startswith("uint"):
         indices, dtype = op.astype(indices, "int64"), "int64"
     indices = node.emit(op.expand_dims(indices, axis))
-    indices = op.where(
-        op.less(indices, relax.const(0, dtype)),
-        op.add(indices, relax.const(depth, dtype)),
-        indices,
-    )
-    classes = np.arange(depth, dtype=dtype).reshape([-1 if i == axis else 1 for i in range(rank)])
+    row = [depth if i == axis else 1 for i in range(rank)]
+    if isinstance(depth, int):
+        count = relax.const(depth, dtype)
+        classes = relax.const(np.arange(depth, dtype=dtype).reshape(row), dtype)
+    else:
+        shape = relax.ShapeExpr([depth])
+        count = node.emit(node.cast(node.emit(op.shape_to_tensor(shape)), dtype))
+        classes = node.emit(op.reshape(op.arange(depth, dtype=dtype), relax.ShapeExpr(row)))
+    is_before = op.less(indices, relax.const(0, dtype))
+    indices = op.where(is_before, op.add(indices, count), indices)
     values = node.inputs[2]
     off, on = (op.strided_slice(values, [0], [i], [i + 1]) for i in (0, 1))
     one = [1] * rank
-    return op.where(
-        op.equal(indices, relax.const(classes, dtype)), op.reshape(on, one), op.reshape(off, one)
-    )
+    return op.where(op.equal(indices, classes), op.reshape(on, one), op.reshape(off, one))
 
 
 @register("ReverseSequence")

@@ -48,6 +48,33 @@ def pad(node: Node) -> Any:
     return node.emit_te(padded, node.inputs[0], fill, primfunc_name_hint="pad")
 
 
+def framed(node: Node, x: Any, begin: Sequence[Any], spans: Sequence[Any], fill: float) -> Any:
+    """Put a tensor into spatial extents that windows cover, which may cut off its end.
+
+    Parameters
+    ----------
+    node : Node
+    x : tvm.relax.Expr
+        Batch, channels and spatial axes.
+    begin, spans : sequence of int or tvm.ir.Expr
+        Elements before each spatial axis, and its extent then.
+    fill : float
+        Value of elements outside of the tensor.
+    """
+    shape = list(x.ty.shape)
+    begin = [0, 0, *begin]
+    extents = [*shape[:2], *(node.facts.simplify(span) for span in spans)]
+
+    def frame(x: te.Tensor) -> te.Tensor:
+        def element(*at: Any) -> Any:
+            place, inside = _source(at, begin, shape, extents, "constant")
+            return tirx.if_then_else(inside, x(*place), tirx.const(fill, x.dtype))
+
+        return te.compute([as_expr(extent) for extent in extents], element, name="framed")
+
+    return node.emit_te(frame, x, primfunc_name_hint="framed")
+
+
 def _source(
     at: Sequence[Any], before: Sequence[Any], shape: Sequence[Any], out: Sequence[Any], mode: str
 ) -> tuple[list[Any], Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 
 from ..registry import Unsupported
 from ..shape_values.facts import as_expr
 from ..spatial import AVG_POOL, MAX_POOL, average_windows
 from .node import Node
+from .padding import framed
 from .registry import register
 
 op = relax.op
@@ -20,16 +23,32 @@ op = relax.op
 class Windows:
     """Where the windows of a pooling lie, a number an axis.
 
-    ``end`` is what the model pads, ``reach`` what the last window needs.
+    ``end`` is what the model pads, ``reach`` what the last window needs: both, and ``begin``, may
+    depend on symbolic extents.
     """
 
     kernel: list[int]
     strides: list[int]
     dilations: list[int]
-    begin: list[int]
-    end: list[int]
-    reach: list[int]
+    begin: list[Any]
+    end: list[Any]
+    reach: list[Any]
     out: list[Any]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all extents are padded alike."""
+        return all(isinstance(width, int) for width in self.begin + self.reach)
+
+    @property
+    def spans(self) -> list[Any]:
+        """Extents that the windows cover together, padding included."""
+        return [
+            (count - 1) * stride + (k - 1) * dilation + 1
+            for count, stride, k, dilation in zip(
+                self.out, self.strides, self.kernel, self.dilations, strict=True
+            )
+        ]
 
 
 def windows(node: Node) -> Windows:
@@ -60,53 +79,32 @@ def windows(node: Node) -> Windows:
                 count = facts.simplify(room // stride + 1)
             else:
                 count = facts.simplify((room + stride - 1) // stride + 1)
-                beyond = facts.decide(as_expr((count - 1) * stride - extent - first) >= 0)
-                if beyond is None:
-                    raise _needs_step(stride)
-                count -= beyond
-        if isinstance(count, int) and count == 1:  # what lies past the padding counts for nothing
-            if not isinstance(extent, int):
-                raise _needs_step(stride)
+                begun = facts.simplify((extent + first - 1) // stride + 1)
+                count = facts.smaller(count, begun)
+        is_single = isinstance(count, int) and count == 1
+        if is_single and isinstance(extent, int):  # what lies past the padding counts for nothing
             kernel[i] = min(kernel[i], -(-(extent + first + last) // dilations[i]))
             span = (kernel[i] - 1) * dilations[i] + 1
         begin.append(first)
         end.append(last)
-        needed = facts.larger(facts.simplify((count - 1) * stride + span - extent - first), 0)
-        if not isinstance(needed, int):
-            raise _needs_step(stride)
-        reach.append(needed)
+        needed = facts.simplify((count - 1) * stride + span - extent - first)
+        reach.append(facts.larger(needed, 0))
         out.append(count)
     return Windows(kernel, strides, dilations, begin, end, reach, out)
 
 
-def same_padding(node: Node, extent: Any, stride: int, span: int) -> tuple[int, int]:
-    """Return what ``auto_pad=SAME_*`` pads before and after an axis, the same for all extents."""
+def same_padding(node: Node, extent: Any, stride: int, span: int) -> tuple[Any, Any]:
+    """Return what ``auto_pad=SAME_*`` pads before and after an axis."""
     facts = node.facts
     count = facts.simplify((extent + stride - 1) // stride)
     total = facts.larger(facts.simplify((count - 1) * stride + span - extent), 0)
-    if not isinstance(total, int):
-        raise _needs_step(stride)
     first = total // 2 if node.attribute("auto_pad") == "SAME_UPPER" else total - total // 2
-    return first, total - first
-
-
-def _needs_step(stride: int) -> Unsupported:
-    return Unsupported(
-        "whose padding depends on a symbolic extent",
-        f"give its range a step that is a multiple of the strides, as in "
-        f"--dim NAME=LOW..HIGH:{stride}, or bind it with --dim NAME=VALUE",
-    )
+    return facts.simplify(first), facts.simplify(total - first)
 
 
 def _require_static(node: Node) -> None:
     if not all(isinstance(extent, int) for extent in node.shape()[2:]):
         raise Unsupported("over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}")
-
-
-def _is_left_symbolic(node: Node) -> bool:
-    """Tell whether TVM counts the windows: over symbolic extents, without automatic padding."""
-    is_static = all(isinstance(extent, int) for extent in node.shape()[2:])
-    return not is_static and not node.attribute("auto_pad", "NOTSET").startswith("SAME")
 
 
 @register("MaxPool")
@@ -116,15 +114,16 @@ def max_pool(node: Node) -> Any:
         "NOTSET",
         "VALID",
     )
-    if (plain or _is_left_symbolic(node)) and not node.uses(1):
+    if plain and not node.uses(1):
         return None
     at = windows(node)
     rank = len(at.kernel)
     if rank > 3:
         raise Unsupported(f"over {rank} axes", "use 1 to 3 spatial axes")
-    result = MAX_POOL[rank](
-        node.inputs[0], at.kernel, at.strides, at.begin + at.reach, at.dilations
-    )
+    x, padding = node.inputs[0], at.begin + at.reach
+    if not at.is_fixed:
+        x, padding = framed(node, x, at.begin, at.spans, _least(node.dtype())), [0] * 2 * rank
+    result = MAX_POOL[rank](x, at.kernel, at.strides, padding, at.dilations)
     if not node.uses(1):
         return result
     _require_static(node)
@@ -176,13 +175,13 @@ def average_pool(node: Node) -> Any:
     ceil = node.attribute("ceil_mode", 0)
     if not ceil and node.attribute("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
         return None
-    if _is_left_symbolic(node):
-        return None
     at = windows(node)
     rank = len(at.kernel)
     counts_padding = bool(node.attribute("count_include_pad", 0))
     if rank > 3:
         raise Unsupported(f"over {rank} axes", "use 1 to 3 spatial axes")
+    if not at.is_fixed:
+        return _framed_mean(node, at, counts_padding)
     if counts_padding and any(r > e for r, e in zip(at.reach, at.end, strict=True)):
         _require_static(node)
         x, both = node.wide(node.inputs[0]), (at.begin, at.end)
@@ -197,6 +196,50 @@ def average_pool(node: Node) -> Any:
         at.dilations,
         count_include_pad=counts_padding,
     )
+
+
+def _least(dtype: str) -> Any:
+    return -np.inf if "float" in dtype else np.iinfo(dtype).min
+
+
+def _framed_mean(node: Node, at: Windows, counts_padding: bool) -> Any:
+    """Average windows whose padding depends on symbolic extents, by how many elements they have."""
+    rank, extents = len(at.kernel), node.shape()[2:]
+    x = framed(node, node.wide(node.inputs[0]), at.begin, at.spans, 0)
+    zeros = [0] * 2 * rank
+    mean = AVG_POOL[rank](x, at.kernel, at.strides, zeros, at.dilations, count_include_pad=True)
+
+    bounds = [
+        (-f, e + last) if counts_padding else (0, e)
+        for f, e, last in zip(at.begin, extents, at.end, strict=True)
+    ]
+    rows = [
+        as_expr(x)
+        for first, (low, high) in zip(at.begin, bounds, strict=True)
+        for x in (first, low, high)
+    ]
+    # Kernels know the extents of their tensors alone: those of others are loaded.
+    numbers = node.emit(op.shape_to_tensor(relax.ShapeExpr(rows)))
+
+    def rescaled(mean: te.Tensor, numbers: te.Tensor) -> te.Tensor:
+        def inside(axis: int, place: Any) -> Any:
+            """Count the steps of a window along an axis that count."""
+            first, low, high = (numbers[3 * axis + i] for i in range(3))
+            start, step = place * at.strides[axis] - first, at.dilations[axis]
+            most, none = as_expr(at.kernel[axis]), as_expr(0)
+            until = [(bound - start + step - 1) // step for bound in (low, high)]
+            skipped, ended = (tirx.max(tirx.min(each, most), none) for each in until)
+            return ended - skipped
+
+        def element(*index: Any) -> Any:
+            counts = [inside(axis, place) for axis, place in enumerate(index[2:])]
+            whole = tirx.const(math.prod(at.kernel), mean.dtype)
+            return mean(*index) * (whole / tirx.Cast(mean.dtype, math.prod(counts)))
+
+        return te.compute(mean.shape, element, name="window_mean")
+
+    mean = node.emit_te(rescaled, node.emit(mean), numbers, primfunc_name_hint="window_mean")
+    return node.cast(mean, node.dtype())
 
 
 def _place(position: Any, axes: Any, at: Windows, extents: list[int]) -> tuple[list[Any], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import relax, tirx
 
 from ...core.constants.narrow_types import INTEGERS, NARROW, integer_range
@@ -20,13 +21,18 @@ _LIMIT = 2.0**30  # of a quotient that becomes an integer, and is clipped to far
 
 @register("QuantizeLinear")
 def quantize(node: Node) -> Any:
-    """Convert QuantizeLinear to a narrow type or in blocks; all others are left to TVM."""
+    """Convert QuantizeLinear to a narrow type, in blocks, or by a scale of 0; others are TVM's.
+
+    NaN becomes 0 of each type of integers.
+    """
     wanted, block = node.attribute("output_dtype", 0), node.attribute("block_size", 0)
     target = dtype_name(wanted) if wanted else "uint8"
     if node.has(2):
         target = node.narrow_dtype(2) or node.dtype(2)
     precision = node.attribute("precision", 0)
-    if target not in NARROW and not block and not precision:
+    scales = node.constant(1)
+    is_divided = scales is None or bool(np.all(np.asarray(scales, "float64") != 0))
+    if target not in NARROW and not block and not precision and is_divided:
         return None
     dtype = dtype_name(precision) if precision else node.dtype(1)
     if not precision and node.dtype(0) != dtype:
@@ -42,13 +48,27 @@ def quantize(node: Node) -> Any:
         else:
             _require_zero(node, target)
         return encoded(node, node.emit(ratio), target, saturate)
-    rounded = op.round(node.cast(ratio, "float32"))
-    number = op.astype(node.emit(op.clip(node.emit(rounded), -_LIMIT, _LIMIT)), "int32")
+    rounded = node.emit(op.round(node.cast(ratio, "float32")))
+    number = op.astype(node.emit(op.clip(rounded, -_LIMIT, _LIMIT)), "int32")
     if node.has(2):
         number = op.add(number, _spread(node, _numbers(node, 2, "int32"), axis, block))
     low, high = _range(target)
     number = node.emit(op.clip(node.emit(number), low, high))
+    number = node.emit(op.where(op.isnan(rounded), relax.const(0, "int32"), number))
     return encoded(node, number, target) if target in NARROW else op.astype(number, target)
+
+
+@register("DynamicQuantizeLinear")
+def dynamic_quantize(node: Node) -> Any:
+    """Convert DynamicQuantizeLinear; the scale of zeros is 1, as in ONNX Runtime."""
+    x, dtype = node.inputs[0], node.dtype()
+    zero, most = relax.const(0, dtype), relax.const(255, dtype)
+    high, low = op.maximum(zero, op.max(x)), node.emit(op.minimum(zero, op.min(x)))
+    scale = node.emit(op.divide(op.subtract(high, low), most))
+    scale = node.emit(op.where(op.equal(scale, zero), relax.const(1, dtype), scale))
+    start = op.round(op.clip(op.subtract(zero, op.divide(low, scale)), 0, 255))
+    start = node.emit(op.astype(start, "uint8"))
+    return [op.quantize(x, scale, start, axis=0, out_dtype="uint8"), scale, start]
 
 
 @register("DequantizeLinear")

@@ -43,6 +43,7 @@ def resize(node: Node) -> Any:
     if scales is not None and not scales.size:
         scales = None
     if _is_symbolic(node) or any(node.known_symbolic(i) for i in (2, 3)):
+        _require_floats(node, sampling)
         return symbolic.resize(node, sampling, scales)
     if node.has(2) and scales is None and node.constant(2) is None:
         raise Unsupported("whose scales are computed", "make the scales an initializer")
@@ -70,11 +71,15 @@ def _is_symbolic(node: Node) -> bool:
     return any(not isinstance(extent, int) for extent in node.shape())
 
 
-def _resample(node: Node, sampling: Sampling, scales: Any, sizes: Any) -> Any:
+def _require_floats(node: Node, sampling: Sampling) -> None:
     if sampling.mode != "nearest" and "float" not in node.dtype():
         raise Unsupported(
             f"with mode {sampling.mode} on {node.dtype()}", "cast to float32 before, and back after"
         )
+
+
+def _resample(node: Node, sampling: Sampling, scales: Any, sizes: Any) -> Any:
+    _require_floats(node, sampling)
     if _is_symbolic(node):
         return symbolic.resize(node, sampling, scales)
     axes, factors, out = _extents(node, scales, sizes)

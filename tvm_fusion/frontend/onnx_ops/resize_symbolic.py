@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import relax, te
+from tvm import relax, te, tirx
 
 from ..registry import Unsupported
 from ..shape_values.elements import Real, Unknown, real, rounded, to_integer
 from ..shape_values.facts import as_expr
 from ..spatial import DATA_LAYOUT
+from ..tensor_types import accumulation_dtype, dtype_of
 from .node import Node
 from .resample import Sampling
 
@@ -50,15 +52,23 @@ def resize(node: Node, sampling: Sampling, scales: np.ndarray | None) -> Any:
         for axis, size in zip(axes, sizes, strict=True):
             out[axis] = size
     moved = [a for a in axes if not node.facts.equal(shape[a], out[a])]
+    is_exact = factors is None or all(
+        _is_exact(node, factor, shape[axis], out[axis])
+        for axis, factor in zip(axes, factors, strict=True)
+    )
     plain = (sampling.mode, sampling.coordinates, sampling.rounding)
-    if plain == ("nearest", "asymmetric", "floor"):
-        if factors is not None and any(
-            not _is_exact(node, factor, shape[axis], out[axis])
-            for axis, factor in zip(axes, factors, strict=True)
-        ):
-            raise Unsupported("over symbolic extents, with scales that do not divide", _BIND)
+    if plain == ("nearest", "asymmetric", "floor") and is_exact:
         return _nearest(node, shape, out, moved)
-    return _by_tvm(node, sampling, shape, out, moved)
+    if is_exact and _is_of_tvm(node, sampling, shape, out, moved):
+        return _by_tvm(node, sampling, out)
+    if sampling.antialias or sampling.coordinates == "tf_crop_and_resize":
+        option = "antialias" if sampling.antialias else sampling.coordinates
+        raise Unsupported(f"over symbolic extents, with {option}", _BIND)
+    scales_ = dict(zip(axes, factors, strict=True)) if factors is not None else {}
+    x = node.inputs[0]
+    for axis in axes if factors is not None and not is_exact else moved:
+        x = _along(node, sampling, x, axis, out[axis], scales_.get(axis))
+    return x
 
 
 def _scaled(node: Node, extent: Any, factor: Any) -> Any:
@@ -120,11 +130,11 @@ def _nearest(node: Node, shape: list[Any], out: list[Any], axes: list[int]) -> A
     return x
 
 
-def _by_tvm(
+def _is_of_tvm(
     node: Node, sampling: Sampling, shape: list[Any], out: list[Any], axes: list[int]
-) -> Any:
-    """Leave whole scales of spatial axes to TVM, which is right there."""
-    common = (
+) -> bool:
+    """Tell whether TVM is right: of whole scales of spatial axes."""
+    return (
         sampling.coordinates in ("half_pixel", "asymmetric", "pytorch_half_pixel")
         and not sampling.antialias
         and not sampling.exclude_outside
@@ -133,8 +143,9 @@ def _by_tvm(
         and all(_is_whole(node, shape[axis], out[axis]) for axis in axes)
         and ("float" in node.dtype() or sampling.mode == "nearest")
     )
-    if not common:
-        raise Unsupported("over symbolic extents, with scales or modes that need them", _BIND)
+
+
+def _by_tvm(node: Node, sampling: Sampling, out: list[Any]) -> Any:
     return op.image.resize2d(
         node.inputs[0],
         size=relax.ShapeExpr([as_expr(extent) for extent in out[2:]]),
@@ -147,3 +158,90 @@ def _by_tvm(
         cubic_exclude=0,
         extrapolation_value=0.0,
     )
+
+
+def _along(node: Node, sampling: Sampling, x: Any, axis: int, after: Any, factor: Any) -> Any:
+    """Sample one axis at places that are computed from its extents, as ``Sampling.taps`` does."""
+    dtype = dtype_of(x)
+    wide = accumulation_dtype(dtype)
+    out = as_expr(after)
+    ratio = [as_expr(factor.over), as_expr(factor.under)] if isinstance(factor, Real) else []
+    # Kernels know the extents of their tensors alone: those of others are loaded.
+    numbers = node.emit(op.shape_to_tensor(relax.ShapeExpr([out, *ratio])))
+
+    def sampled(data: te.Tensor, numbers: te.Tensor) -> te.Tensor:
+        before, after = data.shape[axis], numbers[0]
+        if factor is None:
+            scale = _real(after) / _real(before)
+        elif isinstance(factor, Real):
+            scale = _real(numbers[1]) / _real(numbers[2])
+        else:
+            scale = tirx.const(float(factor), "float64")
+
+        def read(at: Any, index: Any) -> Any:
+            inside = tirx.max(tirx.min(index, before - 1), as_expr(0))
+            return data(*at[:axis], inside, *at[axis + 1 :])
+
+        def element(*at: Any) -> Any:
+            place = _place(sampling.coordinates, _real(at[axis]), before, after, scale)
+            if sampling.mode == "nearest":
+                return read(at, tirx.Cast("int64", _ROUNDED[sampling.rounding](place)))
+            first = tirx.floor(place)
+            base = tirx.Cast("int64", first)
+            reach = 1 if sampling.mode == "linear" else 2
+            steps = range(1 - reach, reach + 1)
+            weights = [_weight(sampling, tirx.abs(place - first - float(k))) for k in steps]
+            if sampling.exclude_outside:
+                weights = [
+                    tirx.Select(tirx.all(base + k >= 0, base + k < before), w, _real(as_expr(0)))
+                    for k, w in zip(steps, weights, strict=True)
+                ]
+                weights = [w / sum(weights[1:], weights[0]) for w in weights]
+            terms = [
+                read(at, base + k).astype(wide) * w.astype(wide)
+                for k, w in zip(steps, weights, strict=True)
+            ]
+            return sum(terms[1:], terms[0]).astype(dtype)
+
+        shape = [*data.shape[:axis], out, *data.shape[axis + 1 :]]
+        return te.compute(shape, element, name="resize")
+
+    return node.emit_te(sampled, x, numbers, primfunc_name_hint="resize_axis")
+
+
+def _place(mode: str, x: Any, before: Any, after: Any, scale: Any) -> Any:
+    """Return where an output element lies in the input."""
+    length, zero = scale * _real(before), _real(as_expr(0))
+    is_one = tirx.EQ(after, as_expr(1))
+    if mode == "align_corners":
+        steps = tirx.Select(is_one, _real(as_expr(1)), length - 1.0)
+        return tirx.Select(is_one, zero, x * _real(before - 1) / steps)
+    if mode == "asymmetric":
+        return x / scale
+    place = (x + 0.5) / scale - 0.5
+    if mode == "pytorch_half_pixel":
+        return tirx.Select(is_one, zero - 0.5, place)
+    if mode == "half_pixel_symmetric":
+        return place + _real(before) / 2.0 * (1.0 - _real(after) / length)
+    return place
+
+
+def _weight(sampling: Sampling, distance: Any) -> Any:
+    if sampling.mode == "linear":
+        return 1.0 - distance
+    a = sampling.cubic_coefficient
+    near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
+    far = ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a
+    return tirx.Select(distance <= 1.0, near, far)
+
+
+def _real(value: Any) -> Any:
+    return tirx.Cast("float64", value)
+
+
+_ROUNDED: dict[str, Callable[[Any], Any]] = {
+    "round_prefer_floor": lambda x: tirx.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: tirx.floor(x + 0.5),
+    "floor": tirx.floor,
+    "ceil": tirx.ceil,
+}

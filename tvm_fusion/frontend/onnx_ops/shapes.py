@@ -114,8 +114,13 @@ def _reshape_computed(node: Node, keeps_zero: bool) -> Any:
         wanted = node.emit(op.where(op.equal(wanted, zero), node.emit(same), wanted))
     is_free = node.emit(op.less(wanted, zero))
     others = node.emit(op.prod(op.where(is_free, one, wanted)))
-    rest = op.floor_divide(op.prod(own), op.maximum(others, one))
-    shape = node.emit(op.tensor_to_shape(node.emit(op.where(is_free, rest, wanted))))
+    count = node.emit(op.prod(own))
+    rest = op.floor_divide(count, op.maximum(others, one))
+    wanted = node.emit(op.where(is_free, rest, wanted))
+    # Of another number of elements no kernel is to read: that cannot be allocated.
+    refused = relax.const(np.array([-1] + [1] * (rank - 1), "int64")[:rank], "int64")
+    wanted = op.where(op.equal(op.prod(wanted), count), wanted, refused)
+    shape = node.emit(op.tensor_to_shape(node.emit(wanted)))
     extents = [tirx.Var(f"extent_{i}", "int64") for i in range(rank)]
     node.builder.match_cast(shape, relax.ShapeType(extents))
     return op.reshape(data, relax.ShapeExpr(extents))

@@ -73,7 +73,7 @@ def any_or_all(call: Call) -> Any:
     if _is_empty(call, axes):
         keeps_dims(call)
         return op.full(call.shape(), relax.const(not is_any, call.dtype), call.dtype)
-    x = call.cast(call.tensor("self", "bool"), "int8")
+    x = call.cast(call.tensor("self", "bool"), "uint8")
     keeps_dims(call)
     reduced = _reduce(call, op.max if is_any else op.min, x, axes)
     # Zeros and ones: rewriting knows a plain cast back, as around the rows of attention.

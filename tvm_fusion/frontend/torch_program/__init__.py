@@ -1,6 +1,6 @@
 """``torch.export`` programs before conversion.
 
 ``importer`` reads one, with its buffers; ``call_tree`` is how its module is called; ``decompose``
-(with ``attention`` and ``half_decompositions``) writes composed operators, ``dims`` are its
-dimensions.
+(with ``attention``, ``losses`` and ``half_decompositions``) writes composed operators, ``dims`` are
+its dimensions.
 """

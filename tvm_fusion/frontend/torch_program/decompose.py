@@ -17,7 +17,7 @@ from ...core.decisions import Decision, record
 from ...errors import UserError
 from ..quiet import quiet_importer
 from ..torch_ops import reason_of, unsupported
-from .attention import DECOMPOSITIONS
+from . import attention, losses
 from .half_decompositions import in_float32
 
 # Torch would unroll these over time.
@@ -111,7 +111,8 @@ def _core(program: torch.export.ExportedProgram, source: str) -> torch.export.Ex
 def _table() -> Any:
     """Return torch's decompositions into core operators, without those of recurrent layers."""
     table = torch.export.default_decompositions()
-    table.update(DECOMPOSITIONS)
+    table.update(attention.DECOMPOSITIONS)
+    table.update(losses.DECOMPOSITIONS)
     for name in KEPT:
         table.pop(getattr(torch.ops.aten, name).input)
     table.pop(torch.ops.aten.roll.default)  # by tensors of indices; slices, joined, are movement

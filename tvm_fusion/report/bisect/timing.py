@@ -15,7 +15,7 @@ from ...core.contract.template import Claim, Refusal
 from ...deploy.runtime.tensors import to_tensor
 from ...ecg.graph import Graph
 from ...ecg.work import at
-from ...fusion.plan import Plan
+from ...fusion.planning.plan import Plan
 from ...measure.isolate import isolated
 from ...measure.timing import random_array
 from ...program.group import Group

@@ -8,8 +8,8 @@ from ...core.contract.template import Claim, Refusal
 from ...ecg.operator import Operator
 from ...fusion.claims import ClaimBook
 from ...fusion.cost import CostModel
-from ...fusion.plan import Plan
-from ...fusion.views import is_view
+from ...fusion.planning.plan import Plan
+from ...fusion.planning.views import is_view
 from ...program.group import Group
 from ..explain.run import member_of
 from ..planned import PlannedModel, Plans

@@ -27,8 +27,8 @@ from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
 from ...errors import reason_of
 from ...fusion.cost import CostModel
-from ...fusion.plan import Plan
-from ...fusion.views import ViewPath, view_paths
+from ...fusion.planning.plan import Plan
+from ...fusion.planning.views import ViewPath, view_paths
 from ...layout.record import COMPARED, EDGE, KERNEL
 from ...rewrite import rules
 from ...rewrite.egraph.changes import Rewrites, noting

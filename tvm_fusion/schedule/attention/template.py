@@ -19,7 +19,7 @@ from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
 from ..contraction.cpu.tile_product import SPEEDUP
-from ..index.design_space import not_in_space
+from ..index.design_space import member
 from ..index.estimate import operations, points, too_many_parameters, traffic
 from ..index.inline import inlined
 from ..instructions.nvidia import HALF_TYPES
@@ -165,9 +165,9 @@ class Attention(Template):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed attention."""
-        chosen = self._kernels.find(self._designs(claim, device), config)
-        if chosen is None:
-            return not_in_space(claim, config)
+        chosen = member(claim, config, self._designs(claim, device), self._kernels.plain)
+        if isinstance(chosen, Refusal):
+            return chosen
         pattern = read_group(claim.group, self._floats)
         assert not isinstance(pattern, Refusal)
         if isinstance(chosen, CpuConfig):
@@ -206,11 +206,12 @@ def _claim_flash_decode(
     """Estimate flash-decoding: keys and values are read once, partial results written and read."""
     rows = at(config.kv_batch) * config.query_group.size
     partials = rows * config.splits * (config.head_dim_v + 2)
+    stored = 0 if config.is_one_kernel else partials
     return Claim(
         template,
         group,
-        launches=2,
-        bytes=_traffic(group, pattern) + 2 * 4 * partials,
+        launches=config.launches,
+        bytes=_traffic(group, pattern) + 2 * 4 * stored,
         flops=_flops(pattern, rows, 1, config) + 2 * partials,
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,

@@ -24,12 +24,6 @@ def plain(sizes: Any) -> dict[str, int | str]:
     }
 
 
-def find(designs: Iterable[Sizes], config: Config) -> Sizes | None:
-    """Find the member of a design space that a configuration describes; ``None`` if none is."""
-    wanted = dict(config)
-    return next((sizes for sizes in designs if plain(sizes) == wanted), None)
-
-
 def varied(start: Any, **choices: Iterable[Any]) -> Iterator[Any]:
     """Combine choices of some fields of a configuration; the last field varies fastest."""
     for values in itertools.product(*choices.values()):
@@ -52,8 +46,23 @@ def distinct(designs: Iterable[Sizes], plain: Callable[[Sizes], Config] = plain)
             yield sizes
 
 
-def not_in_space(claim: Claim, config: Config) -> Refusal:
-    """Say that a configuration is not in the design space of a claim."""
+def member(
+    claim: Claim,
+    config: Config,
+    designs: Iterable[Sizes],
+    plain: Callable[[Sizes], Config] = plain,
+) -> Sizes | Refusal:
+    """Find the member of a claim's design space that a configuration describes.
+
+    Parameters
+    ----------
+    config : Config
+        Plain data, as ``plain`` writes members.
+    """
+    wanted = dict(config)
+    for sizes in designs:
+        if plain(sizes) == wanted:
+            return sizes
     words = ", ".join(f"{name} {value}" for name, value in config.items())
     return Refusal(
         "no_such_config", f"{claim.template.name} has no configuration of {words} for this group."
@@ -80,11 +89,6 @@ class Kernels:
         held = {_key(n): int(attrgetter(n)(config) or 0) for n in own}
         values = {key: held.get(key, 0) for key in every}
         return {"kernel": name, **values}
-
-    def find(self, designs: Iterable[Any], config: Config) -> Any | None:
-        """Find the member of a design space that a configuration describes."""
-        wanted = dict(config)
-        return next((one for one in designs if self.plain(one) == wanted), None)
 
 
 def _key(field: str) -> str:

@@ -23,7 +23,7 @@ from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Stage, Unstructured
 from ..index.address import known_step
-from ..index.design_space import Kernels, not_in_space
+from ..index.design_space import Kernels, member
 from ..index.estimate import flops, too_many_parameters, traffic
 from ..index.proposals import LIGHT, in_order, own_producers, reached
 from .cpu.config import KERNELS as CPU_KERNELS
@@ -63,7 +63,8 @@ def row_proposals(
     Yields
     ------
     tuple of Operator
-        Pairs of reductions with what lies between them; connected pairs together; each of them,
+        Pairs of reductions with what lies between them; connected pairs together; reductions whose
+        results meet, as those of a cosine do, with what lies up to there; each of them,
         and each single reduction, with the One-to-Many operators before it; single reductions with
         those that others read as well, whose results are then the kernel's, too.
     """
@@ -72,7 +73,7 @@ def row_proposals(
     ]
     known = set(reductions)
     spans = [span for op in reductions for span in _spans(graph, op, known)]
-    sets: list[frozenset[Operator]] = [*spans, *_joined(spans)]
+    sets: list[frozenset[Operator]] = [*spans, *_joined(spans), *_meetings(graph, known)]
     sets.extend(frozenset([op]) for op in reductions)
     for operators in dict.fromkeys(sets):
         if len(operators) > 1:
@@ -105,6 +106,22 @@ def _spans(
             frontier.append(op)
     for last in ends:
         yield frozenset([first, *reached([last], graph.predecessors, below)])
+
+
+def _meetings(graph: Graph, reductions: set[Operator]) -> Iterator[frozenset[Operator]]:
+    """Yield reductions that an operator reads several of, in results as large as its own."""
+    found: dict[Operator, frozenset[Operator]] = {}
+    for op in graph.operators:
+        if op in reductions:
+            found[op] = frozenset([op])
+        before = [p for p in graph.predecessors(op) if p in found]
+        # What is of whole rows again is on a path between two reductions.
+        is_of_rows = all(p.results[0].bytes == op.results[0].bytes for p in before)
+        if op.type not in LIGHT or not before or not is_of_rows:
+            continue
+        found[op] = frozenset([op]).union(*(found[p] for p in before))
+        if len(before) > 1 and len(found[op]) <= MAX_BETWEEN:
+            yield found[op]
 
 
 def _joined(spans: list[frozenset[Operator]]) -> list[frozenset[Operator]]:
@@ -227,9 +244,9 @@ class Rows(Template):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed row kernel."""
-        chosen = _kernels(device).find(self._designs(claim, device), config)
-        if chosen is None:
-            return not_in_space(claim, config)
+        chosen = member(claim, config, self._designs(claim, device), _kernels(device).plain)
+        if isinstance(chosen, Refusal):
+            return chosen
         return replace(claim, details=RowsDetails(chosen))
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[RowConfig | CpuRowConfig]:

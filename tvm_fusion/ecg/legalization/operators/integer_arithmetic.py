@@ -2,9 +2,9 @@
 
 TOPI multiplies by -1 and compares with it, which no unsigned type has, and TVM refuses to divide by
 a literal 0. That is 0 here, as it is of a divisor that is 0 when a kernel runs; see
-:mod:`tvm_fusion.core.tir.integers`. TOPI's mean over symbolic extents divides by a count of 64
-bits, so that its result has another type than the operator's, and by zero where an extent is zero
-at run time, which ends the process.
+:mod:`tvm_fusion.core.tir.integers`. TOPI's mean divides by a count of 64 bits, so that its
+result has another type than the operator's, and by zero where an extent is zero, which ends the
+process.
 """
 
 from __future__ import annotations
@@ -128,15 +128,18 @@ def mean(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return stock(bb, call)
     rank = x.ty.ndim
     axes = range(rank) if attrs.axis is None else [int(axis) % rank for axis in attrs.axis]
-    if all(isinstance(x.ty.shape.values[axis], tirx.IntImm) for axis in axes):
-        return stock(bb, call)
+    wide = "uint64" if dtype == "uint64" else "int64"  # a narrow type does not hold every count
 
     def compute(data: te.Tensor) -> te.Tensor:
         total = topi.sum(data, list(axes), bool(attrs.keepdims))
         count = tirx.const(1, "int64")
         for axis in axes:
             count = count * data.shape[axis]
-        divisor = tirx.max(count, tirx.const(1, "int64")).astype(dtype)
-        return te.compute(total.shape, lambda *i: tirx.truncdiv(total(*i), divisor), name="mean")
+        divisor = tirx.max(count, tirx.const(1, "int64")).astype(wide)
+
+        def quotient(*indices: tirx.Var) -> ir.Expr:
+            return tirx.truncdiv(total(*indices).astype(wide), divisor).astype(dtype)
+
+        return te.compute(total.shape, quotient, name="mean")
 
     return bb.call_te(compute, x, primfunc_name_hint="mean")

@@ -226,7 +226,7 @@ def dot_product(
         Whether B is a packed constant. Panels that a task copies cannot hold K of several axes.
         Without an instruction for bfloat16 they are copied as float32; of a packed constant, which
         is half as large, pairs are taken apart in registers where few rows read them once, else
-        widened for many (half_operands.py).
+        widened for many (computed_a.py).
     """
     if len(view.k_axes) > 1 and not is_packed:
         return None

@@ -15,6 +15,7 @@ from ....ecg.graph import Graph, Operator
 from ....program.group import Group
 from ....program.program import Program
 from ....program.stage import Axis, Stage, Unstructured
+from ...index.design_space import member
 from ...index.estimate import flops, points, terms, too_many_parameters, traffic
 from ...index.inline import inlined, inlined_size
 from ...instructions.table import find
@@ -25,13 +26,12 @@ from ..problem.gemm_view import GemmView, gemm_view
 from ..problem.norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
 from ..problem.sum_of_products import SumOfProducts, analyse
 from ..problem.template import constants_of
-from .config import CpuGemmConfig, configs, default
+from .config import CpuGemmConfig, blocking_of, configs, default
 from .dot_products import uncast
 from .kernel import gemm_cpu
 from .packed_weights import packable
 from .template import scattered
 from .tile_product import matrix_dtype, vector_work
-from .tuning import blockings, of_blocking
 from .unpacked_split import refuse_unpacked_split, unpacked_split
 
 FAR = 6  # operations that take as long as an element of B from a far cache
@@ -113,11 +113,11 @@ class NormGemm(Template):
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the blockings of the GEMM."""
-        return blockings(_gemms(claim, device))
+        return map(blocking_of, _gemms(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure the GEMM with another blocking."""
-        gemm = of_blocking(claim, config, _gemms(claim, device))
+        gemm = member(claim, config, _gemms(claim, device), blocking_of)
         if isinstance(gemm, Refusal):
             return gemm
         claimed = claim.details_as(NormGemmDetails).config

@@ -20,7 +20,7 @@ from ....ecg.work import at
 from ....program.group import Group
 from ....program.program import Program
 from ....program.stage import Stage
-from ...index.design_space import not_in_space
+from ...index.design_space import member
 from ...index.estimate import flops, operations, points, traffic
 from ...index.inline import inlined
 from ...instructions.nvidia import HALF_TYPES
@@ -30,7 +30,9 @@ from ..copies.operand_copies import OperandCopies
 from ..mma.grouped_choice import has_few_sums
 from ..mma.model import residency
 from ..mma.split_k_workspace import split_k_kernels
+from ..problem.epilogue_proposals import epilogue_proposals
 from ..problem.norm_prologue import norm_gemm_proposals
+from ..problem.pool import pooling_proposals
 from ..problem.row_statistics import statistics_proposals
 from ..problem.sum_of_products import SumOfProducts, reads_windows, reuses_operands
 from ..problem.template import RECOMPUTE_FACTOR, Contraction, has_convolution, has_prologue
@@ -130,7 +132,8 @@ def _stores(tile: TileGemmConfig) -> float:
         return 0.0
     sizes, results = _sizes(tile), tile.problem.contraction.results
     whole = sum(result.condition is None for result in results)  # others are parts of one
-    return sizes.batch * sizes.m * sizes.n * max(1, whole) / width
+    stored = sizes.batch * sizes.m * sizes.n / tile.problem.contraction.pooled
+    return stored * max(1, whole) / width
 
 
 def _sizes(tile: TileGemmConfig) -> Sizes:
@@ -234,19 +237,22 @@ class GpuContraction(Contraction):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed contraction."""
-        chosen = KERNELS.find(designs(claim, device), config)
-        return not_in_space(claim, config) if chosen is None else configured(claim, chosen)
+        chosen = member(claim, config, designs(claim, device), KERNELS.plain)
+        return chosen if isinstance(chosen, Refusal) else configured(claim, chosen)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name norms with the skinny GEMM behind them, dual GEMMs, and operands that are expanded.
 
         A tile of an operand is computed on its way to shared memory, so that the largest tensor of
-        a squeeze-and-excitation block goes. Convolutions are named with the transposes around them.
+        a squeeze-and-excitation block goes. Convolutions are named with the transposes around them,
+        or with their pooling.
         """
         yield from norm_gemm_proposals(graph)
+        yield from epilogue_proposals(graph)
         yield from statistics_proposals(graph)
         yield from dual_gemm_proposals(graph, device)
         yield from transpose_proposals(graph)
+        yield from pooling_proposals(graph)
         yield from super().propose(graph, device)
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:
@@ -264,6 +270,9 @@ def _refuse(product: Product, form: GemmForm) -> Refusal | None:
     is_copied = isinstance(form.copies, OperandCopies)
     if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):
         return _no_statistics(contraction)
+    if contraction.pool is not None and tile is None:
+        sentence = f"{contraction.stage.title} is pooled by tiles on tensor cores only."
+        return Refusal("pooling_windows", sentence)
     if tile is not None and lie_across(tile.problem):
         return _across(contraction)
     if form.gemm is None and (refusal := _refuse_split(contraction, product.device)):

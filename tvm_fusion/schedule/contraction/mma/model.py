@@ -155,8 +155,9 @@ def result_bytes(problem: GemmProblem) -> float:
     return WRITTEN * written + read
 
 
-def _result_traffic(problem: GemmProblem) -> tuple[int, int]:
-    return _traffic(problem.contraction.results, problem.m_axes, problem.n_axes)
+def _result_traffic(problem: GemmProblem) -> tuple[float, float]:
+    written, read = _traffic(problem.contraction.results, problem.m_axes, problem.n_axes)
+    return written / problem.contraction.pooled, read / problem.contraction.pooled
 
 
 @lru_cache(maxsize=256)  # asked for each candidate of a product

@@ -172,14 +172,14 @@ def norm_gemm_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
         if len(found) == 1 and is_contraction(found[0]):
             inside = {op}
             for _ in range(LEVELS):
-                more = _nearest(graph, inside, stages)
+                more = nearest_reductions(graph, inside, stages)
                 if not more:
                     break
                 inside |= more
                 yield in_order(inside)
 
 
-def _nearest(
+def nearest_reductions(
     graph: Graph, inside: set[Operator], stages: dict[Operator, list[Stage]]
 ) -> set[Operator]:
     """Find the reductions that only light operators separate from a set, and those operators."""

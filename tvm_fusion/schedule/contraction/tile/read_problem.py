@@ -108,7 +108,11 @@ def _typed(
         else replace(
             problem,
             is_streamed=outgrows_l2(
-                contraction.results, view.m_axes, n_axes, batch * m * n, device
+                contraction.results,
+                view.m_axes,
+                n_axes,
+                batch * m * n // contraction.pooled,
+                device,
             ),
         )
     )

@@ -69,6 +69,7 @@ def _vectors(contraction: SumOfProducts, m_axis: Axis, n_axis: Axis) -> ResultVe
     if any(n_axis.var in variables(inner) for inner in gathered):
         return ResultVectors(1, False, False)
     needs_columns = bool(gathered) or isinstance(contraction, AdjacentColumns)
+    needs_columns |= contraction.pool is not None
     for width in WIDTHS:
         for is_along_m in (False,) if needs_columns else (False, True):
             axis = m_axis if is_along_m else n_axis

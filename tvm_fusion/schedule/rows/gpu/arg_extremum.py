@@ -1,8 +1,9 @@
 """Argmax and argmin of rows on a GPU: first the extremum of a row, then its first index.
 
-The program's argmax compares integers in the order of the numbers (``ecg/legalizations/extrema``),
-13 integer instructions an element, of which a multiprocessor has half as many a cycle as of
-floating point ones. With the row in registers, two passes over the numbers take 6:
+The program's argmax compares integers in the order of the numbers
+(:mod:`tvm_fusion.ecg.legalization.operators.extrema`), 13 integer instructions an element, of which
+a multiprocessor has half as many a cycle as of floating point ones. With the row in registers, two
+passes over the numbers take 6:
 
 top   = max(x[k])                                     # NaN if there is one
 place = min(k where x[k] == top or x[k] is NaN)       # if x[k] is NaN, so is top

@@ -4,6 +4,8 @@
 ``row_program``  stages that begin with rows; ``combiner``: terms and combiner of a reduction
 ``passes``       which stages share a loop over the row
 ``softmax``      sums of exp(x - max): one pass instead of two
+``channel_lanes``, ``group_lanes``
+                 an axis of lanes where channels, or groups of them, are blocked
 ``invariants``   values that stay the same in a loop
 ``emit``         statements and indices over a row's axes
 """

@@ -11,14 +11,14 @@ from tvm import ir, tirx
 from ...._tvm.ir.buffer import declare
 from ....core.tir.expressions import load, map_loads, substitute
 from ....ecg.work import at
-from ....program.align import align
-from ....program.channel_lanes import with_channel_lanes
 from ....program.group import Group
-from ....program.group_lanes import with_group_lanes
 from ....program.lane_conditions import decide_for_blocks
 from ....program.layouts import is_layout_map
 from ....program.program import Program
 from ....program.stage import Axis, Stage
+from ....program.stages.align import align
+from .channel_lanes import with_channel_lanes
+from .group_lanes import with_group_lanes
 
 # Scalars that every row computes again, so that a kernel of rows needs no launch before it.
 #
