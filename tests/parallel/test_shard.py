@@ -11,6 +11,7 @@ from tvm_fusion.config import configure
 from tvm_fusion.core.constants.weight_names import constants
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.shards import Shard
+from tvm_fusion.deploy.cuda_graph.capture import KernelCalls
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
@@ -88,6 +89,16 @@ def test_rows_and_a_vocabulary_when_asked_for():
     assert collectives(sharded(mod, roles={"*": "rows"}).parts[0].mod) == ["allreduce"]
     assert collectives(sharded(mod, roles={"*": "columns"}).parts[0].mod) == ["allgather"]
     assert collectives(sharded(mod).parts[0].mod) == []
+
+
+def test_exchanges_are_launches_that_a_cuda_graph_captures():
+    part = sharded(product(16, 32), roles={"*": "rows"}).parts[0].mod
+    mod = relax.transform.LegalizeOps()(part)
+    calls = KernelCalls.of(mod, mod["main"])
+    assert list(calls.kernels.values()) == [1, 1, 1]  # the part of x, its product, the sum
+    made = [v for v in calls.values.values() if isinstance(v, relax.Call)]
+    (total,) = [v for v in made if v.op.name == "relax.call_dps_packed"]
+    assert str(total.args[0].global_symbol) == "runtime.disco.allreduce"
 
 
 def test_whole_is_whole():

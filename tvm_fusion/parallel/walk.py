@@ -121,7 +121,7 @@ class Walk:
             rows = self.emit(op.reshape(rows, shape))
         if len(shard.segments) > 1:
             order = np.argsort(np.concatenate([shard.indices(r, size) for r in range(size)]))
-            rows = self.emit(op.take(rows, relax.const(order), axis=shard.axis, mode="fast"))
+            rows = self.emit(op.take(rows, relax.const(order), axis=shard.axis, mode="clip"))
         return rows
 
     def split(self, arg: Any, shard: Shard, key: Any) -> Any:
@@ -143,7 +143,7 @@ class Walk:
             self.plan.split_input(name, shard)
         whole = self.whole(arg)
         places = self.constant(shard.indices(self.rank, self.plan.size).astype("int64"), shard)
-        return self.emit(relax.op.take(whole, places, axis=shard.axis, mode="fast"))
+        return self.emit(relax.op.take(whole, places, axis=shard.axis, mode="clip"))
 
     def part_of(self, const: GenericConst, shard: Shard) -> GenericConst:
         """Return this worker's part of a constant."""

@@ -33,9 +33,9 @@ BYTES_A_LAUNCH = 2 << 20  # that are copied in the time that a launch takes
 class CaptureLaunches:
     """Prepare functions of static shapes for TVM's RewriteCUDAGraph.
 
-    A function is taken if it is one block of ``call_tir`` and exchanges with more than
-    :data:`MOST_LAUNCHES` launches, unless copies of its inputs would cost more than its launches;
-    it is marked then. Its static inputs are read where they are.
+    A function is taken if it is one block of ``call_tir``, and of workers' exchanges, with more
+    than :data:`MOST_LAUNCHES` launches, unless copies of its inputs would cost more than its
+    launches; it is marked then. Its static inputs are read where they are.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
