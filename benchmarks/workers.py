@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tvm_fusion._descriptors import is_readable
+from tvm_fusion.measure.isolate import is_readable
 
 ROOT = Path(__file__).resolve().parents[1]
 

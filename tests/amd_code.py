@@ -3,10 +3,12 @@
 import re
 from contextlib import contextmanager
 
+import numpy as np
 import tvm
 import tvm.support.rocm
 import tvm_ffi
 from emulator.amd import run
+from tvm import tirx
 from tvm.script import tirx as T
 
 from tvm_fusion.device import parse
@@ -60,7 +62,7 @@ def amd_module(functions, arch, pipeline="tvm_fusion"):
 
 
 def run_on_amd(func, arch, *arrays, **options):
-    """Compile a PrimFunc that is one kernel of constant extents, and interpret its machine code.
+    """Compile a PrimFunc that is one kernel, and interpret its machine code.
 
     Parameters
     ----------
@@ -69,24 +71,30 @@ def run_on_amd(func, arch, *arrays, **options):
     arch : str
         ``gfx942``.
     *arrays : numpy.ndarray
-        The function's parameters, outputs among them.
+        The function's parameters, outputs among them; scalars are numpy's.
     **options
-        Of :func:`emulator.amd.run`.
+        Of :func:`emulator.amd.run`; ``blocks`` of a symbolic grid, and ``size``
+        of all symbols.
 
     Returns
     -------
     Launch
         What the interpreter counted.
     """
+    names = {p: tvm.ir.Var(f"argument{i}", p.ty) for i, p in enumerate(func.params)}
+    body = tvm_ffi.structural_map(func.body, (tvm.ir.Var, lambda v: names.get(v, v)), order="post")
+    func = tirx.PrimFunc(list(names.values()), body, func.ret_type, attrs=func.attrs)
     assembly = amd_module({"main": func}, arch).inspect_source("asm")
-    names = [param.name for param in func.params]
-    given = dict(zip(names, arrays, strict=True))
     found = re.search(r"\.args:(.*?)\.name: +main_kernel", assembly, re.DOTALL)[1]
+    blocks, size = options.pop("blocks", None), options.pop("size", 0)
+    given = {name.name: value for name, value in zip(names.values(), arrays, strict=True)}
     order = re.findall(r"\.name: +'?([\w.]+)", found)
+    values = [given.get(name, np.int64(size)) for name in order]
     extents = dict.fromkeys((f"{kind}.{axis}" for kind in _KINDS for axis in "xyz"), 1)
     bound = r"(?:thread_binding\((\d+), thread=\"(.*?)\"|launch_thread\(\"(.*?)\", (\d+)\))"
     script = re.sub(r"T\.int64\((\d+)\)", r"\1", func.script())
     for extent, axis, launched, count in re.findall(bound, script):
         extents[axis or launched] = int(extent or count)
+    extents["blockIdx.x"] = blocks or extents["blockIdx.x"]
     grid, block = ([extents[f"{kind}.{axis}"] for axis in "xyz"] for kind in _KINDS)
-    return run(assembly, "main_kernel", grid, block, [given[name] for name in order], **options)
+    return run(assembly, "main_kernel", grid, block, values, **options)

@@ -3,7 +3,7 @@
 from relax_modules import main_module
 from tvm import relax
 
-from tvm_fusion.core.ragged import grouped_matmul
+from tvm_fusion.core.tir.ragged import grouped_matmul
 
 
 def experts(rows=130, groups=4):

@@ -13,8 +13,8 @@ from relax_modules import main_module
 from tvm import relax, s_tir, tirx
 
 from tvm_fusion import transform
-from tvm_fusion.core.loops import find
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.deploy.count import count
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse

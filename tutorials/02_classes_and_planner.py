@@ -113,7 +113,7 @@ assert types["weights"] == "One-to-Many"  # one total serves a whole row
 # grows around such an operator.
 
 # %%
-from tvm_fusion.ecg.classify import classify
+from tvm_fusion.ecg.mapping_types.classify import classify
 
 
 @T.prim_func(s_tir=True)
@@ -146,7 +146,7 @@ assert "recurrence" in classify(running_sum).reason
 # (`fuse_break`). It also tells the type of the fused operator, with which growth goes on.
 
 # %%
-from tvm_fusion.ecg.mapping import MappingType, Relation, combine
+from tvm_fusion.ecg.mapping_types.table import MappingType, Relation, combine
 
 five = [kind for kind in MappingType if kind is not MappingType.OPAQUE]
 print(" " * 14 + "".join(f"{kind.value:>14}" for kind in five))

@@ -93,9 +93,9 @@ assert [c.template.name for c in plan.claims] == ["prefix_sum", "elementwise"]
 # rows; a row does not fit into the buffer; an operator behind it needs other sums than its own.
 
 # %%
-from tvm_fusion.core.loops import constant
-from tvm_fusion.core.template import Claim, Emission, Refusal, Template
-from tvm_fusion.ecg.mapping import MappingType
+from tvm_fusion.core.contract.template import Claim, Emission, Refusal, Template
+from tvm_fusion.core.tir.loops import constant
+from tvm_fusion.ecg.mapping_types.table import MappingType
 
 LONGEST = 4096  # elements of a row: 16 KB of floats, half of a usual level-1 cache
 
@@ -148,7 +148,7 @@ assert str(epilogue.program.element(0, [i, j])) == "signals[i, j] - total[i, j] 
 # parameters are the inputs and then the outputs of the group.
 
 # %%
-from tvm_fusion.core.loops import (
+from tvm_fusion.core.tir.loops import (
     block,
     coordinates,
     index,
@@ -240,7 +240,7 @@ class Scan(Template):
 # there is `register`, which does so for good.
 
 # %%
-from tvm_fusion.core.templates import registered
+from tvm_fusion.core.contract.templates import registered
 
 with registered(Scan()):
     plan = plan_of(Drift)
@@ -390,7 +390,7 @@ assert explanation.stock.kernels > 1
 # %% [markdown]
 # ## Where to go from here
 #
-# * `tvm_fusion/core/template.py` has the whole contract: several kernels with workspaces
+# * `tvm_fusion/core/contract/template.py` has the whole contract: several kernels with workspaces
 #   between them, and functions that pack a constant operand at compile time.
 # * `tvm_fusion/schedule/elementwise` is the simplest of the package's own templates, `rows` the one
 #   that does most.

@@ -101,7 +101,7 @@ assert ScaleBeforeSort.__doc__ == f"{ScaleBeforeSort.before} = {ScaleBeforeSort.
 # types of what the names stand for and, where these are small constants, for their values.
 
 # %%
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 
 
 class ScaleBeforeSort(Law):

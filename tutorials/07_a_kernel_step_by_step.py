@@ -317,8 +317,18 @@ assert stage_bytes < needed < 2 * stage_bytes
 # tile are there, and everybody is done with the tile before, whose stage is filled next.
 
 # %%
-from tvm_fusion.core.expressions import call_name, load
-from tvm_fusion.core.loops import block, find, index, local, loop, sequence, threads, unrolled, when
+from tvm_fusion.core.tir.expressions import call_name, load
+from tvm_fusion.core.tir.loops import (
+    block,
+    find,
+    index,
+    local,
+    loop,
+    sequence,
+    threads,
+    unrolled,
+    when,
+)
 from tvm_fusion.schedule.gpu import cp_async, pipeline
 from tvm_fusion.schedule.gpu.shared_tiles import wait_and_barrier
 

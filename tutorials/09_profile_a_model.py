@@ -24,7 +24,7 @@
 # What the text says about results is checked by an `assert` in the cell below it. Times are printed
 # and not checked: they are another machine's every time.
 #
-# Run it as a notebook, or as the program `python tutorials/08_profile_a_model.py`.
+# Run it as a notebook, or as the program `python tutorials/09_profile_a_model.py`.
 
 # %%
 import json

@@ -6,16 +6,18 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ._tvm.errors import register_errors, telling_of_large_extents
 from ._tvm.fork import has_run_kernels
 from .config import Config, FusionConfig, Options, Precision, command_options, configure
+from .core.contract.kernel_info import Infos, collecting
 from .core.decisions import Decision, record, recording
-from .core.kernel_info import Infos, collecting
 from .core.progress import report
-from .deploy.build.artifact import Artifact, check_writable
+from .deploy.build.artifact import AT, Artifact, check_writable
 from .deploy.cache.folder import ArtifactCache
 from .deploy.cache.key import cache_key
 from .deploy.runtime import manifest
@@ -135,11 +137,11 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             record(Decision(spec.text, "", "fallback", "without_amx", note))
         import tvm
 
-        from .core.weight_names import WeightNames, tracking
+        from .core.constants.weight_names import WeightNames, tracking
         from .deploy.build.amd_registers import inspecting_registers
         from .deploy.build.build import Built, build, export_library, store
         from .deploy.build.packed_functions import packed_functions
-        from .deploy.build.prepare import prepare
+        from .deploy.build.prepare import prepare_workers
         from .deploy.memory.limits import limits
         from .frontend import import_model
         from .frontend.functions import import_models
@@ -155,11 +157,13 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
                 advice="give it one, such as main, whose parameters and results are tensors",
             )
         _check_dims(imported.dims, spec)
+        parts, spread = _spread(imported, config, spec)
+        imported = parts[0]
         limited = limits(imported.mod, imported.signatures, config.writes)
         choose_threads()
         has_run_kernels()  # evaluates constants
-        names = WeightNames((name, const) for const, name in imported.weight_names.items())
-        public = list(imported.signatures)
+        named = chain.from_iterable(part.weight_names.items() for part in parts)
+        names = WeightNames((name, const) for const, name in named)
         prepared: dict[str, Prepared] = {}
         taken: dict[str, list[Decision]] = {}
         kernels: dict[str, Infos] = {}
@@ -171,6 +175,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
             tracking(names),
             remembering(),
         ):
+            of_others: dict[str, list[Prepared]] = {}  # workers from 1
 
             def built_once() -> Built:
                 for one in spec.each:
@@ -180,9 +185,10 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
                         recording() as taken[arch],
                         collecting() as kernels[arch],
                     ):
-                        mod = _scheduled(imported, _dumped(config, arch, spec))
-                        report("planning memory")
-                        prepared[arch] = prepare(mod, one, public, imported.dims, names)
+                        dumped = _dumped(config, arch, spec)
+                        prepared[arch], *of_others[arch] = prepare_workers(
+                            parts, partial(_scheduled, config=dumped), one, names
+                        )
                 report("generating machine code")
                 return build(prepared, spec)
 
@@ -193,7 +199,12 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
                 with inspecting_registers():
                     built = built_once()
             packed = packed_functions(one.mod for one in prepared.values())
-    weights, used = store(prepared, built.names)
+    workers = {
+        f"{arch}{AT}{rank}": other
+        for arch in prepared
+        for rank, other in enumerate(of_others[arch], 1)
+    }
+    weights, used = store({**prepared, **workers}, built.names)
     code = {
         arch: _code(imported, config, one, built.counts[arch], built.names.get(arch, {}))
         for arch, one in prepared.items()
@@ -241,6 +252,8 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         "libraries": packed.libraries,
         "packed_functions": packed.application,
     }
+    if len(parts) > 1:
+        content["workers"] = spread
     if isinstance(model, str | os.PathLike):
         content["options"] = command_options(config)
     return Artifact(
@@ -250,6 +263,20 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         lambda path: export_library(built.compiled, spec, path, set().union(*needed.values())),
         time.perf_counter() - start,
     )
+
+
+def _spread(
+    imported: Imported, config: FusionConfig, spec: TargetSpec
+) -> tuple[list[Imported], dict[str, Any]]:
+    """Spread a model over workers, if it is for several."""
+    if config.workers == 1:
+        return [imported], {}
+    from .parallel.shard import shard
+
+    report("spreading the model over workers")
+    found = shard(imported, config.workers, config.shards, config.writes, spec.each[0].device)
+    about = {"size": config.workers, "functions": found.shards, "split": found.sentences}
+    return found.parts, about
 
 
 def _check_dims(dims: Mapping[str, DimRange], spec: TargetSpec) -> None:
@@ -271,14 +298,15 @@ def _scheduled(imported: Imported, config: FusionConfig) -> tvm.IRModule:
     from .deploy.cuda_graph.static_inputs import mark_static_inputs
     from .deploy.memory.in_place import update_in_place
     from .deploy.memory.write_back import write_back
-    from .ecg.composites import CompileComposites
+    from .deploy.memory.write_through import write_through
+    from .ecg.legalization.composites import CompileComposites
     from .pipeline import stages
 
     passes = [CompileComposites(), *stages(config)]
     if config.dump is not None:
         passes.insert(0, Dump(config.dump / "0_frontend.py"))
     mod = update_in_place(imported.mod, imported.signatures, config.writes)
-    mod = tvm.ir.transform.Sequential(passes)(mod)
+    mod = write_through(tvm.ir.transform.Sequential(passes)(mod))
     mod = write_back(mod, imported.signatures, config.writes)
     return mark_static_inputs(mod, imported.signatures, {*config.static_inputs, *config.in_place})
 
@@ -307,8 +335,8 @@ def _code(
             "in_place": _in_place(signature, config.writes),
             "destinations": [signature.outputs[i].name for i in one.destinations[name]],
             "launches": [
-                {"kernel": library.get(kernel, kernel), "names": list(names)}
-                for kernel, names in launches_of(one.mod, name)
+                {**asdict(launch), "kernel": library.get(launch.kernel, launch.kernel)}
+                for launch in launches_of(one.mod, name)
             ],
             **counts[name],
         }

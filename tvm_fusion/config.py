@@ -19,7 +19,10 @@ Precision = Literal["fp32", "fp16", "bf16", "auto"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 #: Precisions in which a model is stored: ``auto`` chooses one of them.
 STORED = PRECISIONS[:-1]
+#: What workers may have of a weight.
+ROLES = ("whole", "columns", "rows", "split")
 _LISTED = 12  # names in a sentence
+_MOST_WORKERS = 64  # of one machine
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,10 @@ class FusionConfig:
     half_io : bool
         Let inputs and outputs take ``precision`` too; by default they keep the model's dtypes.
     wide_residuals : bool, optional
-        At a half precision, keep residual streams that norms read in float32: errors are up to a
-        third smaller, and the streams' bytes twice as many. By default so on CPUs, where they stay
-        in caches and products take the time.
+        At a half precision, keep residual streams that norms read or made in float32, rows of
+        embeddings where they begin, and sums: errors are half as large or less, and these bytes
+        twice as many. By default so on CPUs, where streams stay in caches and products take the
+        time.
     dims : mapping of str to (int or DimRange)
         Binds a symbolic dimension of the model to an extent, or keeps it symbolic within a range.
     constants : mapping of str to array_like
@@ -67,6 +71,13 @@ class FusionConfig:
         Allow all of them.
     without : collection of str
         Rewriting rules that may not be used, by name: laws, recompositions, ``join_matmuls``.
+    workers : int
+        How many workers run the model, each with a part of its weights and caches: processes on one
+        machine, on GPUs one for each. See :mod:`tvm_fusion.parallel`.
+    shards : mapping of str to {"whole", "columns", "rows", "split"}
+        By pattern of weights' names, such as ``"*.mlp.*"``, what the workers have of them: all of
+        it; columns or rows of their products; or what is found, whatever it costs. What is not
+        named is split where that is estimated to pay.
     dump : str or Path, optional
         Folder to write one re-loadable TVMScript file into after every stage.
     db : str or Path, optional
@@ -108,6 +119,8 @@ class FusionConfig:
     allow: Collection[str] = ()
     fast_math: bool = False
     without: Collection[str] = ()
+    workers: int = 1
+    shards: Mapping[str, str] = field(default_factory=dict)
     dump: Path | None = None
     db: Path | None = None
     profile: str | None = None
@@ -139,6 +152,11 @@ class FusionConfig:
         for flag in self.allow:
             if flag not in FLAGS:
                 raise unknown_name("flag", flag, FLAGS)
+        if not isinstance(self.workers, int) or not 1 <= self.workers <= _MOST_WORKERS:
+            raise UserError(f"workers {self.workers!r}", f"1 to {_MOST_WORKERS}")
+        for name, role in self.shards.items():
+            if role not in ROLES:
+                raise UserError(f"shards[{name!r}] is {role!r}", f"one of {', '.join(ROLES)}")
         for found, expected in self._contradictions():
             raise UserError(found, expected, "leave one of them out")
         if self.dump is not None:
@@ -153,6 +171,8 @@ class FusionConfig:
         if self.without and self.rewrite == "none":
             names = ", ".join(self.without)
             yield f"rewrite none without the rule {names}", "rewrite search or greedy"
+        if self.shards and self.workers == 1:
+            yield "shards of a model for 1 worker", "workers of at least 2"
         if self.static_inputs and not self.cuda_graph:
             yield (
                 "static_inputs without a CUDA graph",
@@ -223,6 +243,8 @@ class Options(TypedDict, total=False):
     allow: Collection[str]
     fast_math: bool
     without: Collection[str]
+    workers: int
+    shards: Mapping[str, str]
     dump: str | Path | None
     db: str | Path | None
     profile: str | None

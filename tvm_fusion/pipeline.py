@@ -24,8 +24,8 @@ from .core.untouched import has_blocks
 from .deploy.build.dump import Dump
 from .deploy.cuda_graph.dependent_launch import ReadBehindWaits
 from .device.plain_cpu import warn_of_plain_cpu
-from .ecg.composites import CompileComposites
-from .ecg.unlowered import RefuseUnlowered
+from .ecg.legalization.composites import CompileComposites
+from .ecg.legalization.unlowered import RefuseUnlowered
 from .lower.alignment import NaturalAlignment
 from .lower.argument_checks import DropArgumentChecks
 from .lower.bind_once import BindOnce

@@ -43,12 +43,12 @@ from tvm.ir.transform import Pass
 from ._tvm.errors import register_errors
 from .deploy.build.amd_registers import spills
 from .deploy.build.lower import LowerToVM
-from .ecg.legalize import Legalize
+from .ecg.legalization.legalize import Legalize
 from .frontend.half.precision import ToHalfPrecision
 from .frontend.normalize import NormalizeImport
+from .fusion.database.tuned_configs import tuned_configs
 from .fusion.describe import describe
 from .fusion.fuse import FuseOperators
-from .fusion.tuned_configs import tuned_configs
 from .layout.plan_layout import PlanLayout
 from .rewrite.bytes.products import ByteProducts
 from .rewrite.norms.statistics import NormStatistics

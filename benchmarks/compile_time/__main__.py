@@ -1,4 +1,4 @@
-"""The command line: compile, write ``results/compile_time.json`` and ``README.md``."""
+"""The command line: compile, write ``results/compile_time.json.xz`` and ``README.md``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
-from benchmarks.records import write
+from benchmarks.records import read, write
 
 from .sample import REST, STAGES, THREADS
 
@@ -46,10 +46,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_time", description=__doc__)
     parser.add_argument("--only", nargs="*", default=[], metavar="MODEL", help="by default all")
     options = parser.parse_args()
-    path = HERE / "results" / "compile_time.json"
+    path = HERE / "results" / "compile_time.json.xz"
     record: dict[str, Any] = {"environment": environment.describe(ROOT), "cases": {}}
     if options.only:
-        record["cases"] = json.loads(path.read_text())["cases"]
+        record["cases"] = read(path)["cases"]
     for model, target in CASES:
         if not options.only or model in options.only:
             record["cases"][f"{model} {target}"] = _measure(model, target)
@@ -108,7 +108,7 @@ def render(record: dict[str, Any]) -> str:
         [
             "# Compile time",
             "",
-            "Generated from `results/compile_time.json` by `python -m benchmarks.compile_time`;"
+            "Generated from `results/compile_time.json.xz` by `python -m benchmarks.compile_time`;"
             " edits are lost.",
             "",
             f"Seconds of `tvm_fusion.compile(...).export(...)` in a fresh process on {cpus} cores,"

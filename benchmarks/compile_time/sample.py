@@ -30,7 +30,7 @@ STAGES = (
     ("recomposition", "recompose/recompose.py", "transform_module"),
     ("search for equal forms", "rewrite/search/search.py", "transform_module"),
     ("other rewriting", "rewrite/simplify.py", "transform_module"),
-    ("legalization", "ecg/legalize.py", "transform_module"),
+    ("legalization", "ecg/legalization/legalize.py", "transform_module"),
     ("fusion planning", "fusion/fuse.py", "transform_module"),
     ("layouts", "layout/plan_layout.py", "transform_module"),
     ("kernels", "schedule/kernels.py", "transform_module"),

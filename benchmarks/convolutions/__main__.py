@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
-from benchmarks.records import text
+from benchmarks.records import read, write
 
 from .child import rows_of
 from .layers import NETWORKS
 from .table import render
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "convolutions.json"
+RECORD = HERE / "results" / "convolutions.json.xz"
 MEASURE = "benchmarks.convolutions.measure"
 
 
@@ -30,7 +29,7 @@ def main() -> int:
     args = parser.parse_args()
     record: dict[str, Any] = {"environment": {}, "machine": {}, "layers": {}}
     if args.record.exists():
-        record = json.loads(args.record.read_text())
+        record = read(args.record)
     if not args.render:
         record["environment"] = environment.describe(ROOT)
         for threads in args.threads:
@@ -40,7 +39,7 @@ def main() -> int:
                 record["machine"][f"{threads}/{network}"] = head
                 for one in found:
                     record["layers"][f"{threads}/{network}/{one.pop('layer')}"] = one
-                args.record.write_text(text(record))
+                write(args.record, record)
     if args.record == RECORD:
         (HERE / "README.md").write_text(render(record))
     return 0

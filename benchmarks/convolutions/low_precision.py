@@ -1,6 +1,6 @@
 """Layers of ResNet-50 in float32, bfloat16, float16, and bytes take turns, on one thread.
 
-``python -m benchmarks.convolutions.low_precision`` writes ``results/low_precision.json`` and
+``python -m benchmarks.convolutions.low_precision`` writes ``results/low_precision.json.xz`` and
 ``LOW_PRECISION.md``.
 """
 
@@ -20,13 +20,13 @@ import numpy as np
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
-from benchmarks.records import text
+from benchmarks.records import read, write
 
 from .child import rows_of
 from .layers import NETWORKS, Layer
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "low_precision.json"
+RECORD = HERE / "results" / "low_precision.json.xz"
 NETWORK = "ResNet-50"
 DTYPES = ("float32", "bfloat16", "float16", "uint8")
 SECONDS, CALLS = 1.0, (10, 2000)
@@ -44,11 +44,11 @@ def main() -> int:
         for layer in NETWORKS[NETWORK]:
             print(json.dumps({"layer": layer.name, **_compare(layer)}), flush=True)
         return 0
-    record: dict[str, Any] = json.loads(RECORD.read_text()) if args.render else {"layers": {}}
+    record: dict[str, Any] = read(RECORD) if args.render else {"layers": {}}
     if not args.render:
         record["environment"] = environment.describe(ROOT)
         record["layers"] = {one.pop("layer"): one for one in rows_of(__spec__.name, "--here")}
-    RECORD.write_text(text(record))
+    write(RECORD, record)
     (HERE / "LOW_PRECISION.md").write_text(_render(record))
     return 0
 

@@ -22,7 +22,7 @@ from torch.utils import mkldnn as mkldnn_utils
 from tvm import relax, te, tirx
 
 from tvm_fusion import transform
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.program.group import Group

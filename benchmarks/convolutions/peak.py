@@ -9,8 +9,8 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from tvm_fusion.core.expressions import load
-from tvm_fusion.core.loops import block, index, local, loop, sequence
+from tvm_fusion.core.tir.expressions import load
+from tvm_fusion.core.tir.loops import block, index, local, loop, sequence
 from tvm_fusion.core.untouched import SCHEDULED
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.cpu.register_tile import VectorUnit, each

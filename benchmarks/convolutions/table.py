@@ -19,8 +19,8 @@ def render(record: Mapping[str, Any]) -> str:
     lines = [
         "# Convolution layers against oneDNN",
         "",
-        "Generated from `results/convolutions.json` by `python -m benchmarks.convolutions`; edits "
-        "are lost.",
+        "Generated from `results/convolutions.json.xz` by `python -m benchmarks.convolutions`; "
+        "edits are lost.",
         "",
         f"{where.get('cpu')}, {where.get('cpus')} cores, {where.get('date')}. float32, batch 1, "
         "with bias; images and results in blocks of channels as wide as a vector (first layers "

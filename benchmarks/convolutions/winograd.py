@@ -1,6 +1,7 @@
 """Layers of 3 x 3 windows: the direct kernel and Winograd's, where it is allowed, take turns.
 
-``python -m benchmarks.convolutions.winograd`` writes ``results/winograd.json`` and ``WINOGRAD.md``.
+``python -m benchmarks.convolutions.winograd`` writes ``results/winograd.json.xz`` and
+``WINOGRAD.md``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import numpy as np
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
-from benchmarks.records import text
+from benchmarks.records import read, write
 
 from .child import rows_of
 from .layers import WINOGRAD, Layer
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "winograd.json"
+RECORD = HERE / "results" / "winograd.json.xz"
 SECONDS, CALLS = 1.0, (10, 2000)
 
 
@@ -41,13 +42,13 @@ def main() -> int:
                 found = _compare(layer, args.threads[0])
                 print(json.dumps({"network": network, "layer": layer.name, **found}), flush=True)
         return 0
-    record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {"layers": {}}
+    record: dict[str, Any] = read(RECORD) if RECORD.exists() else {"layers": {}}
     for threads in () if args.render else args.threads:
         record["environment"] = environment.describe(ROOT)
         record.setdefault("load", {})[str(threads)] = round(os.getloadavg()[0], 1)
         for one in rows_of(__spec__.name, "--here", "--threads", str(threads), threads=threads):
             record["layers"][f"{threads}/{one.pop('network')}/{one.pop('layer')}"] = one
-    RECORD.write_text(text(record))
+    write(RECORD, record)
     (HERE / "WINOGRAD.md").write_text(_render(record))
     return 0
 

@@ -12,14 +12,14 @@ from tvm.ir.transform import Sequential
 
 from benchmarks import zoo
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.core.template import TEMPLATE, Claim, Refusal
-from tvm_fusion.core.templates import template
+from tvm_fusion.core.contract.template import TEMPLATE, Claim, Refusal
+from tvm_fusion.core.contract.templates import template
 from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.fusion.claims import remembering
 from tvm_fusion.fusion.cost import CostModel
+from tvm_fusion.fusion.database.key import Key
 from tvm_fusion.fusion.features import NAMES, features_of
-from tvm_fusion.fusion.record_key import Key
 from tvm_fusion.measure.alternatives import timed
 from tvm_fusion.measure.isolate import Failed, isolated
 from tvm_fusion.measure.timing import Effort

@@ -40,8 +40,8 @@ def main(name: str, threads: str, folder: str) -> None:
     # guard: a peer that cannot be had, or not take a model, leaves its columns empty
     except Exception as error:
         print(f"OpenVINO: {error}", file=sys.stderr)
-    errors = {side: _error(call(), exact) for side, call in sides.items()}
-    row = {"name": name, "threads": count, "errors": errors, "ms": _timed(sides)}
+    errors = {side: relative_error(call(), exact) for side, call in sides.items()}
+    row = {"name": name, "threads": count, "errors": errors, "ms": timed(sides)}
     print(json.dumps(row), flush=True)
 
 
@@ -74,7 +74,7 @@ def _openvino(program: Any, arrays: list[Any], threads: int) -> dict[str, Call]:
     return {"openvino_f32": side({"INFERENCE_PRECISION_HINT": "f32"}), "openvino": side({})}
 
 
-def _error(found: list[Any], exact: list[Any]) -> float:
+def relative_error(found: list[Any], exact: list[Any]) -> float:
     """Root of the summed squares of the error of the first output, relative to its own."""
     import numpy as np
 
@@ -83,7 +83,7 @@ def _error(found: list[Any], exact: list[Any]) -> float:
     return float(np.linalg.norm(difference) / np.linalg.norm(exact[0]))
 
 
-def _timed(sides: dict[str, Call]) -> dict[str, float]:
+def timed(sides: dict[str, Call]) -> dict[str, float]:
     """Time sides in turns: medians of the rounds' least, in milliseconds."""
     times: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(ROUNDS + 1):

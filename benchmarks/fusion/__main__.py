@@ -1,4 +1,4 @@
-"""The command line: count, write ``results/counts.json``, regenerate ``README.md``.
+"""The command line: count, write ``results/counts.json.xz``, regenerate ``README.md``.
 
 Stock TVM's counts of models change with TVM only and are taken from the file that is there.
 """

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import table
+from benchmarks.records import read
 from tvm_fusion.errors import UserError
 
 from .figures import CPU, GPU, MODELS
@@ -16,13 +16,13 @@ from .graphs import GRAPHS
 #: Changes when a field of the JSON file changes its meaning or goes.
 SCHEMA = 1
 HERE = Path(__file__).parent
-COUNTS = HERE / "results" / "counts.json"
+COUNTS = HERE / "results" / "counts.json.xz"
 README = HERE / "README.md"
 _MISSED = "**missed**"
 _INTRODUCTION = f"""\
 # Kernels and intermediate results
 
-Generated from `results/counts.json` by `python -m benchmarks.fusion`; edits are lost.
+Generated from `results/counts.json.xz` by `python -m benchmarks.fusion`; edits are lost.
 
 Stock TVM and this project are counted by the same code (`tvm_fusion.deploy.count`). A kernel is one
 launch on `{GPU}`, and on a CPU one loop nest over full tensors. Intermediates are tensors between
@@ -42,7 +42,7 @@ def load(path: Path = COUNTS) -> dict[str, Any]:
     """
     if not path.is_file():
         raise UserError(f"there is no file {str(path)!r}", "counts", "run it without --table")
-    record = json.loads(path.read_text())
+    record = read(path)
     if record.get("schema") != SCHEMA:
         raise UserError(
             f"{path.name} has schema {record.get('schema')}", str(SCHEMA), "count again"

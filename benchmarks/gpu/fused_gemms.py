@@ -1,34 +1,34 @@
-"""Tables of ``FUSED_GEMMS.md``, of ``results/fused_gemms.json`` and the model of norms as factors.
+"""Tables of ``FUSED_GEMMS.md``, from ``results/fused_gemms.json.xz``, and the model of norms.
 
 ``python -m benchmarks.gpu.fused_gemms`` writes them between the page's markers.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import marked, table
+from benchmarks.records import read
 from tvm_fusion.rewrite.norms.matches import gain_us
 
 PAGE = Path(__file__).with_name("FUSED_GEMMS.md")
-RECORD = PAGE.parent / "results" / "fused_gemms.json"
+RECORD = PAGE.parent / "results" / "fused_gemms.json.xz"
 MULTIPROCESSORS = 132  # of an H100
 
 
 def written(page: str) -> str:
     """Return the page with the tables of the record."""
-    record = json.loads(RECORD.read_text())
+    record = read(RECORD)
     plain = [row for row in record["norm_statistics"] if not row["is_read_elsewhere"]]
-    read = [row for row in record["norm_statistics"] if row["is_read_elsewhere"]]
+    shared = [row for row in record["norm_statistics"] if row["is_read_elsewhere"]]
     for name, lines in (
         ("a GEMM and its norm", _gemm_norm(record["gemm_norm"])),
         ("layer pairs", _layer_pairs(record["layer_pairs"]["rows"])),
         ("back to back", _back_to_back(record["back_to_back"])),
         ("norms as factors", _statistics(plain)),
-        ("norms that others read", _statistics(read)),
+        ("norms that others read", _statistics(shared)),
     ):
         page = marked(page, name, lines)
     return page

@@ -13,7 +13,7 @@ from benchmarks.fusion import cells
 from benchmarks.fusion.case import Case, compile_case
 from benchmarks.fusion.graphs import GRAPHS, SIZES
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.ecg.mapping import TABLE, Relation
+from tvm_fusion.ecg.mapping_types.table import TABLE, Relation
 from tvm_fusion.frontend import import_model
 
 from .drawing import NORMAL, draw, tensor

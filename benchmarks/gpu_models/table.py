@@ -14,7 +14,7 @@ from benchmarks.records import dated, write
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_models.json.xz"
 OURS = ("ours", "records")  # of which the second is timed by benchmarks.gpu_tuning
-LONGEST = 12  # kernels of a list
+LONGEST = 4  # kernels of a list
 
 
 def keep(record: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ def _kernels(row: Mapping[str, Any]) -> list[str]:
     lines = ["", f"## Kernels of {row['name']}", ""]
     lines += table(
         ["kernel", "launches", "us"],
-        [[f"`{name}`", str(n), f"{us:.1f}"] for name, n, us in found["kernels"]],
+        [[f"`{name}`", str(n), f"{us:.1f}"] for name, n, us in found["kernels"][:LONGEST]],
     )
     asked = ", ".join(f"{name} {n:g} ({us:.0f} us)" for name, (n, us) in found["driver"].items())
     lines += ["", f"Busy for {found['busy_us']:.0f} us."]

@@ -67,8 +67,8 @@ def _ask(case: Case, target: str, db: Path) -> dict[str, Any]:
     from tvm_fusion.config import FusionConfig
     from tvm_fusion.device import parse
     from tvm_fusion.frontend import import_model
-    from tvm_fusion.fusion.records import Records
-    from tvm_fusion.fusion.tuning_records import TuningRecords
+    from tvm_fusion.fusion.database.records import Records
+    from tvm_fusion.fusion.database.tuning_records import TuningRecords
     from tvm_fusion.tuning.tasks import survey
 
     config = FusionConfig(db=None, profile=None, allow=case.work.allow)

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.ir.transform import Sequential
 
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.core.template import Config
+from tvm_fusion.core.contract.template import Config
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.frontend import Imported, import_model

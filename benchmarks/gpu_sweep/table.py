@@ -44,6 +44,7 @@ def render(record: Mapping[str, Any]) -> str:
     about, shapes = record["about"], record["shapes"]
     measured = [shape for shape in shapes if not shape.get("is_default_wrong")]
     ratios = [_ratio(shape) for shape in measured]
+    others = [shape for shape in measured if _ratio(shape) > 1]
     wrong = [
         f"* {shape['name']}, {config}: {reason}"
         for shape in shapes
@@ -69,9 +70,9 @@ def render(record: Mapping[str, Any]) -> str:
         "",
         *_of_held_out(measured),
         *([about["remark"], ""] if "remark" in about else []),
-        *table(
-            ["shape", "measured", "default", "us", "best", "us", "ratio"], map(_cells, measured)
-        ),
+        f"The default is the best of {len(measured) - len(others)} shapes; of the others:",
+        "",
+        *table(["shape", "measured", "default", "us", "best", "us", "ratio"], map(_cells, others)),
     ]
     return "\n".join([*lines, *(["", "## Not measured", "", *wrong] if wrong else [])]) + "\n"
 

@@ -13,11 +13,11 @@ from tvm.target import Target
 from benchmarks import zoo
 from tvm_fusion import transform
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.core.template import TEMPLATE
+from tvm_fusion.core.contract.template import TEMPLATE
 from tvm_fusion.device import Device
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.frontend import import_model
-from tvm_fusion.fusion.record_key import Key
+from tvm_fusion.fusion.database.key import Key
 from tvm_fusion.program.group import Group
 
 

@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.operator import Value
-from tvm_fusion.fusion.record_key import Key
+from tvm_fusion.fusion.database.key import Key
 
 from . import measure
 from .cases import Case, cases, planned

@@ -20,7 +20,7 @@ from tvm.runtime import DataType
 from benchmarks import records, zoo
 from benchmarks.fusion.counting import lowered
 from benchmarks.fusion.figures import CPU
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.loops import find
 
 MEMORY = Path(__file__).parents[1] / "cpu" / "memory.json"
 MODELS = ("resnet50",)

@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from tvm_fusion._descriptors import is_readable
+from tvm_fusion.measure.isolate import is_readable
 
 from . import arrays
 

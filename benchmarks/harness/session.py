@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tvm_fusion.errors import UserError
 
 from . import arrays, measure
 from .client import Client, EngineError
-from .engines import ENGINES, ONNX_REFERENCE, REFERENCES
+from .engines import ENGINES, ONNX_REFERENCE, REFERENCES, TOLERANCES
 
 #: Called with each line that tells how far a measurement is.
 Progress = Callable[[str], None]
@@ -79,7 +80,10 @@ def measure_model(
             else:
                 worker = client(engine, peer)
                 stack.callback(worker.close)
-                results[peer] = measure.check(worker, job, right, settings)
+                allowed = TOLERANCES.get(peer, settings.tolerance)
+                results[peer] = measure.check(
+                    worker, job, right, replace(settings, tolerance=allowed)
+                )
                 engines[peer] = worker
                 if results[peer]["status"] != "right":
                     worker.close()

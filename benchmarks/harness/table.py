@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
+from benchmarks.records import read
 from tvm_fusion.errors import UserError
 
 from .client import ROOT
@@ -26,13 +26,15 @@ _STOCK = "tvm"
 _INTRODUCTION = """\
 # Latency on a CPU
 
-Generated from `results/*.json` by `python -m benchmarks.harness.table`; edits are lost.
+Generated from `results/*.json.xz` by `python -m benchmarks.harness.table`; edits are lost.
 
 Every engine runs in its own process with the same number of threads. In each round every engine has
 one turn: warm-up, then as many runs as fit the budget. A round's figure is the median of its runs;
 the tables show the spread of these figures over the rounds. Before anything is timed the outputs
 are compared: max|a-b| / max|b| against ONNX Runtime without graph optimizations (PyTorch's peers,
-which have other random weights, against PyTorch eager). What differs is not timed.
+which have other random weights, against PyTorch eager). What differs is not timed. `openvino`
+computes in float32 as the others do, `openvino-default` in the precision that it chooses by itself,
+which is bfloat16 on CPUs that have instructions for it: it may differ by 5e-2.
 """
 
 
@@ -44,7 +46,7 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     UserError
         When a file has another schema.
     """
-    records = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    records = {path.name: read(path) for path in sorted(folder.glob("*.json.xz"))}
     for name, record in records.items():
         if record.get("schema") != SCHEMA:
             raise UserError(
@@ -56,7 +58,7 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
 def load_memory(folder: Path) -> dict[str, Any] | None:
     """Read the record of memory in a folder, if there is one."""
     path = folder / "memory.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    return read(path) if path.exists() else None
 
 
 def newest(records: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:

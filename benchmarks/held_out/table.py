@@ -11,7 +11,7 @@ from benchmarks.markdown import table
 from benchmarks.records import dated, text
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "held_out.json"
+RESULT = HERE / "results" / "held_out.json.xz"
 
 
 def keep(record: Mapping[str, Any]) -> None:

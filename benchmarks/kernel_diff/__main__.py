@@ -87,8 +87,9 @@ def _checkout(commit: str, tree: Path) -> Iterator[Path]:
 
 def _collect(checkout: Path, out: Path, *options: str) -> None:
     """Let the code of a checkout write its kernels for a target."""
-    # run_path keeps this folder off the path: modules come from the checkout alone.
-    path = str(Path(__file__).with_name("collect.py"))
+    # run_path keeps this folder off the path. Each commit has a collector of its own, since what
+    # it imports may have moved.
+    path = str(checkout / Path(__file__).relative_to(ROOT).with_name("collect.py"))
     script = f"import runpy; runpy.run_path({path!r}, run_name='__main__')"
     subprocess.run(
         [sys.executable, "-c", script, str(out), *options],

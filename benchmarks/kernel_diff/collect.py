@@ -20,7 +20,7 @@ from benchmarks import zoo
 from benchmarks.fusion import cells
 from benchmarks.fusion.graphs import GRAPHS, SIZES
 from tvm_fusion.device import parse
-from tvm_fusion.ecg.mapping import TABLE, Relation
+from tvm_fusion.ecg.mapping_types.table import TABLE, Relation
 from tvm_fusion.frontend import import_model
 from tvm_fusion.pipeline import stages
 

@@ -11,11 +11,11 @@ from tvm import tirx
 from benchmarks import zoo
 from tvm_fusion import transform
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.core.template import TEMPLATE, Claim, Refusal
-from tvm_fusion.core.templates import template
+from tvm_fusion.core.contract.template import TEMPLATE, Claim, Refusal
+from tvm_fusion.core.contract.templates import template
 from tvm_fusion.device import TargetSpec
 from tvm_fusion.frontend import import_model
-from tvm_fusion.fusion.record_key import Key
+from tvm_fusion.fusion.database.key import Key
 from tvm_fusion.schedule.stage.emit import group_of, is_group
 
 STAGES = (

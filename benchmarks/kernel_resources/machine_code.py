@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import DataType, tirx
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from tvm_fusion._tvm.structural import structural_walk
+from tvm_fusion._tvm.ir.structural import structural_walk
 from tvm_fusion.deploy.toolchain.nvcc import find_nvcc
 from tvm_fusion.device import TargetSpec
 from tvm_fusion.errors import UserError

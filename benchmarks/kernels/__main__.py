@@ -14,13 +14,13 @@ from typing import Any
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
-from benchmarks.records import write
+from benchmarks.records import read, write
 from tvm_fusion.threads import physical_cores
 
 from . import cases
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "kernels.json"
+RECORD = HERE / "results" / "kernels.json.xz"
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
         for threads in dict.fromkeys((1, physical_cores())):
             record["threads"][str(threads)] = _measure(threads)
         write(RECORD, record)
-    (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())))
+    (HERE / "README.md").write_text(render(read(RECORD)))
     return 0
 
 
@@ -56,7 +56,8 @@ def render(record: dict[str, Any]) -> str:
     lines = [
         "# Kernels on a CPU",
         "",
-        "Generated from `results/kernels.json` by `python -m benchmarks.kernels`; edits are lost.",
+        "Generated from `results/kernels.json.xz` by `python -m benchmarks.kernels`; edits are"
+        " lost.",
         "",
         "Each result is compared with float64 first. Ours and the baseline take turns in one"
         " process; medians of the rounds. The peak is that of multiply-adds in registers; reading"

@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.device import Device
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm

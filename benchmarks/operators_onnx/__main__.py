@@ -1,4 +1,4 @@
-"""The command line: sweep, write ``results/verdicts.json``, regenerate ``README.md``.
+"""The command line: sweep, write ``results/verdicts.json.xz``, regenerate ``README.md``.
 
 Stock TVM's verdicts change with TVM and onnx only and are taken from the file that is there.
 """
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--backend",
         action="store_true",
-        help="run the cases by the ONNX backend and write results/excluded.json",
+        help="run the cases by the ONNX backend and write results/excluded.json.xz",
     )
     parser.add_argument("--workers", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--timeout", type=float, default=60, help="seconds a case; %(default)s")

@@ -6,18 +6,17 @@ passes, or one that is not on it fails.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from benchmarks.records import write
+from benchmarks.records import read, write
 
 from .pool import Verdict
 from .record import HERE, shortened
 
-RECORD = HERE / "results" / "excluded.json"
+RECORD = HERE / "results" / "excluded.json.xz"
 
 #: Cases that are right, and that the tolerances of ``onnx.backend.test`` do not let pass.
 NOISE = {
@@ -46,7 +45,7 @@ def write_record(verdicts: Mapping[str, Verdict]) -> bool:
 
 def load() -> dict[str, Any]:
     """Read the record: ``cases``, how many of them are ``right``, ``excluded`` by reason."""
-    found: dict[str, Any] = json.loads(RECORD.read_text())
+    found: dict[str, Any] = read(RECORD)
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import read
 from tvm_fusion.errors import UserError
 
 from .pool import Verdict
@@ -18,7 +18,7 @@ from .pool import Verdict
 #: Changes when a field of the JSON file changes its meaning or goes.
 SCHEMA = 1
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "verdicts.json"
+RECORD = HERE / "results" / "verdicts.json.xz"
 LETTERS = {"right": ".", "refused": "-", "wrong": "x", "crash": "!", "hang": "~"}
 VERDICTS = {letter: verdict for verdict, letter in LETTERS.items()}
 #: Cases that stock TVM gets right by chance, and why they are refused.
@@ -90,7 +90,7 @@ def load(path: Path = RECORD) -> dict[str, Any]:
     """Read a record; UserError when the file is missing or has another schema."""
     if not path.is_file():
         raise UserError(f"there is no file {str(path)!r}", "a record", "run it without --table")
-    record = json.loads(path.read_text())
+    record = read(path)
     if record.get("schema") != SCHEMA:
         raise UserError(f"{path.name} has schema {record.get('schema')}", str(SCHEMA), "run again")
     return record

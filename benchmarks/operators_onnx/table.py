@@ -27,7 +27,7 @@ places of NaN. Inputs that carry shapes (axes, sizes, counts) stay inputs where 
 is refused they are bound to the values of the case, as `--constant NAME=VALUE` does.
 *Refused* is one sentence before work starts. *Own* are operators with a converter
 of this package before TVM's. *Stock* is what TVM's importer and its llvm build get right by
-themselves; its verdicts are kept in `results/verdicts.json` and made anew by `--stock`.
+themselves; its verdicts are kept in `results/verdicts.json.xz` and made anew by `--stock`.
 """
 
 
@@ -48,7 +48,7 @@ def summary(record: Mapping[str, Any], operators: Mapping[str, str]) -> list[str
         "",
         "`tvm_fusion.onnx_backend`, run as `onnx.backend.test.BackendTest` runs any backend: "
         f"{backend['right']} of {backend['cases']} cases as shipped are right; the others "
-        "are in `results/excluded.json`, each with its reason (`--backend` makes it anew).",
+        "are in `results/excluded.json.xz`, each with its reason (`--backend` makes it anew).",
     ]
     lines += ["", f"Right with stock and not here: {len(behind)}.", ""]
     lines += [f"* `{name}`: {BY_CHANCE.get(name, ours[name])}" for name in behind]
@@ -75,6 +75,8 @@ def render(record: Mapping[str, Any], operators: Mapping[str, str]) -> str:
         bad = ", ".join(f"{count[v]} {v}" for v in ("wrong", "crash", "hang") if count[v])
         why = record["reasons"].get(operator, {})
         total = sum(n for v, n in count.items() if v != "stock")
+        if count["right"] == total:
+            continue
         rows.append(
             [
                 operator,
@@ -87,7 +89,11 @@ def render(record: Mapping[str, Any], operators: Mapping[str, str]) -> str:
                 "; ".join(f"{reason} ({n})" for reason, n in why.items()),
             ]
         )
+    others = f"All cases of {len(by_operator) - len(rows)} operators are right; of the others:"
     headings = ["operator", "cases", "right", "stock right", "", "refused", "fails", "why"]
     return (
-        "\n".join([_INTRODUCTION, *summary(record, operators), "", *table(headings, rows)]) + "\n"
+        "\n".join(
+            [_INTRODUCTION, *summary(record, operators), "", others, "", *table(headings, rows)]
+        )
+        + "\n"
     )

@@ -41,8 +41,8 @@ def render(record: Mapping[str, Any]) -> str:
     failed = {k: v for k, v in cases.items() if "ours_us" not in v}
     lines += ["", "## Not measured", ""]
     lines += table(["case", "why"], [[k, _why(v)] for k, v in failed.items()])
-    lines += ["", "## All", ""]
-    names = dict.fromkeys(k.partition("/")[2] for k in cases)
+    lines += ["", "## Slower at a size", ""]
+    names = dict.fromkeys(k.partition("/")[2] for k, ratio in ratios.items() if ratio > 1)
     rows = []
     for name in names:
         cells = [cases.get(f"{size}/{name}", {}) for size in SIZES]

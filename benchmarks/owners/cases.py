@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.target import Target
 
 from tvm_fusion import transform
-from tvm_fusion.core.templates import templates
+from tvm_fusion.core.contract.templates import templates
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import STAGES
 from tvm_fusion.rewrite.laws import LAWS

@@ -10,7 +10,7 @@ from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import PassContext
 
 from tvm_fusion import FusionConfig
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import parse
 from tvm_fusion.report.planned import PlannedModel, plan_model
 from tvm_fusion.rewrite.egraph.changes import noting

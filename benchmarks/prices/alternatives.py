@@ -19,14 +19,14 @@ import tvm
 from tvm import ir, relax
 from tvm.target import Target
 
-from tvm_fusion.core.template import TEMPLATE, Claim, Refusal
-from tvm_fusion.core.templates import template
+from tvm_fusion.core.contract.template import TEMPLATE, Claim, Refusal
+from tvm_fusion.core.contract.templates import template
 from tvm_fusion.device import device_of
 from tvm_fusion.ecg.graph import Operator
 from tvm_fusion.fusion.claims import ClaimBook, claim_book
+from tvm_fusion.fusion.database.key import Key
 from tvm_fusion.fusion.features import is_contraction
 from tvm_fusion.fusion.profile import ProfiledGroup
-from tvm_fusion.fusion.record_key import Key
 from tvm_fusion.fusion.reshapes import is_view
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.stage.emit import group_of

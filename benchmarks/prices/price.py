@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import Device
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.features import NAMES, features_of

@@ -1,9 +1,8 @@
-"""The command line: plan, measure both ways, write ``results/profile.json`` and ``README.md``."""
+"""The command line: plan, measure both ways, write ``results/profile.json.xz``, ``README.md``."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -21,7 +20,7 @@ from tvm.ir.transform import Sequential
 from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
-from benchmarks.records import text
+from benchmarks.records import read, write
 from tvm_fusion._tvm.fork import has_run_kernels
 from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.config import FusionConfig
@@ -59,12 +58,12 @@ def main() -> int:
     parser.add_argument("--budget", default="10m", help="of measuring, a model (default: 10m)")
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = str(THREADS)
-    path = HERE / "results" / "profile.json"
-    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"models": {}}
+    path = HERE / "results" / "profile.json.xz"
+    record: dict[str, Any] = read(path) if path.exists() else {"models": {}}
     record["environment"] = environment.describe(ROOT)
     for name in options.models:
         record["models"][name] = _model(name, options.budget)
-        path.write_text(text(record))
+        write(path, record)
         print(name, record["models"][name], file=sys.stderr, flush=True)
     (HERE / "README.md").write_text(render(record))
     return 0

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.gpu_models.build import INDEX, compile_model
 from benchmarks.gpu_models.models import MODELS
 from benchmarks.gpu_tuning.steps import note
-from benchmarks.records import text
+from benchmarks.records import read, write
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.report.planned import plan_model
 from tvm_fusion.tuning.candidates import export_candidates
@@ -51,8 +51,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=sorted(MODELS), required=True)
     parser.add_argument("--device", default=DEVICE, help="what measured, for the page")
     options = parser.parse_args()
-    path = HERE / "results" / "profile.json"
-    record = json.loads(path.read_text())
+    path = HERE / "results" / "profile.json.xz"
+    record = read(path)
     for name in options.only:
         db = options.out / f"{name}.db"
         for lines in sorted(options.out.glob(f"{name}.*/{LINES}")):
@@ -72,7 +72,7 @@ def main() -> int:
             record.setdefault("gpu", {"target": TARGET, "models": {}})
             whole = {"device": options.device, **whole_model(options.out, name)}
             record["gpu"]["models"][name] = decided(exported, db) | whole
-            path.write_text(text(record))
+            write(path, record)
             (HERE / "README.md").write_text(render(record))
     return 0
 

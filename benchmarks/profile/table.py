@@ -32,7 +32,7 @@ def render(record: Mapping[str, Any]) -> str:
         [
             "# Measured decisions of the planner",
             "",
-            "Generated from `results/profile.json` by `python -m benchmarks.profile`; edits are "
+            "Generated from `results/profile.json.xz` by `python -m benchmarks.profile`; edits are "
             "lost.",
             "",
             "Questions are the yellow cells, proposals and recomputations that the planner "

@@ -1,9 +1,8 @@
-"""The command line: count kinds in models, write ``results/recompose.json`` and ``README.md``."""
+"""The command line: count kinds in models, write ``results/recompose.json.xz``, ``README.md``."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,7 +16,7 @@ from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
-from benchmarks.records import write
+from benchmarks.records import read, write
 from tvm_fusion import transform
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.core.decisions import Decision, recording
@@ -29,7 +28,7 @@ from tvm_fusion.fusion.estimate import Estimator
 from .expected import DECIDED, EXPECTED, OPERATORS
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "recompose.json"
+RECORD = HERE / "results" / "recompose.json.xz"
 IMPORTERS = ("onnx", "export")
 TARGET = "cpu"
 
@@ -43,7 +42,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.models) - set(EXPECTED):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
-    record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    record: dict[str, Any] = read(RECORD) if RECORD.exists() else {}
     if not options.render:
         record["environment"] = environment.describe(ROOT)
         for name in options.models or EXPECTED:
@@ -156,7 +155,7 @@ def render(record: dict[str, Any]) -> str:
     lines = [
         "# What is found again",
         "",
-        "Generated from `results/recompose.json` by `python -m benchmarks.recompose`; edits are"
+        "Generated from `results/recompose.json.xz` by `python -m benchmarks.recompose`; edits are"
         " lost.",
         "",
         "Operators of each kind in the zoo's graphs after recomposition, over those that the"

@@ -1,4 +1,4 @@
-"""The command line: count, time and compare, write ``results/rewriting.json`` and ``README.md``.
+"""The command line: count, time and compare, write ``results/rewriting.json.xz`` and ``README.md``.
 
 Models that are not named, and parts that are left out, keep what the record has of them.
 """
@@ -6,7 +6,6 @@ Models that are not named, and parts that are left out, keep what the record has
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ from typing import Any
 from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
-from benchmarks.records import write
+from benchmarks.records import read, write
 from tvm_fusion.frontend import import_model
 
 from . import counting, depth, latency
 from .table import drawing, render
 
 HERE = Path(__file__).parent
-RECORD, README = HERE / "results" / "rewriting.json", HERE / "README.md"
+RECORD, README = HERE / "results" / "rewriting.json.xz", HERE / "README.md"
 MODELS = (
     "bert_base",
     "gpt2",
@@ -40,7 +39,7 @@ PARTS = ("counts", "latency", "depth")
 def main(arguments: list[str] | None = None) -> int:
     """Measure and render; returns the exit code."""
     options = _parser().parse_args(arguments)
-    record = json.loads(options.json.read_text()) if options.json.is_file() else _empty()
+    record = read(options.json) if options.json.is_file() else _empty()
     if options.parts:
         record["environment"] = environment.describe(ROOT)
     for name in options.models:

@@ -27,7 +27,7 @@ def render(record: dict[str, Any]) -> str:
     lines = [
         "# What rewriting is worth",
         "",
-        "Generated from `results/rewriting.json` by `python -m benchmarks.rewriting`; edits are"
+        "Generated from `results/rewriting.json.xz` by `python -m benchmarks.rewriting`; edits are"
         " lost.",
         "",
         "`none`: only simplifications that are no algebra. `greedy`: DNNFusion's published search,"

@@ -20,10 +20,10 @@ from benchmarks.cores import core_sets, python, side_by_side
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
-from benchmarks.records import write
+from benchmarks.records import read, write
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "shared_cores.json"
+RECORD = HERE / "results" / "shared_cores.json.xz"
 MODEL = "mobilenet_v2"
 ROUNDS, THREADS = 2, (1, 2, 4, 8, 16)
 #: What is beside us, by the first argument of ``process``, and variables that are set.
@@ -55,7 +55,7 @@ def main() -> int:
         for medians in measure(options.rounds, options.threads):
             write(options.record, {**record, "medians_ms": medians})
     if options.record == RECORD:
-        (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())))
+        (HERE / "README.md").write_text(render(read(RECORD)))
     return 0
 
 

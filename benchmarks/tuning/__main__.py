@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         minutes = [float(text) for text in options.minutes.split(",") if text]
         plan = Plan(name, options.folder / name, minutes, options.trials, options.threads)
         said = plan.run()
-        file = f"{name}.{options.machine}.json" if options.machine else f"{name}.json"
+        file = f"{name}.{options.machine}.json.xz" if options.machine else f"{name}.json.xz"
         write(HERE / "results" / file, _measure(plan, said, options.rounds))
     (HERE / "README.md").write_text(render(load(HERE / "results"), bounds()))
     return 0

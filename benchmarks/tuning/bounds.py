@@ -1,6 +1,6 @@
 """What any tuning can gain at most: the kernels of the defaults beside bounds of their work.
 
-Run as ``python -m benchmarks.tuning.bounds``; writes ``bounds.json`` and the page.
+Run as ``python -m benchmarks.tuning.bounds``; writes ``bounds.json.xz`` and the page.
 
   for each distinct kernel of a model, on one thread, in processor time, caches of level 2 evicted:
       us, peak = least time of the kernel, rate of multiply-adds in registers before and after
@@ -32,11 +32,11 @@ from benchmarks.convolutions.peak import peak
 from benchmarks.cost_model.sample import distinct
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
-from benchmarks.records import text
+from benchmarks.records import write
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.core.loops import constant
-from tvm_fusion.core.template import Claim
-from tvm_fusion.core.tuned import untuned
+from tvm_fusion.core.contract.template import Claim
+from tvm_fusion.core.contract.tuned import untuned
+from tvm_fusion.core.tir.loops import constant
 from tvm_fusion.deploy.runtime.tensors import to_tensor
 from tvm_fusion.device import TargetSpec, parse
 from tvm_fusion.frontend import Imported, import_model
@@ -71,7 +71,7 @@ def main() -> int:
     for name in options.models:
         record[name] = measured(name, options.threads, options.seconds)
         print(name, record[name]["whole_ms"], file=sys.stderr, flush=True)
-        RESULT.write_text(text(record))
+        write(RESULT, record)
     (HERE / "README.md").write_text(render(load(HERE / "results"), record))
     return 0
 

@@ -1,8 +1,7 @@
-"""The tables of what any tuning can gain at most, from ``bounds.json``: see :mod:`.bounds`."""
+"""The tables of what any tuning can gain at most, from ``bounds.json.xz``: see :mod:`.bounds`."""
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +9,9 @@ from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
+from benchmarks.records import read
 
-RESULT = Path(__file__).parent / "bounds.json"
+RESULT = Path(__file__).parent / "bounds.json.xz"
 FIELDS = ("title", "template", "calls", "configs", "us", "peak", "mflop", "kib")
 SHOWN = 4  # kernels of a model that are listed
 MODELS = [
@@ -25,7 +25,7 @@ Kernel = Mapping[str, Any]
 
 def bounds() -> dict[str, Any]:
     """Read what was measured; empty where nothing was."""
-    return json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    return read(RESULT) if RESULT.exists() else {}
 
 
 class Rates:
@@ -59,7 +59,7 @@ def section(record: Mapping[str, Any]) -> list[str]:
     rates = Rates([k for kernels in models.values() for k in kernels])
     where = record["environment"]
     lines = [
-        f"From `bounds.json` by `python -m benchmarks.tuning.bounds`: {where['cpu']},",
+        f"From `bounds.json.xz` by `python -m benchmarks.tuning.bounds`: {where['cpu']},",
         f"{where['date'][:10]}. Kernels of the defaults, each alone on one thread (ms of processor",
         "time; minima, level-2 caches evicted), and a bound of each: its operations at the highest",
         "rate or its bytes at the highest bandwidth of any kernel here, whichever takes longer.",

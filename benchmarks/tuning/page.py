@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
@@ -11,6 +10,7 @@ from typing import Any
 from benchmarks.harness.engines import OURS
 from benchmarks.harness.measure import spread
 from benchmarks.markdown import table
+from benchmarks.records import read
 
 from . import bounds_page, labels
 
@@ -25,7 +25,7 @@ Record = Mapping[str, Any]
 
 def load(folder: Path) -> dict[str, Record]:
     """Read the results, a file for each model."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    return {p.name.removesuffix(".json.xz"): read(p) for p in sorted(folder.glob("*.json.xz"))}
 
 
 def render(records: Mapping[str, Record], limits: Record) -> str:
@@ -33,7 +33,7 @@ def render(records: Mapping[str, Record], limits: Record) -> str:
     lines = [
         "# Tuned models",
         "",
-        f"Generated from `results/*.json` by `{COMMAND}`; edits are lost.",
+        f"Generated from `results/*.json.xz` by `{COMMAND}`; edits are lost.",
         "",
         "Milliseconds of a run on this CPU, medians of interleaved rounds (least in brackets), all",
         "columns of a row from one run of the harness, outputs first compared with ONNX Runtime's.",

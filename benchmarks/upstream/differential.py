@@ -18,7 +18,7 @@ from tvm import ir, relax, tirx
 from tvm.target import Target
 
 from tvm_fusion import pipeline
-from tvm_fusion.core.expressions import substitute
+from tvm_fusion.core.tir.expressions import substitute
 
 SECONDS = 60
 _EXTENTS = (3, 5, 4, 7, 6, 2, 9, 8)

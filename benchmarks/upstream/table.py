@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.markdown import table
 from benchmarks.workers import ROOT
 
-RECORD = ROOT / "benchmarks" / "upstream" / "results" / "verdicts.json"
+RECORD = ROOT / "benchmarks" / "upstream" / "results" / "verdicts.json.xz"
 _HEADINGS = ("suite", "tests", "passed", "skipped", "stock fails too", "failed")
 
 # Tests of the kernels that stock makes, not of results: what they look for is fused here.

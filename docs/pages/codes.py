@@ -32,6 +32,7 @@ STAGES = {
     "rewrite": "Rewriting",
     "fusion": "Fusion",
     "layout": "Layouts",
+    "parallel": "Several workers",
     "schedule": "Kernels",
     "deploy": "Machine code and artifacts",
     "measure": "Measuring",

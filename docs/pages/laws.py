@@ -6,8 +6,8 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.core.flags import FLAGS
-from tvm_fusion.core.template import Refusal
 from tvm_fusion.rewrite import laws
 from tvm_fusion.rewrite.egraph.law import Equation, Law
 from tvm_fusion.rewrite.recompose.patterns import PATTERNS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvm_fusion.ecg.mapping import MappingType, Relation, combine
+from tvm_fusion.ecg.mapping_types.table import MappingType, Relation, combine
 
 _WORDS = {Relation.THROUGH: "fused", Relation.DEPEND: "depends", Relation.BREAK: "not fused"}
 

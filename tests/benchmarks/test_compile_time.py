@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 from benchmarks.compile_time.__main__ import HERE, render
 from benchmarks.compile_time.sample import REST, Sampler
+from benchmarks.records import read
 
 
 def test_the_page_is_that_of_its_record():
-    record = json.loads((HERE / "results" / "compile_time.json").read_text())
+    record = read(HERE / "results" / "compile_time.json.xz")
     assert (HERE / "README.md").read_text() == render(record)
     for case in record["cases"].values():
         assert sum(case["main"].values()) + sum(case["threads"].values()) <= case["cpu"] * 1.02

@@ -21,7 +21,7 @@ from benchmarks.gpu_check.batches import Batches
 from benchmarks.gpu_check.entry import Entry, LeftOut, relative
 from benchmarks.gpu_check.merge import merged
 from tvm_fusion.device import parse
-from tvm_fusion.ecg.mapping import TABLE, Relation
+from tvm_fusion.ecg.mapping_types.table import TABLE, Relation
 from tvm_fusion.errors import UserError
 
 pytestmark = pytest.mark.slow_beyond(2)

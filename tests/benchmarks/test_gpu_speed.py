@@ -116,7 +116,7 @@ def test_products_beside_the_fastest_peer_and_bare_cublas():
     assert "PyTorch: 1.00 (geometric mean of 2), at least 0.50." in page
     assert "cuBLAS alone: 0.50 (geometric mean of 1), at least 0.50." in page
     assert "| 0.90 | 0.90 | 0.50 |" in page  # c_linear
-    assert "| 1.60 | 0.60 | 0.50 |" in page  # d
+    assert "| d |" not in page  # faster than all that compute the same
     assert "same operation: 1.20 (geometric mean of 2), at least 0.90." in page
     assert "| attention | 10.00 | 20.00 | 15.00 | 12.00 |  |  | 1.20 |" in page
 
@@ -124,7 +124,7 @@ def test_products_beside_the_fastest_peer_and_bare_cublas():
 def test_drawn_rows_have_a_count():
     rows = [{**ROW, "seed": 7}, {**ROW, "seed": 7, "of_copy": 0.1}, ROW]
     page = table.render({"about": ABOUT, "rows": rows})
-    assert "### Rows, random, seed 7\n\n1 of 2 reach what is wanted." in page
+    assert "1 of 2 reach what is wanted." in page
 
 
 NCU = """==PROF== Connected

@@ -12,7 +12,7 @@ from benchmarks.groups import measure, survey, variants
 from benchmarks.groups.cases import cases
 from benchmarks.groups.table import summary
 from tvm_fusion import pipeline, transform
-from tvm_fusion.core.template import TEMPLATE
+from tvm_fusion.core.contract.template import TEMPLATE
 from tvm_fusion.core.untouched import on_rewritable
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph

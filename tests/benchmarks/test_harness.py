@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks import zoo
+from benchmarks import records, zoo
 from benchmarks.harness import __main__ as command_line
 from benchmarks.harness import arrays, measure, session, table
 from benchmarks.harness.client import Client, EngineError
@@ -50,6 +50,12 @@ def measure_fakes(names, tmp_path, **changes):
 
 
 # Worker processes
+
+
+@pytest.mark.slow
+def test_a_peer_of_a_half_type_has_its_own_tolerance(tmp_path, monkeypatch):
+    monkeypatch.setitem(session.TOLERANCES, "wrong", 1e-2)
+    assert measure_fakes(["wrong"], tmp_path)["peers"]["wrong"]["status"] == "right"
 
 
 @pytest.mark.slow
@@ -494,17 +500,16 @@ def test_table_shows_figures_ratios_costs_and_failures():
 
 def test_newest_measurement_of_a_model_counts(tmp_path):
     for name, date, ours in (("b", "2026-01-01", 1.5), ("a", "2026-02-01", 2.5)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(record(date, ours)))
+        records.write(tmp_path / f"{name}.json.xz", record(date, ours))
     page = table.render(table.load(tmp_path))
     assert "| net | 2.50 |" in page
     assert "| net | 1.50 |" not in page
 
 
 def test_file_of_another_schema_is_refused(tmp_path, capsys):
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "old.json").write_text('{"schema": 0}')
+    records.write(tmp_path / "results" / "old.json.xz", {"schema": 0})
     assert table.main([str(tmp_path)]) == 2
-    assert "old.json has schema 0; expected 1; measure it again." in capsys.readouterr().err
+    assert "old.json.xz has schema 0; expected 1; measure it again." in capsys.readouterr().err
     assert not (tmp_path / "README.md").exists()
 
 

@@ -11,10 +11,10 @@ from benchmarks.literature.table5 import MODELS
 from benchmarks.literature.taso import GRAPHS, PUBLISHED
 
 BEST = {  # expressions that take no more kernels than the best known plan, at least
-    ("cpu:x86-64-v3", "search"): 56,
-    ("cpu:x86-64-v3", "reassociate"): 57,
-    ("cuda:sm_90a", "search"): 56,
-    ("cuda:sm_90a", "reassociate"): 57,
+    ("cpu:x86-64-v3", "search"): 60,
+    ("cpu:x86-64-v3", "reassociate"): 64,
+    ("cuda:sm_90a", "search"): 58,
+    ("cuda:sm_90a", "reassociate"): 58,
 }
 CHEAP = ("gelu", "softmax", "two_sums", "gated_dense", "scaled_product")
 

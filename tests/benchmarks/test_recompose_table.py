@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from benchmarks import zoo
 from benchmarks.recompose import __main__ as command_line
 from benchmarks.recompose.expected import DECIDED, EXPECTED, OPERATORS
+from benchmarks.records import read
 
 
 def row(found: dict[str, int]) -> dict:
@@ -41,6 +40,6 @@ def test_all_of_it_is_complete():
 
 
 def test_the_page_is_that_of_the_record():
-    record = json.loads(command_line.RECORD.read_text())
+    record = read(command_line.RECORD)
     assert (command_line.HERE / "README.md").read_text() == command_line.render(record)
     assert command_line.is_complete(record)

@@ -40,6 +40,7 @@ TORCH = {
     "bfloat16": ["--help"],
     "llm": ["--help"],
     "operators_torch": ["--render"],
+    "parallel": ["--help"],
     "robustness": ["--render"],
     "zoo.export": ["--help"],
 }
@@ -81,12 +82,14 @@ COMMAND_LINES = {
     "harness": "test_harness.py",
     "cpu_half": None,
     "cpu_half.run": None,
+    "qdq": "test_qdq.py",
+    "qdq.run": "test_qdq.py",
     "held_out": None,
     "held_out.run": None,
 }
 #: Processes that the commands above start, without a command line for people.
 WORKERS = {
-    *("cpu_half.worker", "held_out.worker"),
+    *("cpu_half.worker", "held_out.worker", "qdq.worker"),
     *("compile_time.sample", "gpu.once", "gpu.warm", "gpu_check.worker", "gpu_models.worker"),
     *("harness.arena", "harness.worker", "kernel_diff.collect", "kernels.measure"),
     *("graphnet.run", "half_sweep.worker", "operators_onnx.worker", "operators_speed.measure"),

@@ -4,6 +4,7 @@ import numpy as np
 from relax_modules import main_module
 from tvm import relax, tirx
 
+from benchmarks.records import read
 from benchmarks.upstream import differential, table
 
 
@@ -27,9 +28,8 @@ def test_only_what_stock_passes_has_failed():
 
 
 def test_the_page_is_of_the_record():
-    import json
 
-    record = json.loads(table.RECORD.read_text())
+    record = read(table.RECORD)
     assert (table.RECORD.parents[1] / "README.md").read_text() == table.render(record)
 
 

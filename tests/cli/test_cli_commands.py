@@ -16,7 +16,7 @@ from onnx import TensorProto as T
 from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_model
 
 import tvm_fusion
-from tvm_fusion.cli import run
+from tvm_fusion.cli.commands import run
 from tvm_fusion.cli.dispatch import COMMANDS, _parser
 from tvm_fusion.cli.inputs import not_finite, not_finite_line
 from tvm_fusion.cli.model import config_of
@@ -120,6 +120,13 @@ def test_profile(cli, dense_folder, tmp_path, own_cache):
     for part in ("matmul + add +", "by contraction", "mr=", "MFLOP", "outside of kernels"):
         assert part in shown
     assert "mr=" not in cli("profile", dense_folder, *arguments).out
+
+
+def test_run_and_check_compile_a_model(cli, dense_file):
+    result = cli("run", dense_file, "--dim", "batch=3", "--json")
+    assert object_of(result)["outputs"]["scores"]["shape"] == [3, 32]
+    assert "give --dim batch=VALUE" in cli("run", dense_file).sentence
+    assert object_of(cli("check", dense_file, "--dim", "batch=3", "--json"))["passed"]
 
 
 def test_run_and_check_say_at_which_extents(cli, dense_folder, dense_file):

@@ -86,7 +86,8 @@ def run(options):
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.orig_argv = [sys.executable, "-m", "tvm_fusion.cli"]
-from tvm_fusion.cli import doctor, main
+from tvm_fusion.cli import main
+from tvm_fusion.cli.commands import doctor
 doctor.run = run
 main(["doctor"])
 """

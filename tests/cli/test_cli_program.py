@@ -64,8 +64,8 @@ def test_the_page_of_a_program(program, tmp_path, capsys):
 
 
 def test_a_program_where_an_artifact_is_expected(program, capsys):
-    for command in ("run", "profile", "inspect"):
-        code, found = run(capsys, command, program)
+    for command in (["inspect", program], ["bundle", program, "-o", "b"]):
+        code, found = run(capsys, *command)
         assert code == 2
         assert f"compile it first, by `tvm-fusion compile {program} -o " in found["error"]
 
@@ -76,6 +76,18 @@ def test_the_command_line_imports_pytorch_for_a_program(program, tmp_path):
     first = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "from the cache" not in first
     assert "from the cache" in subprocess.run(command, check=True, stdout=-1, text=True).stdout
+
+
+def test_run_profile_and_check_compile_a_program(program, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TVM_FUSION_CACHE", str(tmp_path))
+    code, ran = run(capsys, "run", program, "--dim", "x_0=3", "--repeat", 1)
+    assert (code, ran["outputs"]["y"]["shape"]) == (0, [3, 3])
+    code, profiled = run(capsys, "profile", program, "--dim", "x_0=3", "--repeat", 1)
+    assert (code, profiled["source"]) == (0, program.name)
+    code, checked = run(capsys, "check", program, "--dim", "x_0=3")
+    assert (code, checked["reference"]) == (0, "PyTorch")
+    artifacts = [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
+    assert len(artifacts) == 1
 
 
 def test_what_is_no_program(tmp_path, capsys):

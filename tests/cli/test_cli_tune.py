@@ -9,9 +9,9 @@ import onnx
 import pytest
 from tiny_models import dense
 
-from tvm_fusion.fusion.record_key import Key
-from tvm_fusion.fusion.records import Records
-from tvm_fusion.fusion.tuning_records import Trial, TuningRecords
+from tvm_fusion.fusion.database.key import Key
+from tvm_fusion.fusion.database.records import Records
+from tvm_fusion.fusion.database.tuning_records import Trial, TuningRecords
 from tvm_fusion.measure.timing import Effort
 from tvm_fusion.tuning import tuner
 

@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tvm_fusion.core.weight_names import WeightNames, tracking
+from tvm_fusion.core.constants.weight_names import WeightNames, tracking
 from tvm_fusion.ecg.closed_form import closed_form, element_at
 
 INF = np.inf

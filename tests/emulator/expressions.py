@@ -7,7 +7,7 @@ import math
 import numpy as np
 from tvm import ir, tirx
 
-from tvm_fusion.core.expressions import call_name
+from tvm_fusion.core.tir.expressions import call_name
 from tvm_fusion.lower.narrow_lanes import SHUFFLES
 
 from . import instructions, wave_products
@@ -55,7 +55,7 @@ def guarded(divide):
     return apply
 
 
-#: What :mod:`tvm_fusion.core.integers` keeps from simplifiers; numpy's integers wrap around.
+#: What :mod:`tvm_fusion.core.tir.integers` keeps from simplifiers; numpy's integers wrap around.
 WRAPPING = {
     "wrapping_add": np.add,
     "wrapping_sub": np.subtract,

@@ -8,7 +8,7 @@ import emulator.launch
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_fusion.core.expressions import call_name
+from tvm_fusion.core.tir.expressions import call_name
 
 WAIT = r"wait_group (\d+);"
 

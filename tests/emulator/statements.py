@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, tirx
 
-from tvm_fusion.core.expressions import call_name
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.expressions import call_name
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.schedule.gpu import lds
 
 from .expressions import Expressions, lanes_of

@@ -110,6 +110,7 @@ WORDS = [
      lambda a, b, c: (signed(a >> 24, 8) + b & 0xFFFF) << 16 | 0xFFFF),
     ("v_and_or_b32 v20, v10, v12, v14", lambda a, b, c: a & b | c),
     ("v_lshlrev_b16_e32 v20, 3, v10", lambda a, b, c: a << 3 & 0xFFFF),
+    ("v_mad_legacy_u16 v20, v10, v12, v14", lambda a, b, c: a * b + c & 0xFFFF),
     ("v_pk_add_u16 v20, v10, v12 op_sel_hi:[0,1]",
      lambda a, b, c: (a + b & 0xFFFF) | (a + (b >> 16) & 0xFFFF) << 16),
     ("v_dot4_i32_i8 v20, v10, v12, v14",

@@ -10,7 +10,7 @@ from tvm import ir, relax, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.script import tirx as T
 
-from tvm_fusion.core.expressions import call_name
+from tvm_fusion.core.tir.expressions import call_name
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 

@@ -8,9 +8,9 @@ from emulator.wgmma_gemm import uniform
 from group_kernels import CUDA
 from tvm import tirx
 
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.expressions import load
-from tvm_fusion.core.loops import block, index, local, loop, sequence, threads, when
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.expressions import load
+from tvm_fusion.core.tir.loops import block, index, local, loop, sequence, threads, when
 from tvm_fusion.schedule.gpu import mbarrier, tma
 from tvm_fusion.schedule.gpu.cp_async import warp_sync
 from tvm_fusion.schedule.gpu.shared_tiles import (

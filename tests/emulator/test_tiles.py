@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
-from emulator.tiles import TILES, TileMistake
+from emulator.tiles import TILES, TileMistake, tiles_of
 from tvm.script import tirx as T
 
 from tvm_fusion.device import parse
@@ -12,6 +12,7 @@ from tvm_fusion.device import parse
 ROWS = 16
 PRODUCTS = {
     "tdpbf16ps": ("bfloat16", "bfloat16", "float32"),
+    "tdpfp16ps": ("float16", "float16", "float32"),
     "tdpbssd": ("int8", "int8", "int32"),
     "tdpbsud": ("int8", "uint8", "int32"),
     "tdpbusd": ("uint8", "int8", "int32"),
@@ -46,8 +47,8 @@ def kernel(name, tiles=(0, 1, 2), last=("tilerelease",)):
     return main.with_attrs({"global_symbol": "main"})
 
 
-def built(func):
-    return tvm.tirx.build(tvm.IRModule({"main": func}), parse(TILES).tvm_target())
+def built(func, target):
+    return tvm.tirx.build(tvm.IRModule({"main": func}), parse(target).tvm_target())
 
 
 def config(*shapes):
@@ -63,13 +64,19 @@ def shapes(m=ROWS, n=16, words=16):
     return (m, 4 * n), (m, 4 * words), (words, 4 * n)
 
 
-def run(func, configuration, a, b, c):
+def run(func, configuration, a, b, c, target=TILES):
     memory = np.zeros((3, 1024), "uint8")
     memory[0] = c.reshape(-1).view("uint8")
     given = configuration, a.reshape(-1).view("uint8"), b.reshape(-1).view("uint8"), memory
     tensors = [tvm.runtime.tensor(x) for x in given]
-    built(func)["main"](*tensors)
+    built(func, target)["main"](*tensors)
     return tensors[-1].numpy()
+
+
+def multiplied(tiles, name, configuration, a, b, c):
+    """The tiles behind a product, natively as well where this CPU has the instruction."""
+    target, feature = tiles_of(PRODUCTS[name][0])
+    return tiles.run(lambda: run(kernel(name), configuration, a, b, c, target), feature)
 
 
 def drawn(rng, dtype, count):
@@ -96,7 +103,7 @@ def test_products(tiles, name, shape):
         for t in (a_type, b_type)
     )
     c = rng.integers(-9, 9, (ROWS, 16)).astype(c_type)
-    found = tiles.run(lambda: run(kernel(name), config(*shapes(m, n, words)), a, b, c))
+    found = multiplied(tiles, name, config(*shapes(m, n, words)), a, b, c)
     left = a[:m, : words * group].astype("int64")
     right = b[:words, : n * group].reshape(words, n, group).astype("int64")
     right = right.transpose(0, 2, 1).reshape(words * group, n)
@@ -116,7 +123,18 @@ def test_all_numbers(tiles, name):
         if name == "tdpbf16ps":  # exponents near each other, near zero: sums round and vanish
             a, b = ((x.view("u2") & 0x9FFF).view(x.dtype) for x in (a, b))
             c = (c.view("u4") & 0x80FFFFFF).view(c.dtype)
-        tiles.run(lambda: run(kernel(name), config(*shapes(m, n, words)), a, b, c))  # noqa: B023
+        multiplied(tiles, name, config(*shapes(m, n, words)), a, b, c)
+
+
+@pytest.mark.parametrize("name", ["tdpbf16ps", "tdpfp16ps"])
+def test_subnormal_halves(tiles, name):
+    """Those of bfloat16 are zero, those of float16 are numbers."""
+    kind = np.dtype(getattr(ml_dtypes, PRODUCTS[name][0], PRODUCTS[name][0]))
+    least = np.array([1], "uint16").view(kind)
+    a, b = np.zeros((ROWS, 32), kind), np.zeros((ROWS, 32), kind)
+    a[0, 0], b[0, 0] = least[0], 1
+    found = multiplied(tiles, name, config(*shapes()), a, b, np.zeros((ROWS, 16), "float32"))
+    assert found[0].view("float32")[0] == (float(least[0]) if name == "tdpfp16ps" else 0)
 
 
 def mistaken(tiles, func, configuration):

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <xmmintrin.h>
+#include <immintrin.h>
 
 enum { TILES = 8, ROWS = 16, BYTES = 64, PALETTES = 1 };
 
@@ -136,18 +136,19 @@ static State *product(const char *name, int c, int a, int b) {
   return s;
 }
 
-static inline float widened(uint16_t half) {
+static inline float of_bf16(uint16_t half) {
   uint32_t bits = (uint32_t)half << 16;
   float value;
   memcpy(&value, &bits, 4);
   return value;
 }
 
-// Sums of even and of odd products apart, each by fused multiply-adds, and their sum added to C; subnormal
-// operands and results are zero, rounding is to nearest even, whatever the thread's MXCSR says.
-void tile_tdpbf16ps(uint8_t c, uint8_t a, uint8_t b) {
-  State *s = product("tdpbf16ps", c, a, b);
-  if (!s) return;
+static inline float of_fp16(uint16_t half) { return _cvtsh_ss(half); }
+
+// Sums of even and of odd products apart, each by fused multiply-adds, and their sum added to C; float32's
+// subnormals are zero, and so are bfloat16's, but float16's are numbers; rounding is to nearest even, whatever
+// the thread's MXCSR says.
+static inline void halves(State *s, uint8_t c, uint8_t a, uint8_t b, float (*widened)(uint16_t)) {
   unsigned kept = _mm_getcsr();
   _mm_setcsr(0x9fc0);  // flush to zero, subnormals are zero, no exceptions
   int columns = s->colsb[c] / 4;
@@ -168,6 +169,16 @@ void tile_tdpbf16ps(uint8_t c, uint8_t a, uint8_t b) {
   }
   memset(s->data[c][s->rows[c]], 0, (ROWS - s->rows[c]) * BYTES);
   _mm_setcsr(kept);
+}
+
+void tile_tdpbf16ps(uint8_t c, uint8_t a, uint8_t b) {
+  State *s = product("tdpbf16ps", c, a, b);
+  if (s) halves(s, c, a, b, of_bf16);
+}
+
+void tile_tdpfp16ps(uint8_t c, uint8_t a, uint8_t b) {
+  State *s = product("tdpfp16ps", c, a, b);
+  if (s) halves(s, c, a, b, of_fp16);
 }
 
 #define INTEGERS(NAME, A, B)                                                                       \

@@ -22,16 +22,23 @@ import tvm
 from tvm import ir, tirx
 from tvm.target import codegen as llvm
 
-from tvm_fusion._tvm.structural import structural_map
+from tvm_fusion._tvm.ir.structural import structural_map
 from tvm_fusion.deploy.build import codegen
 from tvm_fusion.deploy.runtime import load as load_module
 from tvm_fusion.device import probe
 from tvm_fusion.device.cpu_features import capabilities
-from tvm_fusion.device.tile_permission import TILE_INTRINSICS, need_tiles, refused_tiles
+from tvm_fusion.device.tile_permission import TILE_INTRINSICS, refused_tiles
 
 #: AVX2, which all machines of tests have, and tiles.
 TILES = "cpu:x86-64-v3,+amx-int8,+amx-bf16"
 _CALL = ir.Op.get("tirx.call_llvm_intrin")
+
+
+def tiles_of(dtype):
+    """Return a target with tiles that multiply a type, and LLVM's name of what brings them."""
+    if dtype == "float16":  # few CPUs that have tiles
+        return "cpu:x86-64-v3,+amx-fp16", "amx-fp16"
+    return TILES, "amx-tile"
 
 
 class TileMistake(AssertionError):
@@ -56,18 +63,19 @@ class Tiles:
         self._library.tiles_mistake.restype = ctypes.c_char_p
         self._library.tiles_products.restype = ctypes.c_long
 
-    @property
-    def here(self) -> bool:
-        """Whether this CPU has tiles, and this process the permission to use them."""
-        return need_tiles(probe.host_cpu().features) and refused_tiles() is None
+    def is_native(self, feature) -> bool:
+        """Whether this CPU has a feature of tiles, and this process the permission to use them."""
+        return feature in probe.host_cpu().features and refused_tiles() is None
 
-    def run(self, call):
+    def run(self, call, feature="amx-tile"):
         """Compile and run with interpreted tiles, and with this machine's own.
 
         Parameters
         ----------
         call : callable
             Compiles, runs and returns an array, or a list or dict of them: the same each time.
+        feature : str
+            What this CPU needs to run it, by LLVM's name.
 
         Returns
         -------
@@ -81,7 +89,7 @@ class Tiles:
         """
         with self.interpreted():
             found = call()
-        if self.here:
+        if self.is_native(feature):
             for one, other in zip(_arrays(found), _arrays(call()), strict=True):
                 bits = f"u{one.itemsize}"
                 np.testing.assert_array_equal(one.view(bits), other.view(bits), "this CPU's tiles")
@@ -91,7 +99,9 @@ class Tiles:
     def interpreted(self):
         """Let what is compiled call the interpreter, and artifacts for AMX load here."""
         own = probe.host_cpu()
-        can = capabilities(own.arch, {*own.features, "amx-tile", "amx-int8", "amx-bf16"})
+        can = capabilities(
+            own.arch, {*own.features, "amx-tile", "amx-int8", "amx-bf16", "amx-fp16"}
+        )
         with pytest.MonkeyPatch.context() as patch:
             for module in (importlib.import_module("tvm.tirx.build"), codegen):
                 patch.setattr(module, "codegen_build", _interpreting(module.codegen_build))

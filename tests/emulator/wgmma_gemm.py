@@ -17,9 +17,9 @@ import tvm
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.expressions import load
-from tvm_fusion.core.loops import block, index, local, loop, sequence, threads, when
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.expressions import load
+from tvm_fusion.core.tir.loops import block, index, local, loop, sequence, threads, when
 from tvm_fusion.schedule.gpu import mbarrier, tma, wgmma
 from tvm_fusion.schedule.gpu.shared_tiles import block_barrier, touch
 

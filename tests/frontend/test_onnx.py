@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.core.weight_names import constants
+from tvm_fusion.core.constants.weight_names import constants
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
 from tvm_fusion.signature import DimRange, Signature, TensorSpec

@@ -12,7 +12,7 @@ from tvm.script import relax as R
 
 from tvm_fusion import FusionConfig
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.source_names import Source, bindings_of, names_of, sources_of
+from tvm_fusion.core.names.source import Source, bindings_of, names_of, sources_of
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.rewrite.products.transposed_phases import TransposedConvByPhases
@@ -54,6 +54,22 @@ def test_nodes_with_names_without_and_with_the_same():
         (Source(STRANGE, ("t/1 ü",)),),
         (Source("", ("out",)),),
     ]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "name"),
+    [
+        ("['', 'layer.0', 'layer.0.ff', 'linear_3']", "layer.0.ff/node_exp"),
+        ("['', 'exp']", "node_exp"),
+        ("['layer', 3, 'exp']", "node_exp"),
+        ("[", "node_exp"),
+        ("7", "node_exp"),
+    ],
+)
+def test_modules_that_pytorch_writes_beside_a_node(scopes, name):
+    node = helper.make_node("Exp", ["x"], ["a"], name="node_exp")
+    node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
+    assert names(import_model(nodes_of(node)).mod) == [(name,)]
 
 
 def test_nodes_of_local_functions():

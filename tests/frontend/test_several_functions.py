@@ -11,7 +11,7 @@ from tvm import relax
 
 from tvm_fusion import DimRange
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.core.weight_names import constants
+from tvm_fusion.core.constants.weight_names import constants
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend.functions import import_models
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from group_kernels import CUDA, group
 from tvm import relax
 
-from tvm_fusion.core.template import Template
+from tvm_fusion.core.contract.template import Template
 from tvm_fusion.device import Device, parse
 from tvm_fusion.program.group import Group
 from tvm_fusion.program.layouts import Layout

@@ -17,7 +17,7 @@ from tvm_fusion.fusion.apply import emission_order
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.fuse import apply_plans
-from tvm_fusion.fusion.plan import Plan, plan
+from tvm_fusion.fusion.planning.plan import Plan, plan
 from tvm_fusion.program.group import Group
 
 pytestmark = pytest.mark.slow_beyond(3)

@@ -4,8 +4,8 @@ import pytest
 from relax_modules import main_module
 from tvm import relax, tirx
 
-from tvm_fusion.core.template import Refusal
-from tvm_fusion.core.templates import templates
+from tvm_fusion.core.contract.template import Refusal
+from tvm_fusion.core.contract.templates import templates
 from tvm_fusion.deploy.runtime.arguments import evaluate
 from tvm_fusion.device import device_of, parse
 from tvm_fusion.ecg.graph import Graph

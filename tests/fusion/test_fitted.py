@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from test_cost import Tensor, elementwise, make
 
-from tvm_fusion.core.kernel_work import KernelWork
+from tvm_fusion.core.contract.kernel_work import KernelWork
 from tvm_fusion.device import Device
 from tvm_fusion.fusion import fitted
 from tvm_fusion.fusion.cost import CostModel

@@ -17,7 +17,7 @@ from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
-from tvm_fusion.ecg.mapping import TABLE, MappingType, Relation
+from tvm_fusion.ecg.mapping_types.table import TABLE, MappingType, Relation
 
 pytestmark = pytest.mark.slow_beyond(4)
 
@@ -133,7 +133,7 @@ def test_matrix_products_stay_apart_without_a_proposal():
 
 def proposals(case: Case, target: str) -> list[frozenset[str]]:
     """Names of the operators that templates propose to compute together."""
-    from tvm_fusion.core.templates import templates
+    from tvm_fusion.core.contract.templates import templates
 
     mod, spec = legalized(case, target), parse(target)
     main = relax.transform.ConvertToDataflow(min_size=1)(mod)["main"]

@@ -9,15 +9,15 @@ from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from tvm_fusion.core.template import Refusal, Template
+from tvm_fusion.core.contract.template import Refusal, Template
 from tvm_fusion.fusion.apply import emission_order
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel, Estimate
-from tvm_fusion.fusion.partition import Block, Partition
-from tvm_fusion.fusion.plan import plan
-from tvm_fusion.fusion.recompute import recompute
-from tvm_fusion.program.bind import buffer_of, parts_of
+from tvm_fusion.fusion.planning.partition import Block, Partition
+from tvm_fusion.fusion.planning.plan import plan
+from tvm_fusion.fusion.planning.recompute import recompute
 from tvm_fusion.program.group import Group
+from tvm_fusion.program.stages.bind import buffer_of, parts_of
 
 
 def built(body, *shapes):

@@ -13,11 +13,11 @@ from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 from tvm_fusion.fusion.claims import ClaimBook
-from tvm_fusion.fusion.comparisons import Comparison, Comparisons, Question
 from tvm_fusion.fusion.cost import CostModel
-from tvm_fusion.fusion.plan import plan
+from tvm_fusion.fusion.database.comparisons import Comparison, Comparisons, Question
+from tvm_fusion.fusion.database.records import Records
+from tvm_fusion.fusion.planning.plan import plan
 from tvm_fusion.fusion.profile import NotNow, Profile, Unmeasured, profiling
-from tvm_fusion.fusion.records import Records
 
 SPEC = parse("cpu:x86-64-v4")  # what costs less depends on the CPU
 

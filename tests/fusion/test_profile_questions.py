@@ -7,8 +7,8 @@ from tvm import relax
 
 from tvm_fusion import transform
 from tvm_fusion.device import parse
+from tvm_fusion.fusion.database.records import Records
 from tvm_fusion.fusion.profile import NotNow, Profile, profiling
-from tvm_fusion.fusion.records import Records
 
 op = relax.op
 HALF = "float16"

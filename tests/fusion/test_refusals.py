@@ -19,7 +19,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import tvm_fusion
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.refusals import RefusedByAll
@@ -546,7 +546,6 @@ def test_a_group_that_is_far_from_every_template():
 ELSEWHERE = {
     "better_proposal",  # test_a_proposal_that_a_better_one_overlaps
     "groups_in_a_vector",  # test_groups_of_fewer_channels_than_a_vector
-    "faster_apart",  # of AMD GPUs: tests/schedule/attention/test_attention_forms.py
     "more_than_scores",  # tests/schedule/attention/test_attention_refusals.py
     "claim_broken",  # test_a_broken_claim_is_not_made_again
     "no_combiner",  # test_an_update_that_is_no_reduction

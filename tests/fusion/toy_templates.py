@@ -6,13 +6,13 @@ import tvm
 from tvm import relax
 
 from tvm_fusion import transform
-from tvm_fusion.core.template import Claim, Emission, Refusal, Template
+from tvm_fusion.core.contract.template import Claim, Emission, Refusal, Template
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
-from tvm_fusion.ecg.mapping import MappingType
+from tvm_fusion.ecg.mapping_types.table import MappingType
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
-from tvm_fusion.fusion.plan import Plan, plan
+from tvm_fusion.fusion.planning.plan import Plan, plan
 
 SPEC = parse("cpu")
 

@@ -5,8 +5,8 @@ import tvm
 from tvm import relax
 
 from tvm_fusion import transform
-from tvm_fusion.core.template import Claim, Emission, Refusal, Template
-from tvm_fusion.core.templates import registered
+from tvm_fusion.core.contract.template import Claim, Emission, Refusal, Template
+from tvm_fusion.core.contract.templates import registered
 from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import is_layout_map
 from tvm_fusion.program.stage import Unstructured

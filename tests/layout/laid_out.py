@@ -5,7 +5,7 @@ import tvm
 from tvm import relax
 
 from tvm_fusion import transform
-from tvm_fusion.core.template import TEMPLATE
+from tvm_fusion.core.contract.template import TEMPLATE
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.claims import claim_book
 from tvm_fusion.layout.calls import Groups

@@ -7,11 +7,11 @@ from tvm import relax, tirx
 
 from tests.layout.blocked_convolutions import BlockedConvolution, Network, run, run_stock
 from tvm_fusion import transform
+from tvm_fusion.core.contract.templates import registered
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.templates import registered
 from tvm_fusion.device import parse
+from tvm_fusion.fusion.database.records import Records
 from tvm_fusion.fusion.profile import NotNow, Profile, Unmeasured, profiling
-from tvm_fusion.fusion.records import Records
 from tvm_fusion.layout import choose as measured
 from tvm_fusion.layout.record import COMPARED
 from tvm_fusion.measure.alternative_modules import modules_of

@@ -6,8 +6,8 @@ from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion import transform
+from tvm_fusion.core.contract.template import TEMPLATE
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.template import TEMPLATE
 from tvm_fusion.device import parse
 
 op = relax.op

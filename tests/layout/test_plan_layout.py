@@ -16,9 +16,9 @@ from tests.layout.blocked_convolutions import (
     run_stock,
 )
 from tvm_fusion import transform
+from tvm_fusion.core.contract.template import TEMPLATE
+from tvm_fusion.core.contract.templates import registered
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.template import TEMPLATE
-from tvm_fusion.core.templates import registered
 from tvm_fusion.device import parse
 from tvm_fusion.report.explain.result import Explanation
 from tvm_fusion.report.explain.run import explain

@@ -7,8 +7,8 @@ import tvm_ffi
 from tvm import relax
 
 from tests.layout.blocked_convolutions import BlockedConvolution, Network, planned
+from tvm_fusion.core.contract.templates import registered
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.templates import registered
 from tvm_fusion.device import parse
 from tvm_fusion.layout import network as twice
 from tvm_fusion.program.layouts import Layout

@@ -5,7 +5,7 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tvm_fusion._tvm.structural import structural_walk
+from tvm_fusion._tvm.ir.structural import structural_walk
 from tvm_fusion.device import parse
 from tvm_fusion.lower.empty_loops import DropEmptyLoops
 from tvm_fusion.pipeline import tir_pipeline

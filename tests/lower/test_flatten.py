@@ -8,7 +8,7 @@ from tvm import ir, sym, tirx
 from tvm.ir import Range
 from tvm.script import tirx as T
 
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.lower.flatten import FlattenRightly, contiguous
 

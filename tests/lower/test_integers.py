@@ -5,7 +5,7 @@ import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvm_fusion.core.integers import wrapping
+from tvm_fusion.core.tir.integers import wrapping
 from tvm_fusion.lower.integers import LowerIntegers
 
 TARGETS = {

@@ -8,9 +8,9 @@ import pytest
 import tvm
 from tvm import ir, tirx
 
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion._tvm.structural import structural_walk
-from tvm_fusion.core.loops import block, loop
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion._tvm.ir.structural import structural_walk
+from tvm_fusion.core.tir.loops import block, loop
 from tvm_fusion.device import parse
 from tvm_fusion.lower import flatten as let
 from tvm_fusion.pipeline import tir_pipeline  # noqa: F401  (registers the pipeline)

@@ -5,7 +5,7 @@ import tvm
 from relax_modules import main_module
 from tvm import ir, relax, s_tir, tirx
 
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.lower.names import ValidNames
 
 

@@ -3,7 +3,7 @@
 import tvm
 from tvm import s_tir, sym, tirx
 
-from tvm_fusion.core.loops import find, index, substitute
+from tvm_fusion.core.tir.loops import find, index, substitute
 
 
 def test_tvm_divides_wrongly_what_is_subtracted():

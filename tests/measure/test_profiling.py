@@ -11,11 +11,11 @@ from tvm import relax
 import tvm_fusion
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.errors import UserError
-from tvm_fusion.fusion.comparisons import Comparison, Comparisons, Question
+from tvm_fusion.fusion.database.comparisons import Comparison, Comparisons, Question
+from tvm_fusion.fusion.database.key import Key, device_text, versions
+from tvm_fusion.fusion.database.records import Records
+from tvm_fusion.fusion.database.tuning_records import TuningRecords
 from tvm_fusion.fusion.profile import ProfiledGroup, Unmeasured
-from tvm_fusion.fusion.record_key import Key, device_text, versions
-from tvm_fusion.fusion.records import Records
-from tvm_fusion.fusion.tuning_records import TuningRecords
 from tvm_fusion.measure import alternatives
 from tvm_fusion.measure.alternatives import AlternativeBench
 from tvm_fusion.measure.budget import Budget

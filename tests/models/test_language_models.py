@@ -208,3 +208,25 @@ def test_what_a_decoder_cannot_be(make, options, message):
 def test_a_decoder_alone_has_no_encoder():
     with pytest.raises(UserError, match="LlamaForCausalLM, which has a decoder alone; expected"):
         tvm_fusion.models.seq2seq_lm(decoder("Llama"), 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "workers"), [("Llama", 2), ("Mixtral", 2), ("Llama", 4)])
+def test_several_workers(kind, workers):
+    """Logits of prefill and decode are those of one process, caches split by heads."""
+    sizes = {"num_key_value_heads": 4, "num_hidden_layers": 1, "intermediate_size": 80}
+    programs = tvm_fusion.models.causal_lm(decoder(kind, vocab_size=104, **sizes), LENGTH)
+    options = {"in_place": programs.caches, "rewrite": "none"}
+    one = tvm_fusion.load(tvm_fusion.compile(programs, **options)).session()
+    split = {"workers": workers, "shards": {"*": "split"}}
+    several = tvm_fusion.load(tvm_fusion.compile(programs, **options, **split))
+    session = several.session()
+    assert session.caches["keys_0"].shape[1] == 4 // workers
+    ids = np.random.default_rng().integers(0, VOCABULARY, (1, PROMPT))
+    found, want = session.prefill(ids)["logits"], one.prefill(ids)["logits"]
+    for _ in range(8):
+        scale = np.abs(want).max()
+        np.testing.assert_allclose(found, want, rtol=0, atol=1e-6 * max(1, scale))
+        token = want.argmax(-1)[:, None]
+        found, want = session.decode(token)["logits"], one.decode(token)["logits"]
+    several.close()

@@ -12,10 +12,10 @@ from tvm import ir, relax, s_tir, tirx
 from tvm.relax import op
 
 from tvm_fusion.ecg.graph import Graph
-from tvm_fusion.program.compose import compose
 from tvm_fusion.program.group import Group
 from tvm_fusion.program.program import Program
 from tvm_fusion.program.stage import Axis, Stage
+from tvm_fusion.program.stages.compose import compose
 
 Emit = Callable[..., relax.Var]
 

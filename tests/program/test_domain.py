@@ -4,7 +4,7 @@ import pytest
 from tvm import ir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from tvm_fusion.core.expressions import substitute
+from tvm_fusion.core.tir.expressions import substitute
 from tvm_fusion.program.domain import Domain
 from tvm_fusion.program.stage import Axis
 

@@ -5,8 +5,8 @@ import itertools
 import pytest
 from tvm import ir, sym, tirx
 
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.expressions import substitute, variables
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.expressions import substitute, variables
 from tvm_fusion.program.lane_conditions import decide_for_blocks
 from tvm_fusion.program.stage import Axis, Stage
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from programs import CASES, Case, by_elements, check_rows, compiled, group_of, run
 
-from tvm_fusion.program.compose import compose
+from tvm_fusion.program.stages.compose import compose
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

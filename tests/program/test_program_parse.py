@@ -11,10 +11,10 @@ from tvm import relax, tirx
 from tvm.script import tirx as T
 
 from tvm_fusion.ecg.graph import Graph
-from tvm_fusion.program.compose import compose
 from tvm_fusion.program.group import Group
-from tvm_fusion.program.parse import parse
 from tvm_fusion.program.stage import Unstructured
+from tvm_fusion.program.stages.compose import compose
+from tvm_fusion.program.stages.parse import parse
 
 
 def compose_alone(func: tirx.PrimFunc, *inputs: relax.TensorType, out: relax.TensorType):

@@ -7,8 +7,8 @@ from tvm import relax
 from tvm_fusion import transform
 from tvm_fusion.device import parse
 from tvm_fusion.layout.calls import Groups
-from tvm_fusion.program import bind
 from tvm_fusion.program.layouts import Layout
+from tvm_fusion.program.stages import bind
 from tvm_fusion.program.variant import variant
 
 

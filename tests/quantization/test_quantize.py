@@ -65,6 +65,19 @@ def test_a_folder_of_arrays(folder, capsys):
     assert error < 0.05
 
 
+def test_axes_that_are_weights(folder, capsys):
+    """From opset 18 on a reduction has its axes there, as PyTorch's exporter writes it."""
+    model = network(np.random.default_rng(), opset=18)
+    pool = model.graph.node[2]
+    pool.op_type = "ReduceMean"
+    pool.input.append("axes")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "axes"))
+    onnx.save(model, folder / "axes.onnx")
+    code, found = quantize(folder, capsys, model="axes.onnx")
+    assert code == 0, found
+    assert 0 < found["outputs"]["y"] < 0.05
+
+
 def test_what_computes_in_float_stays_in_float(tmp_path, capsys):
     """Masked scores have no scale, and a bias or a softmax gains nothing by bytes."""
     rng, lowest = np.random.default_rng(), np.finfo("float32").min

@@ -11,9 +11,9 @@ import tvm_ffi
 from onnx import TensorProto
 from tvm import s_tir, tirx
 
-from tvm_fusion.core import templates
-from tvm_fusion.core.template import Claim, Emission, Refusal, Template
-from tvm_fusion.ecg.mapping import MappingType
+from tvm_fusion.core.contract import templates
+from tvm_fusion.core.contract.template import Claim, Emission, Refusal, Template
+from tvm_fusion.ecg.mapping_types.table import MappingType
 from tvm_fusion.program.primitive import merged
 
 SHAPE = (6, 8)

@@ -23,7 +23,7 @@ from tvm_fusion import DimRange, FusionConfig, UserError
 from tvm_fusion.deploy.count import count_stock
 from tvm_fusion.deploy.runtime import manifest
 from tvm_fusion.device import parse
-from tvm_fusion.ecg.mapping import MappingType, Relation, combine
+from tvm_fusion.ecg.mapping_types.table import MappingType, Relation, combine
 from tvm_fusion.report.explain import Explanation
 
 pytestmark = pytest.mark.slow_beyond(2)

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import page_parts
@@ -14,7 +15,7 @@ from relax_constructs import CASES
 
 from tvm_fusion import UserError
 from tvm_fusion.deploy.runtime.profile.result import KernelTime, Profile, Rates
-from tvm_fusion.ecg.mapping import MappingType
+from tvm_fusion.ecg.mapping_types.table import MappingType
 from tvm_fusion.report import page
 from tvm_fusion.report.explain import explained
 from tvm_fusion.report.page import generated
@@ -167,7 +168,10 @@ def test_measured_times_go_to_the_groups_of_the_kernels(found, content, monkeypa
 
 def test_page_of_a_profile(tmp_path):
     profile = profile_of((("k0", "k1"), 9.0), (("k2",), 6.0))
+    second = replace(profile.rows[1], reads=(0,))
+    profile = replace(profile, rows=(profile.rows[0], second))
     content = Page(document(profile_content(profile))).content
+    assert content["reads"] == [[0, 1]]
     assert content["call"] == {"us": 20.0, "host_us": 5.0, "threads": 2}
     assert content["machine"]["bandwidth"] == 1e10
     assert [group["kernels"] for group in content["groups"]] == [["k0", "k1"], ["k2"]]

@@ -175,3 +175,31 @@ def test_time_of_modules(opened, content):
     waited(browser, "return document.querySelector('#panel details[open] button.link')").click()
     waited(browser, "return document.querySelector('.node.dimmed')")
     assert [node.get_attribute("data-id") for node in find(browser, ".node.dimmed")] == ["g1"]
+
+
+def test_modules_open_and_close(opened, content):
+    from selenium.webdriver.common.keys import Keys
+
+    for operator, name in zip(content["operators"], ("a.b", "a.b", "c.d"), strict=True):
+        operator["names"] = [name]
+    content["groups"] *= (
+        3  # operators belong to the first two; the others are kernels of one module
+    )
+    content["groups"] = [{**group, "names": None} for group in content["groups"]]
+    for number, group in enumerate(content["groups"][2:]):
+        group.update(operators=[], names=[f"far.off.{number}"])
+    browser = opened(content, "#modules")
+    shown = lambda: {node.get_attribute("data-id") for node in find(browser, ".node")}  # noqa: E731
+    (module,) = find(browser, ".boxes .module")
+    assert shown() == {module.get_attribute("data-id"), *(f"g{i}" for i in range(6))}
+    click(browser, '.nodes [data-id="g2"]')
+    find(browser, "#stage")[0].send_keys(Keys.ESCAPE)
+    browser.execute_script(f"location.hash = '#modules/{module.get_attribute('data-id')}'")
+    waited(browser, "return document.querySelector('.module.selected')")
+    assert "far.off" in find(browser, "#panel article")[0].text
+    find(browser, "#stage")[0].send_keys(Keys.ENTER)
+    waited(browser, "return document.querySelectorAll('.node').length === 3")
+    assert "4 groups" in find(browser, ".nodes .module")[0].text
+    find(browser, "#search")[0].send_keys("far.off.3\n")
+    waited(browser, "return document.querySelector('.node.group.selected')")
+    assert len(shown()) == 7

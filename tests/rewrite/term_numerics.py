@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_fusion.core.numpy_types import numpy_dtype
+from tvm_fusion.core.constants.numpy_types import numpy_dtype
 from tvm_fusion.rewrite.egraph.head import Head, Heads, is_tensor
 from tvm_fusion.rewrite.egraph.terms import Term, subterms
 

@@ -5,7 +5,7 @@ from tvm import relax
 from tvm.relax import op
 
 from tests.rewrite.suite.expression import module, whole
-from tvm_fusion.core import templates
+from tvm_fusion.core.contract import templates
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite.egraph.emit import function_of
 from tvm_fusion.rewrite.egraph.law import FLAGS

@@ -9,7 +9,7 @@ from relax_modules import typed_module
 from tvm import relax
 
 from tvm_fusion import transform
-from tvm_fusion.core.evaluate import ELEMENTWISE, evaluate_exactly
+from tvm_fusion.core.constants.evaluate import ELEMENTWISE, evaluate_exactly
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite.laws import LAWS, allowed
 from tvm_fusion.rewrite.nonfinite import (

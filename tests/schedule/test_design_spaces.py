@@ -11,10 +11,10 @@ from tvm import relax
 from tvm.ir.transform import Sequential
 
 from tvm_fusion import transform
+from tvm_fusion.core.contract.template import TEMPLATE, Claim, Refusal
+from tvm_fusion.core.contract.templates import template
+from tvm_fusion.core.contract.tuned import Tuned
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.template import TEMPLATE, Claim, Refusal
-from tvm_fusion.core.templates import template
-from tvm_fusion.core.tuned import Tuned
 from tvm_fusion.fusion.fuse import FuseOperators
 from tvm_fusion.schedule.kernels import ScheduleKernels
 from tvm_fusion.schedule.stage.emit import group_of, is_group

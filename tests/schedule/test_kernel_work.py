@@ -6,8 +6,8 @@ import pytest
 from group_kernels import group, tensor
 from tvm import relax
 
-from tvm_fusion.core.kernel_work import NO_WORK
-from tvm_fusion.core.templates import template
+from tvm_fusion.core.contract.kernel_work import NO_WORK
+from tvm_fusion.core.contract.templates import template
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.cost import CostModel
 

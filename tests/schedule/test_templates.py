@@ -6,9 +6,9 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion import transform
-from tvm_fusion.core import templates as registry
-from tvm_fusion.core.template import Claim, Emission, Refusal, Template
-from tvm_fusion.core.templates import register, registered, templates
+from tvm_fusion.core.contract import templates as registry
+from tvm_fusion.core.contract.template import Claim, Emission, Refusal, Template
+from tvm_fusion.core.contract.templates import register, registered, templates
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 

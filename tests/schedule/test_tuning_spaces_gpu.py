@@ -6,7 +6,7 @@ from expert_graphs import experts
 from relax_modules import main_module
 from tvm import relax
 
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import device_of, parse
 from tvm_fusion.report.planned import plan_model
 

@@ -10,9 +10,9 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_fusion import transform
-from tvm_fusion.core.loops import block, index, loop
-from tvm_fusion.core.template import Claim, Emission, Kernel, Refusal, Slot, Template
-from tvm_fusion.core.templates import registered
+from tvm_fusion.core.contract.template import Claim, Emission, Kernel, Refusal, Slot, Template
+from tvm_fusion.core.contract.templates import registered
+from tvm_fusion.core.tir.loops import block, index, loop
 from tvm_fusion.device import parse
 
 TARGET = parse("cpu").tvm_target()

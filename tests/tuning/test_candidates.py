@@ -14,8 +14,8 @@ from tvm import relax
 
 import tvm_fusion
 from tvm_fusion.errors import UserError
-from tvm_fusion.fusion.records import Records
-from tvm_fusion.fusion.tuning_records import TuningRecords
+from tvm_fusion.fusion.database.records import Records
+from tvm_fusion.fusion.database.tuning_records import TuningRecords
 from tvm_fusion.tuning.candidates import export_candidates
 from tvm_fusion.tuning.exchange import import_lines
 

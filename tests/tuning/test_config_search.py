@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tuned_models import smooth
 
-from tvm_fusion.fusion.tuning_records import Trial, text
+from tvm_fusion.fusion.database.tuning_records import Trial, text
 from tvm_fusion.tuning.search import Search
 
 SPACE = [

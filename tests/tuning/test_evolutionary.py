@@ -7,7 +7,7 @@ from test_config_search import SPACE
 from tuned_models import smooth
 
 from tvm_fusion.errors import UserError
-from tvm_fusion.fusion.tuning_records import Trial, text
+from tvm_fusion.fusion.database.tuning_records import Trial, text
 from tvm_fusion.tuning import evolutionary
 from tvm_fusion.tuning.evolutionary import EvolutionarySearch
 

@@ -9,8 +9,8 @@ import pytest
 from tuned_models import attention
 
 from tvm_fusion import FusionConfig
-from tvm_fusion.fusion.comparisons import Comparisons
-from tvm_fusion.fusion.records import Records
+from tvm_fusion.fusion.database.comparisons import Comparisons
+from tvm_fusion.fusion.database.records import Records
 from tvm_fusion.measure.isolate import Failed
 from tvm_fusion.report.planned import plan_model
 from tvm_fusion.tuning import candidates

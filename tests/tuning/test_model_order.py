@@ -4,7 +4,7 @@ import pytest
 from group_kernels import CPU, CUDA, group, tensor
 from tvm.relax import op
 
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction

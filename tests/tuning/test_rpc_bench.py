@@ -10,8 +10,8 @@ from tuned_models import QUICK, two_products
 from benchmarks.rpc_workers.servers import KEY, kill, servers
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.errors import UserError
-from tvm_fusion.fusion.records import Records
-from tvm_fusion.fusion.tuning_records import TuningRecords
+from tvm_fusion.fusion.database.records import Records
+from tvm_fusion.fusion.database.tuning_records import TuningRecords
 from tvm_fusion.measure.isolate import Failed
 from tvm_fusion.tuning import rpc_bench, tune
 from tvm_fusion.tuning.rpc_bench import RpcBench, Tracker

@@ -18,8 +18,8 @@ import tvm_fusion
 from tvm_fusion import FusionConfig, UserError
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
-from tvm_fusion.fusion.records import Records
-from tvm_fusion.fusion.tuning_records import Trial, TuningRecords, text
+from tvm_fusion.fusion.database.records import Records
+from tvm_fusion.fusion.database.tuning_records import Trial, TuningRecords, text
 from tvm_fusion.measure.alternatives import AlternativeBench
 from tvm_fusion.tuning import tune_model, tuner
 from tvm_fusion.tuning.contents import prune

@@ -6,7 +6,7 @@ import numpy as np
 from relax_modules import main_module
 from tvm import relax
 
-from tvm_fusion.fusion.tuning_records import Trial
+from tvm_fusion.fusion.database.tuning_records import Trial
 from tvm_fusion.measure.isolate import Failed
 from tvm_fusion.measure.timing import Effort
 

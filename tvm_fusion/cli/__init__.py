@@ -1,4 +1,12 @@
-"""The command line: one file a command, each with ``add_arguments`` and ``run``."""
+"""The command line.
+
+``dispatch``     parse, run a command, turn a mistake into one sentence and an exit code
+``commands``     one file a command
+``model``        options that say which model, for what, and how
+``inputs``       options that give a model's inputs; arrays of files
+``executable``   an artifact to run, or a model that is compiled for it
+``notes``        an artifact's decisions in a few lines
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from .. import __version__
 from .._interrupt import EXIT_CODE, LINE, raising
 from .._tvm.versions import installed
 from ..errors import UserError
-from . import (
+from .commands import (
     bisect,
     bundle,
     check,

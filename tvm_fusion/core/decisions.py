@@ -41,7 +41,7 @@ class Decision:
     through : tuple of str
         Views between the two, which need no kernel.
     producer_names, consumer_names : tuple of str
-        The user's names of what the two are made of: see :mod:`.source_names`.
+        The user's names of what the two are made of: see :mod:`.names.source`.
     """
 
     producer: str

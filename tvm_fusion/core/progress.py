@@ -45,11 +45,11 @@ class _Told:
 _told: contextvars.ContextVar[_Told | None] = contextvars.ContextVar("progress", default=None)
 
 
-def report(name: str) -> None:
-    """Tell the listener, if there is one, that a stage begins whose steps nobody knows."""
+def report(name: str, done: int = 0, total: int = 0) -> None:
+    """Tell the listener, if there is one, that a stage begins, or how far a tool says it is."""
     told = _told.get()
     if told is not None and not told.is_inside:
-        told.listener(Stage(name))
+        told.listener(Stage(name, done, total))
 
 
 def steps(name: str, items: Iterable[T]) -> Iterator[T]:

@@ -18,6 +18,7 @@ X86_FEATURES: Mapping[str, str] = {
     "avx512_vpopcntdq": "avx512vpopcntdq", "avx512_bf16": "avx512bf16",
     "avx512_fp16": "avx512fp16", "gfni": "gfni", "vaes": "vaes", "vpclmulqdq": "vpclmulqdq",
     "amx_tile": "amx-tile", "amx_int8": "amx-int8", "amx_bf16": "amx-bf16",
+    "amx_fp16": "amx-fp16",
 }  # fmt: skip
 ARM_FEATURES: Mapping[str, str] = {
     "asimd": "neon", "asimdhp": "fullfp16", "asimdfhm": "fp16fml", "asimdrdm": "rdm",
@@ -37,6 +38,7 @@ SVE_BITS: Mapping[str, int] = {"a64fx": 512, "neoverse-v1": 256, "neoverse-512tv
 
 _AMX_INT8 = MatrixInstruction("amx", "int8", 16, 16, 64)
 _AMX_BF16 = MatrixInstruction("amx", "bfloat16", 16, 16, 32)
+_AMX_FP16 = MatrixInstruction("amx", "float16", 16, 16, 32)
 
 # What LLVM's name of an instruction set stands for in a Device; later rows win, tuples add up.
 # Sources: Intel's Software Developer's Manual and Intrinsics Guide, Arm's Architecture Reference
@@ -59,6 +61,7 @@ _CAPABILITIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("avx512fp16", {"arithmetic": ("float16",)}),
     ("amx-int8", {"matrix_instructions": (_AMX_INT8,)}),
     ("amx-bf16", {"matrix_instructions": (_AMX_BF16,)}),
+    ("amx-fp16", {"matrix_instructions": (_AMX_FP16,)}),
 )
 _VECTOR_FEATURES = ("avx", "amx", "sve", "neon")
 

@@ -23,6 +23,7 @@ TILE_INTRINSICS: Mapping[str, str] = {
         "amx-tile": "ldtilecfg tilerelease tilezero tileloadd64 tileloaddt164 tilestored64",
         "amx-int8": "tdpbssd tdpbsud tdpbusd tdpbuud",
         "amx-bf16": "tdpbf16ps",
+        "amx-fp16": "tdpfp16ps",
     }.items()
     for name in names.split()
 }

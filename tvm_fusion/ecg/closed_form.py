@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import ir, tirx
 
-from ..core.expressions import int64, substitute
-from ..core.weight_names import is_weight
+from ..core.constants.weight_names import is_weight
+from ..core.tir.expressions import int64, substitute
 
 LARGEST = 1 << 26  # elements of a constant that are looked at
 _SAMPLE = 64  # elements, evenly spread, that reject most constants

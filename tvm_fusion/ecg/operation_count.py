@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from ..core.expressions import call_name
-from ..core.integers import NAMES
+from ..core.tir.expressions import call_name
+from ..core.tir.integers import NAMES
 
 # In units of one addition. Division, square roots: a reciprocal estimate and Newton's steps.
 # Transcendentals: range reduction and a polynomial, or a special function unit at a quarter rate

@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm import ir, relax, tirx
 
-from ..core.source_names import Sources, sources_of
-from .classify import Classification, classify
+from ..core.names.source import Sources, sources_of
 from .closed_form import closed_form
-from .mapping import MappingType, most_complex
+from .mapping_types.classify import Classification, classify
+from .mapping_types.table import MappingType, most_complex
 from .record import OpRecord, record_of
 from .work import assumed_flops, at, bytes_of
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import tvm
 from tvm import ir, s_tir, sym, tirx
 
-from .._tvm.structural import structural_map, structural_walk
+from .._tvm.ir.structural import structural_map, structural_walk
 from .operation_count import arithmetic
 
 #: A number, or an expression over symbolic dimensions.

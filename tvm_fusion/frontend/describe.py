@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax
 
-from ..core.whole_extents import steps_of
+from ..core.tir.whole_extents import steps_of
 from ..signature import Signature, TensorSpec
 from .extents import from_tir
 

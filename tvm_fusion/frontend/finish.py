@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from ..config import FusionConfig
-from ..core.inherit_names import inheriting
+from ..core.names.inherit import inheriting
 from ..core.untouched import is_rewritable, on_rewritable
 from ..signature import DimRange
 from .half.precision import ToHalfPrecision

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import ir, relax
 
 from ..config import FusionConfig
-from ..core.weight_names import constants
+from ..core.constants.weight_names import constants
 from ..errors import UserError
 from ..signature import DimRange, Signature
 from . import Imported, import_model

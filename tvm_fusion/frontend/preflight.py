@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import defs
 
-from ..core.narrow_types import NARROW
+from ..core.constants.narrow_types import NARROW
 from .dims import SymbolicDim
 from .findings import Findings
 from .onnx_model.functions import schema_of

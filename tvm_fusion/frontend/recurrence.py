@@ -7,9 +7,9 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ..core.recurrence import Recurrence
-from ..core.recurrence_reference import reference
-from ..core.recurrent_buffers import declared
+from ..core.recurrent.buffers import declared
+from ..core.recurrent.cell import Recurrence
+from ..core.recurrent.reference import reference
 from .tensor_types import dtype_of
 
 op = relax.op

@@ -9,10 +9,10 @@ from typing import Any
 import tvm
 from tvm import ir, relax, tirx
 
-from .._tvm.symbolic import bind_symbolic_vars
+from .._tvm.ir.symbolic import bind_symbolic_vars
 from ..config import FusionConfig
 from ..core.decisions import Decision, record
-from ..core.source_names import Source, attach
+from ..core.names.source import Source, attach
 from ..core.untouched import is_rewritable
 from ..errors import UserError
 from ..signature import DimRange, Signature

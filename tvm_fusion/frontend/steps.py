@@ -16,9 +16,9 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from .._tvm.symbolic import substitute
+from .._tvm.ir.symbolic import substitute
+from ..core.tir.whole_extents import STEPS
 from ..core.untouched import is_rewritable
-from ..core.whole_extents import STEPS
 from ..signature import DimRange, Signature, TensorSpec
 from .extents import to_tir
 

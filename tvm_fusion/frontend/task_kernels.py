@@ -1,4 +1,4 @@
-"""Emit kernels of tasks with loops and local variables (:mod:`tvm_fusion.core.task_kernel`)."""
+"""Emit kernels of tasks with loops and local variables (:mod:`tvm_fusion.core.tir.task_kernel`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from ..core.task_kernel import Extents, task_kernel
+from ..core.tir.task_kernel import Extents, task_kernel
 from .registry import Unsupported
 from .tensor_types import dtype_of
 
@@ -45,7 +45,7 @@ def emit_kernel(
         Tensors that the tasks write, each element of them by one task.
     body : callable
         Called with the task's indices, then the buffers of inputs and outputs; writes a task by
-        what :mod:`tvm_fusion.core.task_kernel` has.
+        what :mod:`tvm_fusion.core.tir.task_kernel` has.
 
     Returns
     -------

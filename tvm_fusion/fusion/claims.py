@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from tvm.target import Target
 
+from ..core.contract.template import Ban, Claim, Refusal, Template
+from ..core.contract.templates import templates
 from ..core.decisions import Decision, record
-from ..core.source_names import joined, names_of
-from ..core.template import Ban, Claim, Refusal, Template
-from ..core.templates import templates
+from ..core.names.source import joined, names_of
 from ..device import Device, device_of
 from ..ecg.graph import Operator, Value
-from ..ecg.legalize import remembering_legalizations
+from ..ecg.legalization.legalize import remembering_legalizations
 from ..program.group import Group
 from ..program.layouts import Layout, layout_for
 from ..program.variant import unique, variant

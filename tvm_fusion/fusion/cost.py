@@ -23,7 +23,7 @@ from .features import is_contraction
 from .fitted import fit_of
 
 if TYPE_CHECKING:
-    from ..core.template import Claim
+    from ..core.contract.template import Claim
     from ..ecg.graph import Operator
 
 GB, TERA, MIB = 1e9, 1e12, 1 << 20

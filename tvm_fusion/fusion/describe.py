@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..core.kernel_info import KernelInfo
-from ..core.template import Claim
+from ..core.contract.kernel_info import KernelInfo
+from ..core.contract.template import Claim
 from ..device import Device
-from ..ecg.mapping import most_complex
+from ..ecg.mapping_types.table import most_complex
 from ..ecg.operator import Operator
 from ..ecg.work import Count, flops
 from ..frontend.extents import from_tir

@@ -10,17 +10,17 @@ from tvm import relax
 from tvm.ir.transform import Sequential
 from tvm.target import Target
 
+from ..core.contract.template import Claim, Refusal
+from ..core.contract.templates import templates
 from ..core.decisions import recording
 from ..core.progress import silent
-from ..core.template import Claim, Refusal
-from ..core.templates import templates
 from ..ecg.graph import Graph
-from ..ecg.legalize import Legalize
+from ..ecg.legalization.legalize import Legalize
 from ..ecg.read_dataflow import CONSTANTS
 from ..program.group import Group
 from ..program.images import images_of
 from .claims import claim_book
-from .plan import plan
+from .planning.plan import plan
 from .refusals import RefusedByAll
 
 MARGIN = 0.02  # of what differs between two plans: what saves less is not worth another graph
@@ -93,11 +93,6 @@ class Estimator:
             One dataflow block of operators, not legalised.
         constants : sequence of int
             Positions of the parameters that stand for constants.
-
-        Returns
-        -------
-        RegionCost
-            Of its plan.
         """
         return self.cost(*self.claims(func, constants))
 

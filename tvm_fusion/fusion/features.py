@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..core.template import Claim
+    from ..core.contract.template import Claim
     from ..ecg.graph import Operator
 
 # Operations per byte of operands and results from which an operator counts as a contraction, which
@@ -40,7 +40,7 @@ class Features:
         What the template's model of its kernels says, in thousands of a multiprocessor's clocks.
     element_loads, thread_loads, element_stores, operand_operations : float
         In millions, those of a thread in thousands: see
-        :class:`~tvm_fusion.core.kernel_work.KernelWork`.
+        :class:`~tvm_fusion.core.contract.kernel_work.KernelWork`.
     """
 
     launches: float

@@ -19,7 +19,7 @@ from ..device import Device
 from .features import NAMES, features_of, is_contraction
 
 if TYPE_CHECKING:
-    from ..core.template import Claim
+    from ..core.contract.template import Claim
 
 FILE = "coefficients.json"
 MODELLED = ", modelled"  # behind a template's name: see kind_of

@@ -7,18 +7,18 @@ from tvm import relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
+from ..core.contract.template import TEMPLATE, Ban
+from ..core.contract.templates import templates
 from ..core.current_target import current_target
-from ..core.inherit_names import inheriting
-from ..core.template import TEMPLATE, Ban
-from ..core.templates import templates
+from ..core.names.inherit import inheriting
 from ..core.untouched import on_rewritable
 from ..ecg.graph import Graph
-from ..ecg.unlowered import check_legalized
+from ..ecg.legalization.unlowered import check_legalized
 from ..program.group import Group
 from ..program.images import images_of
 from .apply import apply_groups
 from .claims import claim_book
-from .plan import Plan, plan
+from .planning.plan import Plan, plan
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseOperators")

@@ -23,9 +23,9 @@ from tvm import tirx
 from ..device import Device
 from ..ecg.graph import Value
 from ..program.group import Group
-from .comparisons import Comparison, Comparisons, Question
-from .record_key import Key
-from .records import Records
+from .database.comparisons import Comparison, Comparisons, Question
+from .database.key import Key
+from .database.records import Records
 
 
 @dataclass(frozen=True, eq=False)

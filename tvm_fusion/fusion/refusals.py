@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from ..core.template import Refusal
+from ..core.contract.template import Refusal
 
 _FALLBACK = "one_operator_only"
 

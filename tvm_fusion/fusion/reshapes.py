@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .._tvm.reshape import is_reshape
+from .._tvm.ir.reshape import is_reshape
 from ..ecg.graph import Operator
-from ..ecg.mapping import MappingType
+from ..ecg.mapping_types.table import MappingType
 
 
 def is_view(op: Operator) -> bool:

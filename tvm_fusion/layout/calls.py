@@ -55,8 +55,6 @@ class GroupCall:
 
     Attributes
     ----------
-    binding : relax.VarBinding
-        The call.
     gvar : ir.GlobalVar
         The group's function.
     group : Group

@@ -14,8 +14,8 @@ from typing import Any
 
 from tvm import ir, relax
 
+from ..core.contract.template import Claim
 from ..core.decisions import record
-from ..core.template import Claim
 from ..ecg.graph import Value
 from ..fusion.claims import FAR, NOISE, ClaimBook
 from ..fusion.cost import Estimate

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from copy import copy
 
-from ..core.template import Claim
+from ..core.contract.template import Claim
 from ..ecg.graph import Value
 from ..fusion.claims import ClaimBook
 from ..program.group import Group

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from tvm import ir, sym
 
-from ..core.loops import constant
-from ..ecg.mapping import MappingType
+from ..core.tir.loops import constant
+from ..ecg.mapping_types.table import MappingType
 from ..program.group import Group
 from ..program.program import Program
 from ..program.stage import Unstructured

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..core.template import Claim
+from ..core.contract.template import Claim
 from ..ecg.graph import Value
 from ..fusion.claims import ClaimBook
 from ..program.layouts import Layout

@@ -14,8 +14,8 @@ from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
-from .._tvm.reshape import is_reshape
-from ..core.template import TEMPLATE, Claim
+from .._tvm.ir.reshape import is_reshape
+from ..core.contract.template import TEMPLATE, Claim
 from ..core.untouched import has_blocks, is_lowered, is_rewritable, on_rewritable
 from ..ecg.graph import Value
 from ..fusion.claims import ClaimBook, claim_book

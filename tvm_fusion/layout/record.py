@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.decisions import Decision, record
-from ..core.source_names import names_of, sources_of
+from ..core.names.source import names_of, sources_of
 from ..fusion.cost import Estimate
 from ..program.layouts import Layout, name_of
 from .calls import GroupCall, Tensor

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.structural import structural_map
+from .._tvm.ir.structural import structural_map
 
 CHECKED = "tvm_fusion.checked_params"  # attribute: positions of parameters not to be checked
 _NUMBER = " on argument #"  # what the part of a message before an argument's number ends with

@@ -18,10 +18,10 @@ import tvm
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.structural import structural_map
-from .._tvm.target import has_llvm_feature, target_kind
-from ..core.expressions import call_name
-from ..core.loops import find
+from .._tvm.ir.structural import structural_map
+from .._tvm.ir.target import has_llvm_feature, target_kind
+from ..core.tir.expressions import call_name
+from ..core.tir.loops import find
 
 BF16, FLOAT, BITS = "bfloat16", "float32", "uint16"
 _NAME = "tvm_fusion_round_bf16_{lanes}"

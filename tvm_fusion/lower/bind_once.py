@@ -6,9 +6,9 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.structural import structural_map, structural_walk
-from ..core.expressions import has_load
-from ..core.loops import substitute
+from .._tvm.ir.structural import structural_map, structural_walk
+from ..core.tir.expressions import has_load
+from ..core.tir.loops import substitute
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="BindOnce")

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.buffer import declare
+from .._tvm.ir.buffer import declare
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="BytesForBooleans")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tvm.ir.transform import PassContext
 
-from .._tvm.pass_context import copied
+from .._tvm.ir.pass_context import copied
 
 OPTION = "tirx.disable_cse_tir"
 

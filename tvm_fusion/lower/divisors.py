@@ -7,9 +7,9 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.buffer import declare
-from .._tvm.structural import structural_map, structural_walk
-from ..core.integers import is_integer
+from .._tvm.ir.buffer import declare
+from .._tvm.ir.structural import structural_map, structural_walk
+from ..core.tir.integers import is_integer
 
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.structural import structural_map
+from .._tvm.ir.structural import structural_map
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="DropEmptyLoops")

@@ -24,12 +24,12 @@ from tvm import DataType, ir, s_tir, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
 from tvm.s_tir import pipeline
 
-from .._tvm.buffer import scratch
-from .._tvm.structural import structural_map, structural_walk
-from .._tvm.target import target_kind
-from ..core.expressions import loads
-from ..core.loops import constant, find
-from ..core.polynomial import Polynomials
+from .._tvm.ir.buffer import scratch
+from .._tvm.ir.structural import structural_map, structural_walk
+from .._tvm.ir.target import target_kind
+from ..core.tir.expressions import loads
+from ..core.tir.loops import constant, find
+from ..core.tir.polynomial import Polynomials
 from .bf16 import ComputeLegalizeElsewhere, LowerBF16
 from .whole_index import whole
 

@@ -2,7 +2,7 @@
 
 TVM 0.27's FP8ComputeLegalize moves exponent and mantissa alone: zero of ``float8_e4m3fn`` becomes
 2^-7, subnormal numbers are off, NaN is a number, and what is rounded is cut off. Here casts are
-written by :mod:`tvm_fusion.core.narrow_types` before loops become vectors.
+written by :mod:`tvm_fusion.core.constants.narrow_types` before loops become vectors.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.target import target_kind
-from ..core.narrow_types import FLOATS, STORAGE, decode, encode
+from .._tvm.ir.target import target_kind
+from ..core.constants.narrow_types import FLOATS, STORAGE, decode, encode
 
 FLOAT = "float32"
 

@@ -6,8 +6,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from ..core.expressions import call_name
-from ..core.hyperbolic import DTYPES, cosh, sinh
+from ..core.tir.expressions import call_name
+from ..core.tir.hyperbolic import DTYPES, cosh, sinh
 
 _FORMS = {"cosh": cosh, "sinh": sinh}
 

@@ -1,7 +1,7 @@
 """Arithmetic that wraps around, and casts to integers, written for a target: the last pass but one.
 
-What :mod:`tvm_fusion.core.integers` keeps from TVM's simplifier becomes what its code generators
-translate without an assumption about overflow:
+What :mod:`tvm_fusion.core.tir.integers` keeps from TVM's simplifier becomes what its code
+generators translate without an assumption about overflow:
 
     LLVM   trunc(sext(a) + sext(b))        add of twice the bits, which LLVM narrows to one of the
                                            own type without nsw, in vectors as well
@@ -27,10 +27,10 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.structural import structural_map, structural_walk
-from ..core.expressions import call_name
-from ..core.integer_ranges import limits, range_of
-from ..core.integers import PREFIX, bits_of, is_integer, operands_of, with_operands, wraps
+from .._tvm.ir.structural import structural_map, structural_walk
+from ..core.tir.expressions import call_name
+from ..core.tir.integer_ranges import limits, range_of
+from ..core.tir.integers import PREFIX, bits_of, is_integer, operands_of, with_operands, wraps
 
 _OPERATORS: dict[str, type] = {"add": tirx.Add, "sub": tirx.Sub, "mul": tirx.Mul}
 

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from ..core.loops import find
+from ..core.tir.loops import find
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="ValidNames")

@@ -16,7 +16,7 @@ ordered comparison, false where one is NaN. Here, behind the last pass, they bec
 
 TVM's simplifier does take comparisons for those of numbers: ``x == x`` becomes true, ``not a < b``
 becomes ``b <= a``. Such are written with tests of bits before it runs; arithmetic is hidden from it
-by :mod:`tvm_fusion._tvm.simplifier`.
+by :mod:`tvm_fusion._tvm.ir.simplifier`.
 
 A variable for the operand would do without ``llvm.maximum``, which takes signed zeros apart as
 well, but TVM's code generator simplifies what is bound, at times for ever. The second form is that
@@ -38,10 +38,10 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext
 
-from .._tvm.simplifier import ARITHMETIC, is_float
-from .._tvm.structural import structural_map
-from .._tvm.target import target_kind
-from ..core.expressions import call_name
+from .._tvm.ir.simplifier import ARITHMETIC, is_float
+from .._tvm.ir.structural import structural_map
+from .._tvm.ir.target import target_kind
+from ..core.tir.expressions import call_name
 
 _OPPOSITE = {tirx.LT: tirx.GE, tirx.LE: tirx.GT, tirx.GT: tirx.LE, tirx.GE: tirx.LT}
 _INFINITY = {  # its bits, as the integer that they are

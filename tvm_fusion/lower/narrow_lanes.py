@@ -11,8 +11,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.target import target_kind
-from ..core.expressions import call_name
+from .._tvm.ir.target import target_kind
+from ..core.tir.expressions import call_name
 
 SHUFFLES = frozenset({"tvm_warp_shuffle", "tvm_warp_shuffle_up", "tvm_warp_shuffle_down"})
 _LANE = 2  # of mask, value, lane, width, warp size

@@ -15,7 +15,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.structural import structural_map
+from .._tvm.ir.structural import structural_map
 from .stack import is_for_cpu
 
 

@@ -14,8 +14,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from .._tvm.buffer import declare
-from ..core.loops import find
+from .._tvm.ir.buffer import declare
+from ..core.tir.loops import find
 
 _SCOPE = "reduce_scope"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ..core.loops import constant
-from ..core.polynomial import Polynomials
+from ..core.tir.loops import constant
+from ..core.tir.polynomial import Polynomials
 
 
 def whole(index: ir.Expr) -> ir.Expr:

@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
-from ..core.template import TEMPLATE
+from ..core.contract.template import TEMPLATE
 from ..ecg.graph import Value
 from ..fusion.profile import Alternative, ProfiledGroup
 from ..program.primitive import call_group, call_tir, primitive_function

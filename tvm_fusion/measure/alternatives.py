@@ -25,7 +25,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..core.tuned import Lookup, untuned
+from ..core.contract.tuned import Lookup, untuned
 from ..deploy.runtime.results import leaves
 from ..deploy.runtime.tensors import to_numpy, to_tensor
 from ..device import TargetSpec

@@ -11,8 +11,8 @@ import tvm
 from tvm.ir.transform import Sequential
 
 from .._tvm.versions import PIPELINE
+from ..core.contract.tuned import Lookup, untuned
 from ..core.decisions import recording
-from ..core.tuned import Lookup, untuned
 from ..deploy.build.lower import LowerToVM
 from ..deploy.toolchain import tile_permission, toolchain
 from ..device import TargetSpec

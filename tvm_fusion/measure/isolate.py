@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import pickle
+import selectors
 import signal
 import sys
 import threading
@@ -13,7 +14,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
-from .._descriptors import is_readable
+# Waiting for descriptors of any number: ``select.select`` takes none from 1024 on.
+
+
+def is_readable(descriptor: int, seconds: float | None) -> bool:
+    """Wait until a descriptor has something to read, or its other end is closed.
+
+    Parameters
+    ----------
+    descriptor : int
+        Of a pipe or socket.
+    seconds : float, optional
+        How long to wait; without an end when omitted.
+
+    Returns
+    -------
+    bool
+        Whether it came to that within the time.
+    """
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
+
 
 T = TypeVar("T")
 
@@ -31,11 +53,6 @@ def isolated(function: Callable[[], T], seconds: float | None = None) -> T:
         Its result can be pickled. What it prints is dropped.
     seconds : float, optional
         How long it may take before its process is killed.
-
-    Returns
-    -------
-    object
-        The function's result.
 
     Raises
     ------

@@ -12,13 +12,13 @@ from ..config import FusionConfig
 from ..core.decisions import Decision, record
 from ..device import TargetSpec
 from ..errors import UserError
-from ..fusion.comparisons import Comparisons, Question
+from ..fusion.database.comparisons import Comparisons, Question
+from ..fusion.database.key import device_text, versions
+from ..fusion.database.records import Records, default_records
+from ..fusion.database.schema import VARIABLE
+from ..fusion.database.tuned_configs import tuned_configs
+from ..fusion.database.tuning_records import TuningRecords
 from ..fusion.profile import Profile, profiling
-from ..fusion.record_key import device_text, versions
-from ..fusion.record_schema import VARIABLE
-from ..fusion.records import Records, default_records
-from ..fusion.tuned_configs import tuned_configs
-from ..fusion.tuning_records import TuningRecords
 from ..threads import choose_threads
 from ..words import counted
 from .alternatives import AlternativeBench

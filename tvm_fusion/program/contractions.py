@@ -8,7 +8,7 @@ from functools import lru_cache
 import tvm_ffi
 from tvm import ir, tirx
 
-from ..core.expressions import is_load_of, loads, variables
+from ..core.tir.expressions import is_load_of, loads, variables
 from .stage import Stage
 
 

@@ -9,11 +9,11 @@ import tvm
 from tvm import ir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from .._tvm.simplifier import hide_from_simplifier
-from .._tvm.structural import structural_map, structural_walk
-from ..core.expressions import has_division, load, map_loads, size, variables
-from ..core.integers import LARGEST_EXTENT, unwrapped
-from ..core.polynomial import Polynomials
+from .._tvm.ir.simplifier import hide_from_simplifier
+from .._tvm.ir.structural import structural_map, structural_walk
+from ..core.tir.expressions import has_division, load, map_loads, size, variables
+from ..core.tir.integers import LARGEST_EXTENT, unwrapped
+from ..core.tir.polynomial import Polynomials
 from .stage import Axis
 
 _LARGEST_DIM = 2**31

@@ -10,9 +10,9 @@ from tvm import ir, tirx
 
 from ..core.once import once
 from ..ecg.graph import Operator, Value
-from ..ecg.mapping import MappingType
-from .compose import compose
+from ..ecg.mapping_types.table import MappingType
 from .stage import Unstructured
+from .stages.compose import compose
 
 if TYPE_CHECKING:
     from .program import Program

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from tvm import ir, sym, tirx
 
-from .._tvm.structural import structural_map
-from ..core.expressions import substitute, variables
-from ..core.loops import index
+from .._tvm.ir.structural import structural_map
+from ..core.tir.expressions import substitute, variables
+from ..core.tir.loops import index
 from .stage import Axis, Stage
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)

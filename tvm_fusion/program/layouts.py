@@ -18,9 +18,9 @@ from functools import lru_cache
 
 from tvm import ir, tirx
 
-from .._tvm.buffer import declare
-from ..core.expressions import load
-from ..core.loops import index
+from .._tvm.ir.buffer import declare
+from ..core.tir.expressions import load
+from ..core.tir.loops import index
 from ..device import Device
 from .stage import Axis, Stage
 from .to_tir import prim_func_of

@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ..core.source_names import joined, sources_of, span_of
+from ..core.names.source import joined, sources_of, span_of
 from ..ecg.graph import Operator, Value
 from ..ecg.read_dataflow import CLOSED_FORMS, CONSTANTS
 from .group import Group

@@ -9,7 +9,7 @@ from functools import cached_property
 from tvm import ir, tirx
 from tvm.tirx import Buffer
 
-from ..core.expressions import loads, substitute
+from ..core.tir.expressions import loads, substitute
 
 
 class Unstructured(Exception):

@@ -8,7 +8,7 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.analysis import get_sblock_access_region
 from tvm.tirx import Buffer
 
-from ..core.expressions import loads, map_loads, size
+from ..core.tir.expressions import loads, map_loads, size
 from .stage import Axis, Stage
 
 MOST_NODES = 256  # of an expression after inlining; diamonds would double it at every step

@@ -10,9 +10,9 @@ from itertools import count
 from tvm import ir, relax, tirx
 
 from ..ecg.graph import Operator, Value
-from .bind import share_buffer, share_parts
 from .group import Group
 from .layouts import Layout, read_map, write_map
+from .stages.bind import share_buffer, share_parts
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 _numbers = count()

@@ -200,7 +200,9 @@ def _write(
 
     from .layer_errors import reader
 
-    quant_pre_process(model, plain, skip_symbolic_shape=True)
+    # As a file: of a model in memory ONNX Runtime hides what shapes depend on, such as axes.
+    onnx.save(model, plain)
+    quant_pre_process(plain, plain, skip_symbolic_shape=True)
     quantize_static(
         plain,
         made,

@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.ir.transform import Pass, PassContext, Sequential
 
 from ..config import Config, FusionConfig, configure
-from ..core.inherit_names import inheriting
+from ..core.names.inherit import inheriting
 from ..core.progress import report
 from ..core.untouched import on_rewritable
 from ..deploy.build.lower import LowerToVM
@@ -20,7 +20,7 @@ from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
 from ..frontend import Imported, import_model
 from ..fusion.fuse import apply_plans, plan_module
-from ..fusion.plan import Plan
+from ..fusion.planning.plan import Plan
 from ..fusion.profile import Profile, profiling
 from ..measure.profiling import profiled
 from ..pipeline import STAGES, stage

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ..deploy.runtime.torch_tensors import to_torch
 from ..errors import UserError
-from ..frontend.torch_program.importer import output_names
+from ..frontend.torch_program.importer import names_of_buffers, output_names
 
 
 def run_program(
@@ -41,9 +41,10 @@ def run_program(
     """
     specs = program.graph_signature.input_specs
     own = {s.target: s.arg.name for s in specs if s.kind is InputKind.BUFFER}
-    user = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT}
-    # Artifacts call a buffer as the module does, unless something else is called so.
-    buffers = {t if t in inputs and t not in user else name: t for t, name in own.items()}
+    passed = {target: name for target, name in own.items() if {target, name} & inputs.keys()}
+    taken = {s.arg.name for s in specs} - {*passed.values()}
+    called = names_of_buffers(passed, taken.union(output_names(program)))
+    buffers = {called.get(name, name): target for target, name in own.items()}
     fakes = {node.name: node.meta.get("val") for node in program.graph.nodes}
     fakes |= {name: fakes[own[target]] for name, target in buffers.items()}
     tensors = {name: _tensor(array, fakes.get(name)) for name, array in inputs.items()}

@@ -15,11 +15,11 @@ from tvm.target import Target
 from ..config import FusionConfig
 from ..core.decisions import Decision, record
 from ..core.flags import Search
-from ..core.inherit_names import inheriting
+from ..core.names.inherit import inheriting
 from ..core.untouched import is_rewritable, on_rewritable
-from ..frontend.normalize.expand_batch_norm import ExpandBatchNorm
-from ..frontend.normalize.fold_constants import FoldConstants
-from ..frontend.normalize.read_extents import ReadExtents
+from ..frontend.normalize.constants.fold import FoldConstants
+from ..frontend.normalize.expand.batch_norm import ExpandBatchNorm
+from ..frontend.normalize.extents.read import ReadExtents
 from ..frontend.normalize.scatter_rows import ScatterRows
 from ..fusion.claims import remembering
 from . import rules

@@ -8,12 +8,12 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import Pass, PassContext, Sequential
 
+from ..core.contract.kernel_info import Describe
+from ..core.contract.template import Ban
+from ..core.contract.tuned import Lookup, untuned
 from ..core.current_target import current_target
 from ..core.decisions import naming
-from ..core.kernel_info import Describe
-from ..core.source_names import names_of_callees
-from ..core.template import Ban
-from ..core.tuned import Lookup, untuned
+from ..core.names.source import names_of_callees
 from ..core.untouched import has_blocks, is_scheduled
 from .single.rules import rules
 from .stage.emit import Inspect, emit_groups

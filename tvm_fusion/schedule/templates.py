@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..core.template import Template
-from ..core.templates import provide
+from ..core.contract.template import Template
+from ..core.contract.templates import provide
 from .attention.template import Attention
 from .columns.template import ColumnReductions
 from .contraction.back_to_back.template import BackToBackGemm

@@ -152,7 +152,6 @@ def _names(gm: fx.GraphModule) -> dict[int, str]:
     for index, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         source = getattr(node.meta.get("grapharg"), "source", None)
         name = getattr(source, "name", "")
-        name = name() if callable(name) else name  # a method until torch 2.9
         # L['self']._modules['fc']._parameters['weight'], L['x'], L['pair'][0]
         root, *parts = _PART.findall(name) or [node.name]
         is_module = "._parameters[" in name or "._buffers[" in name

@@ -19,14 +19,14 @@ import numpy as np
 import tvm
 from tvm import ir, relax
 
-from ..core.template import Config
-from ..core.tuned import Lookup, Tuned
-from ..core.weight_names import WeightNames, constants, tracking, weight_key
+from ..core.constants.weight_names import WeightNames, constants, tracking, weight_key
+from ..core.contract.template import Config
+from ..core.contract.tuned import Lookup, Tuned
 from ..deploy.cuda_graph.weight_prefetch import MODEL_BYTES
 from ..deploy.memory.weights import MIN_BYTES, lift_constants
 from ..device import TargetSpec
 from ..ecg.closed_form import closed_form
-from ..fusion.comparisons import Question
+from ..fusion.database.comparisons import Question
 from ..measure.build import build_groups, export
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import TOLERANCE

@@ -27,17 +27,17 @@ import tvm
 
 from .._tvm.fork import has_run_kernels
 from ..config import FusionConfig
-from ..core.template import Config
-from ..core.tuned import Lookup
+from ..core.contract.template import Config
+from ..core.contract.tuned import Lookup
 from ..device import TargetSpec, parse
 from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
 from ..frontend import import_model
 from ..fusion.cost import CostModel
+from ..fusion.database.records import Records
+from ..fusion.database.tuned_configs import tuned_configs
+from ..fusion.database.tuning_records import Trial, TuningRecords, text
 from ..fusion.profile import Alternative, NotNow, Profile, Unmeasured, profiling, question_of
-from ..fusion.records import Records
-from ..fusion.tuned_configs import tuned_configs
-from ..fusion.tuning_records import Trial, TuningRecords, text
 from ..measure.alternative_modules import modules_of, tolerance
 from ..measure.budget import Budget
 from ..measure.isolate import Failed
@@ -277,9 +277,9 @@ class QuestionExport:
 
 # Which configurations of a design space to measure: those that its model ranks first, all sorts.
 #
-# The model is the template's: :meth:`..core.template.Template.estimates`. Chosen are the default;
-# of each tile (its sizes, and how warps share it) the configuration with the least estimate, in the
-# order of the estimates; of the default's tile two other pipelines or orders.
+# The model is the template's: :meth:`..core.contract.template.Template.estimates`. Chosen are the
+# default; of each tile (its sizes, and how warps share it) the configuration with the least
+# estimate, in the order of the estimates; of the default's tile two other pipelines or orders.
 # What makes a tile, of GEMM and of attention; the rest are its variants.
 TILE = (
     *("kernel", "block_m", "block_n", "warps_m", "warps_n", "consumers", "is_ping_pong"),

@@ -6,10 +6,10 @@ import json
 import os
 from typing import Any
 
-from ..fusion.comparisons import Comparisons
-from ..fusion.record_key import versions
-from ..fusion.records import Records
-from ..fusion.tuning_records import TuningRecords
+from ..fusion.database.comparisons import Comparisons
+from ..fusion.database.key import versions
+from ..fusion.database.records import Records
+from ..fusion.database.tuning_records import TuningRecords
 
 
 def listed(db: str | os.PathLike[str]) -> list[dict[str, Any]]:

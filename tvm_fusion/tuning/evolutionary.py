@@ -22,9 +22,9 @@ import numpy as np
 import tvm
 from tvm import s_tir, te
 
-from ..core.template import Config
+from ..core.contract.template import Config
 from ..errors import UserError
-from ..fusion.tuning_records import Trial, text
+from ..fusion.database.tuning_records import Trial, text
 from .search import FAILED, features_of
 
 BATCH = 8

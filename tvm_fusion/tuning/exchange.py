@@ -3,7 +3,7 @@
 A line has ``key`` (the five texts of a Key), ``title``, ``trials`` (lists of configuration,
 microseconds, the default's, error) and ``tuned`` (configuration, microseconds, the default's), or
 null. A line of the profile database has ``comparison``: the fields of a
-:class:`~..fusion.comparisons.Comparison`.
+:class:`~..fusion.database.comparisons.Comparison`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.template import Config
+from ..core.contract.template import Config
 from ..errors import UserError, refuse_lfs_pointer
-from ..fusion.comparisons import Comparison, Comparisons, Question
-from ..fusion.record_key import Key
-from ..fusion.records import Records
-from ..fusion.tuning_records import Trial, TuningRecords
+from ..fusion.database.comparisons import Comparison, Comparisons, Question
+from ..fusion.database.key import Key
+from ..fusion.database.records import Records
+from ..fusion.database.tuning_records import Trial, TuningRecords
 
 
 def export_lines(db: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:

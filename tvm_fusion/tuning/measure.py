@@ -19,12 +19,12 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..core.template import Claim, Config
-from ..core.tuned import Tuned
+from ..core.contract.template import Claim, Config
+from ..core.contract.tuned import Tuned
 from ..deploy.runtime.results import leaves
 from ..deploy.runtime.tensors import to_numpy, to_tensor
 from ..device import Device, TargetSpec
-from ..fusion.tuning_records import Trial
+from ..fusion.database.tuning_records import Trial
 from ..measure.build import build_groups
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import Effort, bound, check_same, in_turns, random_input
@@ -103,8 +103,6 @@ def build(
 
     Parameters
     ----------
-    task, config, spec
-        What to build, and what for.
     change : callable
         Changes the scheduled module before it is lowered.
 

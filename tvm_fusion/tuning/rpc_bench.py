@@ -23,11 +23,11 @@ from typing import Any
 import tvm
 from tvm import relax, rpc
 
-from ..core.template import Config
+from ..core.contract.template import Config
 from ..deploy.runtime.results import leaves
 from ..device import TargetSpec
 from ..errors import UserError
-from ..fusion.tuning_records import Trial
+from ..fusion.database.tuning_records import Trial
 from ..measure.build import export
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import Effort, check_same

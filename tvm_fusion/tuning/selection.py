@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..core.template import Config
-from ..fusion.record_key import Key
+from ..core.contract.template import Config
+from ..fusion.database.key import Key
 from ..measure.isolate import Failed
 from .whole import DEFAULTS, Chosen
 

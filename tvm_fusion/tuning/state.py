@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..core.template import Config
-from ..fusion.tuning_records import Trial
+from ..core.contract.template import Config
+from ..fusion.database.tuning_records import Trial
 from .evolutionary import EvolutionarySearch
 from .search import Search
 from .tasks import Task
@@ -20,8 +20,6 @@ class TaskState:
 
     Attributes
     ----------
-    task : Task
-        The task.
     search : Search
         What proposes its configurations.
     default_us : float

@@ -17,14 +17,14 @@ from tvm.ir.transform import Sequential
 from tvm.target import Target
 
 from ..config import FusionConfig
-from ..core.template import TEMPLATE, Claim, Config, Refusal
-from ..core.templates import template
+from ..core.contract.template import TEMPLATE, Claim, Config, Refusal
+from ..core.contract.templates import template
 from ..deploy.memory.in_place import update_in_place
 from ..device import TargetSpec, device_of
 from ..frontend import Imported
 from ..fusion.claims import remembering
-from ..fusion.record_key import Key
-from ..fusion.tuning_records import text
+from ..fusion.database.key import Key
+from ..fusion.database.tuning_records import text
 from ..pipeline import stages
 from ..schedule.stage.emit import group_of, is_group
 

@@ -22,10 +22,10 @@ from ..device import TargetSpec, parse
 from ..device.plain_cpu import warn_of_plain_cpu
 from ..errors import UserError
 from ..frontend import import_model
+from ..fusion.database.records import Records
+from ..fusion.database.tuned_configs import tuned_configs
+from ..fusion.database.tuning_records import TuningRecords
 from ..fusion.profile import Profile, profiling
-from ..fusion.records import Records
-from ..fusion.tuned_configs import tuned_configs
-from ..fusion.tuning_records import TuningRecords
 from ..measure.alternatives import AlternativeBench
 from ..measure.budget import Budget
 from ..measure.profiling import check_measurable
@@ -122,10 +122,6 @@ def tune(
         How long a measurement takes.
     progress : callable
         Told the state whenever it changes.
-
-    Returns
-    -------
-    Tuning
 
     Raises
     ------

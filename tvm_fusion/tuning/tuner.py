@@ -25,8 +25,8 @@ from typing import Any
 
 from ..device import TargetSpec
 from ..errors import UserError
-from ..fusion.record_key import Key
-from ..fusion.tuning_records import Trial, TuningRecords, text
+from ..fusion.database.key import Key
+from ..fusion.database.tuning_records import Trial, TuningRecords, text
 from ..measure.budget import Budget
 from ..measure.isolate import Failed
 from ..measure.timing import Effort

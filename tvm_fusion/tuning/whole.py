@@ -15,8 +15,8 @@ from tvm import relax
 from tvm.ir.transform import Sequential
 
 from .._tvm.versions import PIPELINE
-from ..core.template import Claim, Config
-from ..core.tuned import Tuned
+from ..core.contract.template import Claim, Config
+from ..core.contract.tuned import Tuned
 from ..deploy.build.lower import LowerToVM
 from ..deploy.runtime.results import leaves
 from ..deploy.runtime.tensors import to_numpy, to_tensor
@@ -24,9 +24,9 @@ from ..deploy.toolchain import toolchain
 from ..device import Device, TargetSpec
 from ..frontend import Imported
 from ..fusion.claims import remembering
+from ..fusion.database.key import Key
+from ..fusion.database.tuning_records import text
 from ..fusion.fuse import FuseOperators
-from ..fusion.record_key import Key
-from ..fusion.tuning_records import text
 from ..measure.isolate import Failed, isolated
 from ..measure.timing import Effort, bound, check_same, in_turns, random_array
 from ..schedule.kernels import ScheduleKernels

@@ -24,9 +24,13 @@ ENGINES: Mapping[str, str] = {
     "tvm-default": "benchmarks.harness.engines.tvm:stock_default",
     "onnxruntime": "benchmarks.harness.engines.onnxruntime:optimized",
     "openvino": "benchmarks.harness.engines.openvino:openvino",
+    "openvino-default": "benchmarks.harness.engines.openvino:default_precision",
     "torch": "benchmarks.harness.engines.torch:eager",
     "torch-compile": "benchmarks.harness.engines.torch:compiled",
 }
+
+#: Largest allowed error of peers that may compute in a half type; the settings' of the others.
+TOLERANCES: Mapping[str, float] = {"openvino-default": 5e-2}
 
 #: Who says what is right: peers that share weights and inputs share a reference.
 ONNX_REFERENCE = "benchmarks.harness.engines.onnxruntime:unoptimized"

@@ -1,6 +1,8 @@
-"""OpenVINO on the CPU."""
+"""OpenVINO on the CPU, in float32 and in the precision that it chooses by itself."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import openvino as ov
 
@@ -8,16 +10,18 @@ from . import Job, Prepared
 
 
 def openvino(job: Job) -> Prepared:
-    """Return the peer: one stream, float32 arithmetic, ``job.threads`` threads.
+    """Return the peer: one stream, float32 arithmetic, ``job.threads`` threads."""
+    return _prepared(job, {"INFERENCE_PRECISION_HINT": "f32"})
 
-    Without the precision hint OpenVINO computes in bfloat16 where the CPU can; the others don't.
-    """
+
+def default_precision(job: Job) -> Prepared:
+    """Return what users get without asking: bfloat16 where the CPU has instructions for it."""
+    return _prepared(job, {})
+
+
+def _prepared(job: Job, hints: dict[str, Any]) -> Prepared:
     core = ov.Core()
-    settings = {
-        "INFERENCE_NUM_THREADS": job.threads,
-        "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
+    settings = {"INFERENCE_NUM_THREADS": job.threads, "NUM_STREAMS": 1, **hints}
     model = core.read_model(str(job.model))
     # The file may leave dimensions open; the other engines compile for these inputs' shapes too.
     model.reshape({name: array.shape for name, array in job.inputs.items()})

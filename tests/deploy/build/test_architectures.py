@@ -16,7 +16,7 @@ from relax_modules import main_module
 from tvm import relax
 
 import tvm_fusion
-from tvm_fusion.core.weight_names import Packing
+from tvm_fusion.core.constants.weight_names import Packing
 from tvm_fusion.deploy.build.build import build, export_library, merge, store
 from tvm_fusion.deploy.build.lower import LowerToVM
 from tvm_fusion.deploy.build.prepare import Prepared
@@ -259,7 +259,7 @@ def test_explain_takes_one_architecture():
 def test_inspect_lists_architectures(loaded, capsys):
     from rich.console import Console
 
-    from tvm_fusion.cli import inspect
+    from tvm_fusion.cli.commands import inspect
 
     result = {**loaded["manifest"], "kernels": 6, "calls": 6, "intermediate_bytes": 0}
     result["explain"] = None

@@ -14,7 +14,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 import tvm_fusion
-from tvm_fusion._tvm.structural import structural_walk
+from tvm_fusion._tvm.ir.structural import structural_walk
 from tvm_fusion.deploy.build import codegen as checked_arguments
 from tvm_fusion.deploy.build.codegen import compiling
 from tvm_fusion.deploy.runtime.manifest import INTO

@@ -18,7 +18,7 @@ from tiny_models import dense_data, dense_expected, dense_weights, onnx_model
 
 import tvm_fusion
 from tvm_fusion import DimRange
-from tvm_fusion.core import narrow_types
+from tvm_fusion.core.constants import narrow_types
 from tvm_fusion.deploy.build.bundle import bundle
 from tvm_fusion.device.cpu_features import ARM_FEATURES, X86_FEATURES, linux_names
 from tvm_fusion.errors import UserError
@@ -225,6 +225,13 @@ def test_no_cmake_is_one_sentence(dense_folder, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"there is no cmake; expected CMake 3.18"):
         bundle(dense_folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_help_wherever_it_stands(runner, dense_folder):
+    for words in (["--help"], [dense_folder, "--help"]):
+        done = call(runner, *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "--repeat" in done.stdout
 
 
 @pytest.mark.parametrize(

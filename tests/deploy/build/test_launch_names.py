@@ -46,6 +46,7 @@ def test_names_survive_lowering(target, batch):
     planned = plan_model(layers(2, batch), target, config)
     lowered = planned.lowered(planned.scheduled(planned.plans))
     launches = launches_of(lowered, "main")
-    named = [name for _, names in launches for name in names]
+    named = [name for launch in launches for name in launch.names]
     assert named == [f"/layer.{i}/{op}" for i in range(2) for op in ("MatMul", "Softmax")]
-    assert all(names for _, names in launches)
+    assert all(launch.names for launch in launches)
+    assert [launch.reads for launch in launches] == [(), *((i,) for i in range(len(launches) - 1))]

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.script import tirx as T
 
-from tvm_fusion._tvm.pass_context import copied
+from tvm_fusion._tvm.ir.pass_context import copied
 from tvm_fusion.deploy.count import Count, count, profiler
 from tvm_fusion.deploy.count.device import SplitFunctions, device_profile
 from tvm_fusion.deploy.count.host import Profile

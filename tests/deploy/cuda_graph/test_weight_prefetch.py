@@ -6,8 +6,8 @@ from tvm import relax, tirx
 from tvm.ir import Call
 from tvm.script import tirx as T
 
-from tvm_fusion.core.expressions import call_name
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.expressions import call_name
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.deploy.cuda_graph.dependent_launch import LaunchEarly
 from tvm_fusion.deploy.cuda_graph.weight_prefetch import MODEL_BYTES
 from tvm_fusion.device import parse

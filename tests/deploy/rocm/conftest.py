@@ -3,6 +3,7 @@ import subprocess
 
 import fake_hip
 import pytest
+from emulator.amd.run import run
 from scaled_chain import KERNEL_IN_C, Kernels, chain, export_unlinked
 
 from tvm_fusion.deploy.toolchain.host import require_compiler
@@ -21,6 +22,20 @@ def hip(fake):
     fake.run_kernels_by(Kernels(fake))
     yield fake
     assert fake.complaint() == ""
+
+
+@pytest.fixture(params=[False, True], ids=["first wave first", "last wave first"])
+def gpu(hip, request):
+    """A GPU whose kernels are interpreted."""
+
+    def launch(code, name, grid, block, shared, arguments):
+        memory = hip.memory()
+        run(code, name, grid, block, arguments, shared, memory=memory, reverse=request.param)
+
+    hip.run_kernels_by(launch)
+    hip.error = None
+    yield hip
+    assert hip.error is None
 
 
 @pytest.fixture(scope="session")

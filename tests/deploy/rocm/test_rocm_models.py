@@ -7,57 +7,18 @@ import threading
 import numpy as np
 import pytest
 import tvm_ffi
-from emulator.amd.run import run
-from onnx import TensorProto as T
-from tiny_models import onnx_model
+from rocm_models import ARCHS, Models, agree, draw, load, wanted
 from tvm import relax
 
-import tvm_fusion
 from tvm_fusion import DimRange
 from tvm_fusion.deploy.runtime.tensors import to_numpy, to_tensor
 from tvm_fusion.deploy.toolchain import rocm
 
-onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = [
     pytest.mark.rocm_toolchain,
     pytest.mark.skipif(rocm.find_lld() is None, reason="no lld 19 or newer was found"),
 ]
-ARCHS = ["gfx90a", "gfx942", "gfx1100"]
 op = relax.op
-
-
-class Models:
-    """Graphs of ONNX, written node by node; weights are drawn."""
-
-    def __init__(self):
-        self.nodes, self.weights = [], {}
-        self._rng = np.random.default_rng()
-
-    def weight(self, *shape, scale=None):
-        name = f"w{len(self.weights)}"
-        scale = 1 / np.sqrt(shape[0]) if scale is None else scale
-        self.weights[name] = (scale * self._rng.standard_normal(shape)).astype("float32")
-        return name
-
-    def constant(self, values, dtype="int64"):
-        name = f"c{len(self.weights)}"
-        self.weights[name] = np.array(values, dtype)
-        return name
-
-    def emit(self, kind, *inputs, **attributes):
-        name = f"t{len(self.nodes)}"
-        self.nodes.append((kind, list(inputs), [name], attributes))
-        return name
-
-    def linear(self, x, k, n):
-        return self.emit(
-            "Add", self.emit("MatMul", x, self.weight(k, n)), self.weight(n, scale=0.1)
-        )
-
-    def finish(self, shape, result, out_shape):
-        return onnx_model(
-            self.nodes, [("x", T.FLOAT, shape)], [(result, T.FLOAT, out_shape)], self.weights
-        )
 
 
 def mlp(rows, widths=(40, 72, 56, 24)):
@@ -106,42 +67,6 @@ def convolution_net():
     joined = m.emit("Relu", m.emit("Add", conv(second, 8, 8), first))
     pooled = m.emit("Flatten", m.emit("GlobalAveragePool", joined))
     return m.finish([1, 3, 12, 12], m.linear(pooled, 8, 10), [1, 10])
-
-
-@pytest.fixture(params=[False, True], ids=["first wave first", "last wave first"])
-def gpu(hip, request):
-    """A GPU whose kernels are interpreted."""
-
-    def launch(code, name, grid, block, shared, arguments):
-        memory = hip.memory()
-        run(code, name, grid, block, arguments, shared, memory=memory, reverse=request.param)
-
-    hip.run_kernels_by(launch)
-    hip.error = None
-    yield hip
-    assert hip.error is None
-
-
-def load(model, arch, gpu, folder, **options):
-    gpu.configure(arch)
-    return tvm_fusion.load(tvm_fusion.compile(model, f"rocm:{arch}", **options).export(folder))
-
-
-def wanted(model, x):
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, {"x": x})[0]
-
-
-def draw(*shape):
-    return np.random.default_rng().standard_normal(shape).astype("float32")
-
-
-def agree(found, want, dtype="float32"):
-    eps = np.finfo(dtype).eps
-    assert found.shape == want.shape
-    assert np.abs(found.astype("float64") - want).max() <= 100 * eps * np.abs(want).max()
 
 
 MODELS = {

@@ -102,7 +102,7 @@ def folder(artifact, tmp_path_factory):
 
 @pytest.fixture
 def need_tiles(tiles):
-    if not tiles.here:
+    if not tiles.is_native("amx-bf16"):
         pytest.skip("this CPU has no AMX")
 
 

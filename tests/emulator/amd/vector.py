@@ -96,6 +96,9 @@ for _kind, _fma in (("f32", math.fma_f32), ("f64", math.fma_f64), ("f16", math.f
     row(f"min_{_kind}", _kind, _two, np.fmin)
     row(f"max3_{_kind}", _kind, _three, lambda a, b, c: np.fmax(np.fmax(a, b), c))
     row(f"min3_{_kind}", _kind, _three, lambda a, b, c: np.fmin(np.fmin(a, b), c))
+    if _kind in ("u32", "i32"):
+        row(f"minmax_{_kind}", _kind, _three, lambda a, b, c: np.maximum(np.minimum(a, b), c))
+        row(f"maxmin_{_kind}", _kind, _three, lambda a, b, c: np.minimum(np.maximum(a, b), c))
     row(f"med3_{_kind}", _kind, _three, _median(np.fmin, np.fmax))
     row(f"minmax_{_kind}", _kind, _three, lambda a, b, c: np.fmax(np.fmin(a, b), c))
     row(f"maxmin_{_kind}", _kind, _three, lambda a, b, c: np.fmin(np.fmax(a, b), c))
@@ -173,8 +176,12 @@ for _kind in ("u32", "i32", "u16", "i16"):
     row(f"min_{_kind}", _kind, _two, np.minimum)
     row(f"max3_{_kind}", _kind, _three, lambda a, b, c: np.maximum(np.maximum(a, b), c))
     row(f"min3_{_kind}", _kind, _three, lambda a, b, c: np.minimum(np.minimum(a, b), c))
+    if _kind in ("u32", "i32"):
+        row(f"minmax_{_kind}", _kind, _three, lambda a, b, c: np.maximum(np.minimum(a, b), c))
+        row(f"maxmin_{_kind}", _kind, _three, lambda a, b, c: np.minimum(np.maximum(a, b), c))
     row(f"med3_{_kind}", _kind, _three, _median(np.minimum, np.maximum))
-    row(f"mad_{_kind}", _kind, _three, lambda a, b, c: a * b + c, bad.upwards)
+    _legacy = f" mad_legacy_{_kind}" if "16" in _kind else ""
+    row(f"mad_{_kind}{_legacy}", _kind, _three, lambda a, b, c: a * b + c, bad.upwards)
     row(f"mul_lo_{_kind}", _kind, _two, np.multiply, bad.upwards)
 row("mul_hi_u32", "u32", "u32 u32", _wide("u8", 32))
 row("mul_hi_i32", "u32", "i32 i32", _wide("i8", 32))

@@ -1,5 +1,7 @@
 """Values that stay in float32 at a half precision although several operators read them."""
 
+import ml_dtypes
+import numpy as np
 import pytest
 from relax_modules import main_module
 from tvm import relax
@@ -15,8 +17,8 @@ X, W = (
 SCALE = relax.Var("scale", relax.TensorType((8,), "float32"))
 
 
-def rounded(compute, **options):
-    """Names of what is cast to bfloat16, of values that ``compute`` emits by name."""
+def rounded(compute, dtype="bfloat16", **options):
+    """Names of what is cast to a type, of values that ``compute`` emits by name."""
     mod = main_module([X, W, SCALE], compute)
     func = ToHalfPrecision("bf16", **options)(mod)["main"]
     casts = [
@@ -25,7 +27,7 @@ def rounded(compute, **options):
         for binding in block.bindings
         if isinstance(binding.value, relax.Call)
         and str(binding.value.op.name) == "relax.astype"
-        and str(binding.value.attrs.dtype) == "bfloat16"
+        and str(binding.value.attrs.dtype) == dtype
     ]
     return set(casts) - {"x", "w", "scale"}
 
@@ -89,5 +91,60 @@ def test_residual_streams_in_front_of_norms(compute):
     assert rounded(compute) == {"stream", "normed"}
 
 
-def test_a_stream_that_a_product_reads_is_stored_once():
+def operand_types(compute, name, **options):
+    """Types in which calls of an operator read their operands, by call."""
+    func = ToHalfPrecision("bf16", **options)(main_module([X, W, SCALE], compute))["main"]
+    calls = (b.value for block in func.body.blocks for b in block.bindings)
+    return [
+        [str(arg.ty.dtype.dtype) for arg in call.args]
+        for call in calls
+        if isinstance(call, relax.Call) and str(call.op.name) == f"relax.{name}"
+    ]
+
+
+def test_a_stream_that_a_norm_made_is_stored_in_both_types():
+    """The product reads it rounded, the sum behind as it is."""
+    assert operand_types(post_norm, "matmul") == 2 * [["bfloat16"] * 2]
     assert rounded(post_norm, wide_residuals=True) == rounded(post_norm) == {"stream"}
+    assert rounded(post_norm, "float32")  # by the sum, which reads what was rounded
+    assert not rounded(post_norm, "float32", wide_residuals=True)
+
+
+def test_sums_of_half_values_are_computed_in_float32():
+    """Such as embeddings: one rounding in the place of one for each operator."""
+
+    def compute(emit, x, w, scale):
+        y = emit(op.matmul(x, w))
+        low, high = (emit(of(y, [1], keepdims=True)) for of in (op.min, op.max))
+        return emit(op.add(low, high))
+
+    assert operand_types(compute, "add") == [["bfloat16"] * 2]
+    assert operand_types(compute, "add", wide_residuals=True) == [["float32"] * 2]
+
+
+def test_comparisons_round_nothing():
+    def masked(emit, x, w, scale):
+        y = emit(op.matmul(x, w), "y")
+        hidden = emit(op.equal(y, relax.const(float("-inf"), "float32")))
+        soft = emit(op.nn.softmax(y), "soft")
+        return emit(op.where(hidden, relax.const(0.0, "float32"), soft))
+
+    assert rounded(masked) == {"y"}
+    assert rounded(masked, wide_residuals=True) == set()
+
+
+@pytest.mark.parametrize("is_half", [False, True])
+def test_rows_of_embeddings(is_half):
+    """They stay in float32, unless they lose nothing."""
+    table = np.random.default_rng().standard_normal((6, 8)).astype("float32")
+    if is_half:
+        table = table.astype(ml_dtypes.bfloat16).astype("float32")
+
+    def compute(emit, x, w, scale):
+        places = relax.const(np.array([3, 1, 5, 0]), "int64")
+        row = emit(op.take(relax.const(table), places, 0))
+        return emit(op.nn.layer_norm(row, scale, scale, [-1]))
+
+    found = operand_types(compute, "take", wide_residuals=True)
+    assert found == [["bfloat16" if is_half else "float32", "int64"]]
+    assert operand_types(compute, "take") == [["bfloat16", "int64"]]

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import tvm_fusion
-from tvm_fusion.core import narrow_types
+from tvm_fusion.core.constants import narrow_types
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
 

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 
 import tvm_fusion
-from tvm_fusion.core.recurrence import ACTIVATIONS
+from tvm_fusion.core.recurrent.cell import ACTIVATIONS
 from tvm_fusion.signature import DimRange
 
 pytestmark = pytest.mark.slow_beyond(2)

@@ -3,7 +3,7 @@
 import pytest
 
 import tvm_fusion
-from tvm_fusion.core.source_names import Source, bindings_of, names_of, sources_of
+from tvm_fusion.core.names.source import Source, bindings_of, names_of, sources_of
 from tvm_fusion.frontend import import_model
 
 torch = pytest.importorskip("torch")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tvm_fusion.config import FusionConfig
+from tvm_fusion.core.constants.weight_names import weight_key
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.weight_names import weight_key
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
 from tvm_fusion.signature import DimRange

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from tvm_fusion._descriptors import is_readable
+from tvm_fusion.measure.isolate import is_readable
 
 SECONDS = 10  # of the processor, for one case
 MEMORY = 8 << 30  # address space of a worker

@@ -9,8 +9,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion import UserError, transform
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.rewrite import rules
 from tvm_fusion.rewrite.egraph.changes import note, note_uses, noting

@@ -17,8 +17,8 @@ from tvm import relax, tirx
 
 from tests.rewrite.laws.law_cases import parse
 from tests.rewrite.laws.law_convolutions import convolve
-from tvm_fusion.core.evaluate import evaluate_exactly
-from tvm_fusion.core.numpy_types import numpy_dtype
+from tvm_fusion.core.constants.evaluate import evaluate_exactly
+from tvm_fusion.core.constants.numpy_types import numpy_dtype
 from tvm_fusion.rewrite.egraph.head import Head, Heads, is_tensor
 from tvm_fusion.rewrite.egraph.terms import Term, subterms
 

@@ -19,6 +19,7 @@ from tests.rewrite.laws import (
     law_rows_joined,
     law_rows_products,
     law_rows_reductions,
+    law_rows_reparameterized,
 )
 from tests.rewrite.laws.law_cases import Case, N, Sides, holds, near_misses, refuses
 from tests.rewrite.laws.law_numerics import Program, compare, compare_nan, inputs
@@ -39,6 +40,7 @@ CASES: tuple[Case, ...] = (
     *law_rows_reductions.CASES,
     *law_rows_products.CASES,
     *law_rows_joined.CASES,
+    *law_rows_reparameterized.CASES,
 )
 BY_NAME = {law.name: law for law in LAWS}
 HOLDS = [case for case in CASES if not case.refused]

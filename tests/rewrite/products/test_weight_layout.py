@@ -9,7 +9,7 @@ from tvm.ir import GenericConst
 
 from tvm_fusion.core.flags import TF32
 from tvm_fusion.device import parse
-from tvm_fusion.frontend.normalize.fold_constants import FoldConstants
+from tvm_fusion.frontend.normalize.constants.fold import FoldConstants
 from tvm_fusion.transform import Rewrite
 
 op = relax.op

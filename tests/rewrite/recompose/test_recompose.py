@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from tests.rewrite.recompose.written import Agreeable, cleaned, const, module, op, tensor
 from tvm_fusion import transform
-from tvm_fusion.core import templates
+from tvm_fusion.core.contract import templates
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.fusion.estimate import RegionCost
 from tvm_fusion.rewrite.recompose import price as pricing

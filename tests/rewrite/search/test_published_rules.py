@@ -18,7 +18,7 @@ from relax_modules import main_module
 from tvm import ir, relax
 from tvm.target import Target
 
-from tvm_fusion.ecg.legalize import Legalize
+from tvm_fusion.ecg.legalization.legalize import Legalize
 from tvm_fusion.ecg.work import flops
 from tvm_fusion.rewrite.egraph.egraph import EGraph
 from tvm_fusion.rewrite.egraph.head import Heads, operands

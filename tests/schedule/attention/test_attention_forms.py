@@ -4,8 +4,10 @@ import pytest
 from group_kernels import CUDA, group
 
 from tests.schedule.attention.attention_graphs import PLAIN, tensors
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.attention.cuda_cores.config import GpuConfig
+from tvm_fusion.schedule.attention.flash.wave_config import FlashWaveConfig
 from tvm_fusion.schedule.attention.forms import ROWS, choose
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.template import Attention
@@ -50,17 +52,16 @@ def test_heads_that_no_form_computes_well_are_refused():
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx90a", "gfx1100"])
-def test_many_scores_are_multiplied_on_matrix_cores_of_amd(arch):
-    """In kernels of their own, unless there is no room for them or little to compute."""
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_matrix_cores_of_amd_multiply_halves(arch, dtype):
     spec = parse(f"rocm:{arch}")
 
-    def chosen(queries, keys, dtype="float16"):
-        given = tensors(1, 12, queries, keys, 64, dtype=dtype)
-        return choose(read_group(group(given, PLAIN[0], spec)), spec.device)
+    def chosen(queries, keys, dtype=dtype, size=64):
+        given = tensors(1, 12, queries, keys, size, dtype=dtype)
+        found = choose(read_group(group(given, PLAIN[0], spec)), spec.device)
+        assert not isinstance(found, Refusal)
+        return type(found.config)
 
-    refusal = chosen(1024, 1024)
-    assert isinstance(refusal, Refusal)
-    assert refusal.code == "faster_apart"
-    assert not isinstance(chosen(64, 64), Refusal)
-    assert not isinstance(chosen(1 << 14, 1 << 14), Refusal)
-    assert not isinstance(chosen(1024, 1024, "float32"), Refusal)
+    for queries, keys, size in ((1024, 1024, 64), (64, 64, 32), (1 << 14, 1 << 14, 128)):
+        assert chosen(queries, keys, size=size) is FlashWaveConfig
+    assert chosen(1024, 1024, "float32") is GpuConfig

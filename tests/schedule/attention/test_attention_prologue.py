@@ -8,7 +8,7 @@ from tvm import relax
 
 from tests.schedule.attention.attention_graphs import attention, heads, op, to_rows
 from tvm_fusion import transform
-from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.fusion.fuse import plan_module
 from tvm_fusion.schedule.attention.template import Attention
 

@@ -5,7 +5,7 @@ from group_kernels import CPU, CUDA, group, tensor
 from tvm import relax, tirx
 
 from tests.schedule.attention.attention_graphs import attention, number, scaled, tensors
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.schedule.attention.template import Attention
 
 op = relax.op

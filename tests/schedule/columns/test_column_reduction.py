@@ -5,7 +5,7 @@ import pytest
 from group_kernels import CUDA, agrees, cuda_kernel, emitted, group, run_launches, tensor
 from tvm import relax
 
-from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.schedule.columns.template import ColumnReductions

@@ -5,7 +5,7 @@ from group_kernels import tensor
 from split_products import sigmoid
 from tvm import relax
 
-from tvm_fusion.core.ragged import grouped_matmul
+from tvm_fusion.core.tir.ragged import grouped_matmul
 
 op = relax.op
 

@@ -22,8 +22,8 @@ from tests.schedule.contraction.gemm_graphs import (
     product,
     with_numbers,
 )
-from tvm_fusion.core.expressions import load
-from tvm_fusion.core.loops import index
+from tvm_fusion.core.tir.expressions import load
+from tvm_fusion.core.tir.loops import index
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
 from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.mma.mainloop import TileMmaMainloop

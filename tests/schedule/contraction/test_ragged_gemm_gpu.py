@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from tests.schedule.contraction.gemm_graphs import changed, contraction_of, with_numbers
 from tests.schedule.contraction.ragged_graphs import drawn, ends_of, expected, experts, gated
-from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config

@@ -7,7 +7,7 @@ import tvm
 from group_kernels import CPU, extents, group, tensor
 from tvm import relax, te, tirx
 
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.schedule.convolution.dense.config import ConvConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.convolution.winograd.config import WinogradConfig

@@ -5,13 +5,13 @@ import re
 import numpy as np
 import pytest
 import tvm
-from emulator.tiles import TILES as TARGET
+from emulator.tiles import tiles_of
 from tvm import tirx
 
 from tests.schedule.instructions.registers import drawn, name_of
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.expressions import load
-from tvm_fusion.core.loops import block, index, sequence
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.expressions import load
+from tvm_fusion.core.tir.loops import block, index, sequence
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.cpu.tile_block import TileBlock, fits, heights_of
 from tvm_fusion.schedule.instructions.cpu import CPU
@@ -68,16 +68,17 @@ def test_products(tiles, row, rows, columns, words):
     c = drawn(rng, row.sums, (rows, width))
     vnni = b.reshape(-1, group, width).transpose(0, 2, 1).reshape(-1, width * group)
     product = a[:, :k].astype("float64") @ b.astype("float64")
+    target, feature = tiles_of(row.kind)
 
     def call():
         found = []
         for is_cleared in (True, False):
             given = [tvm.runtime.tensor(np.ascontiguousarray(x)) for x in (a, vnni, c)]
-            built(kernel(made, is_cleared), TARGET)["main"](*given)
+            built(kernel(made, is_cleared), target)["main"](*given)
             found.append(given[2].numpy())
         return found
 
-    cleared, added = tiles.run(call)
+    cleared, added = tiles.run(call, feature)
     np.testing.assert_array_equal(cleared, product)
     np.testing.assert_array_equal(added, product + c)
 

@@ -3,9 +3,9 @@
 import pytest
 from tvm import tirx
 
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.expressions import load
-from tvm_fusion.core.loops import index
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.expressions import load
+from tvm_fusion.core.tir.loops import index
 from tvm_fusion.program.stage import Axis
 from tvm_fusion.schedule.elementwise import vectors_gpu
 from tvm_fusion.schedule.elementwise.iteration_space import IterationSpace, Store

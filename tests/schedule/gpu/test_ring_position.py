@@ -6,8 +6,8 @@ from emulator.launch import launch
 from group_kernels import CUDA
 from tvm import tirx
 
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.loops import block, index, loop, sequence, threads
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.loops import block, index, loop, sequence, threads
 from tvm_fusion.schedule.gpu.pipeline import RingPosition
 
 STEPS = 11

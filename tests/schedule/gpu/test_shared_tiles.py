@@ -5,9 +5,9 @@ import re
 from nvcc import cuda_source
 from tvm import tirx
 
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.expressions import load
-from tvm_fusion.core.loops import block, index, local, sequence, threads
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.expressions import load
+from tvm_fusion.core.tir.loops import block, index, local, sequence, threads
 from tvm_fusion.schedule.gpu.shared_tiles import load_shared, store_shared, touch
 
 SIZE = 4

@@ -2,7 +2,7 @@
 
 from tvm import sym, tirx
 
-from tvm_fusion._tvm.buffer import declare
+from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.schedule.gpu.vector_loads import ElementLoads
 
 

@@ -1,8 +1,9 @@
 """Design spaces: what a tuner varies, of a configuration or of a part of it, as plain data."""
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
-from tvm_fusion.schedule.index.design_space import Kernels, default_first, distinct, varied
+from tvm_fusion.schedule.index.design_space import Kernels, default_first, distinct, member, varied
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,11 @@ def test_fields_of_a_part_and_of_another_class_share_a_key():
 def test_a_configuration_is_found_by_its_plain_data():
     space = [Plain(2), Tiled(Tile(64, 3)), Tiled(Tile(64, 4)), Plain(4)]
     assert list(distinct(space, KERNELS.plain)) == space
-    assert [KERNELS.find(space, KERNELS.plain(one)) for one in space] == space
-    assert KERNELS.find(space, KERNELS.plain(Plain(3))) is None
+    claim = SimpleNamespace(template=SimpleNamespace(name="toy"))
+    found = [member(claim, KERNELS.plain(one), space, KERNELS.plain) for one in space]
+    assert found == space
+    refusal = member(claim, KERNELS.plain(Plain(3)), space, KERNELS.plain)
+    assert "toy has no configuration of kernel plain, rows 0, stages 3, turns 0" in refusal.sentence
 
 
 def test_the_default_comes_first_and_once():

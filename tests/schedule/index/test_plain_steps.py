@@ -4,8 +4,8 @@ import random
 
 from tvm import ir, tirx
 
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.loops import constant
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.loops import constant
 from tvm_fusion.schedule.index.address import _plain_step, known_step, offset, stride
 
 NUMBERS = [tirx.IntImm("int64", number) for number in (1, 3, 7, 16)]

@@ -12,8 +12,8 @@ import tvm
 from tvm import tirx
 
 from tests.schedule.instructions.registers import basis, held, name_of
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.loops import block, index, threads
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.loops import block, index, threads
 from tvm_fusion.deploy.toolchain.rocm import rocm_toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.instructions.amd import AMD, multiply

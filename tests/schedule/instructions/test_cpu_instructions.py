@@ -8,9 +8,9 @@ import tvm
 from tvm import tirx
 
 from tests.schedule.instructions.registers import basis, drawn, held, name_of
-from tvm_fusion._tvm.bf16 import with_dot_bf16
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.loops import index
+from tvm_fusion._tvm.ir.bf16 import with_dot_bf16
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.loops import index
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.instructions.cpu import CPU, dot_of, multiply
 from tvm_fusion.schedule.instructions.table import has
@@ -96,7 +96,7 @@ def test_tiles_in_assembly(row):
     """C is tile 0, A tile 1, B tile 2; the assembler's order is that of the manual, reversed."""
     func = tirx.PrimFunc([], multiply_tiles(row, 1, 2, 0))
     func = func.with_attrs({"global_symbol": "main", "s_tir": True})
-    text = built(func, parse("cpu:sapphirerapids")).inspect_source("asm")
+    text = built(func, parse("cpu:graniterapids")).inspect_source("asm")
     assert re.search(rf"{row.name.split('.')[-1]}\s+%tmm2, %tmm1, %tmm0", text)
 
 

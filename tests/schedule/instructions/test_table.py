@@ -10,7 +10,8 @@ from tvm_fusion.schedule.instructions.instruction import Instruction
 from tvm_fusion.schedule.instructions.layout import layout
 from tvm_fusion.schedule.instructions.table import INSTRUCTIONS, find, has, instructions_of, newest
 
-CPUS = [parse(f"cpu:{arch}") for arch in ("nehalem", "haswell", "sapphirerapids", "znver4")]
+NAMES = ("nehalem", "haswell", "sapphirerapids", "graniterapids", "znver4")
+CPUS = [parse(f"cpu:{arch}") for arch in NAMES]
 DEVICES = [*GPUS.values(), *(cpu.device for cpu in CPUS)]
 
 
@@ -71,6 +72,8 @@ def test_a_device_has_it(row):
         ("cpu:cascadelake", "dot", "int8", "uint8", None),
         ("cpu:sapphirerapids", "amx", "int8", "uint8", (16, 16, 64)),
         ("cpu:sapphirerapids", "amx", "bfloat16", "bfloat16", (16, 16, 32)),
+        ("cpu:sapphirerapids", "amx", "float16", "float16", None),
+        ("cpu:graniterapids", "amx", "float16", "float16", (16, 16, 32)),
     ],
 )
 def test_the_best_of_a_device(target, family, a_dtype, b_dtype, shape):

@@ -4,10 +4,10 @@ import pytest
 import tvm
 from tvm import s_tir, tirx
 
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion._tvm.structural import structural_walk
-from tvm_fusion.core.expressions import load
-from tvm_fusion.core.loops import block, index, loop, sequence
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion._tvm.ir.structural import structural_walk
+from tvm_fusion.core.tir.expressions import load
+from tvm_fusion.core.tir.loops import block, index, loop, sequence
 from tvm_fusion.schedule.instructions.tiles import TileAddress, keep_extents, load_tile
 
 ROWS, COLUMNS = 16, 320

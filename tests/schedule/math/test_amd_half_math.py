@@ -9,8 +9,8 @@ from amd_code import amd_module
 from emulator.amd import run
 from tvm import tirx
 
-from tvm_fusion._tvm.buffer import declare
-from tvm_fusion.core.loops import block, index, threads
+from tvm_fusion._tvm.ir.buffer import declare
+from tvm_fusion.core.tir.loops import block, index, threads
 from tvm_fusion.schedule.math.amd_half_functions import FUNCTIONS
 from tvm_fusion.schedule.math.half_math import FUNCTIONS as CUDA_FUNCTIONS
 

@@ -14,7 +14,7 @@ from group_kernels import CPU, CUDA, cuda_kernel, group, kernel, tensor
 from nvcc import machine_code, needs_nvcc
 from tvm import relax, tirx
 
-from tvm_fusion.core.loops import block, index, loop, threads
+from tvm_fusion.core.tir.loops import block, index, loop, threads
 from tvm_fusion.schedule.elementwise.template import Elementwise
 from tvm_fusion.schedule.math.half_math import FUNCTIONS, PREFIX, HalfMath, source
 

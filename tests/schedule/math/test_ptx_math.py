@@ -8,8 +8,8 @@ from nvcc import machine_code, needs_nvcc
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
-from tvm_fusion.core.expressions import call_name
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.expressions import call_name
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.math.ptx_math import PtxMath

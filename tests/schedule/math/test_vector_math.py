@@ -9,7 +9,7 @@ import tvm
 from relax_modules import main_module
 from tvm import relax, tirx
 
-from tvm_fusion.core.loops import block, loop
+from tvm_fusion.core.tir.loops import block, loop
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.math.vector_functions import ZERO, decay, half_decay, unit_decay
 

@@ -11,9 +11,9 @@ from relax_modules import main_module
 from tvm import relax, tirx
 
 import tvm_fusion
-from tvm_fusion.core.recurrence import Activation, Recurrence
-from tvm_fusion.core.recurrent_buffers import declared
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
+from tvm_fusion.core.recurrent.buffers import declared
+from tvm_fusion.core.recurrent.cell import Activation, Recurrence
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import recurrence

@@ -10,7 +10,7 @@ import tvm_ffi
 from numpy.lib.stride_tricks import sliding_window_view
 from tvm import s_tir, te, tirx, topi
 
-from tvm_fusion.core.expressions import substitute
+from tvm_fusion.core.tir.expressions import substitute
 from tvm_fusion.program.program import Program
 from tvm_fusion.program.stage import Axis, Stage
 

@@ -8,7 +8,7 @@ from tvm import relax
 
 from tests.layout.laid_out import variant_of
 from tests.schedule.rows.split_norms import check, drawn, group_norm, parameters, run
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.rows.gpu.forms import ROWS, estimate_rows_gpu

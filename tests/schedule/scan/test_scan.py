@@ -7,8 +7,8 @@ from relax_modules import main_module
 from tvm import relax, tirx
 
 import tvm_fusion
-from tvm_fusion.core.loops import find
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.schedule.scan.template import PrefixSum
 
 pytestmark = pytest.mark.slow_beyond(4)

@@ -5,9 +5,9 @@ import pytest
 from group_kernels import CPU, CUDA, arrays, close, group, kernel, run, tensor
 from tvm import relax, s_tir, te
 
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.loops import find
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.schedule.single.template import Single
 
 op = relax.op

@@ -5,8 +5,8 @@ import pytest
 from group_kernels import CPU, CUDA, group, kernel, run, tensor
 from tvm import relax, tirx
 
-from tvm_fusion.core.loops import find
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.schedule.sort.template import RankSort
 
 pytestmark = pytest.mark.slow_beyond(4)

@@ -18,8 +18,8 @@ from tests.schedule.toy_kernels import (
     through_workspace,
 )
 from tvm_fusion import transform
+from tvm_fusion.core.contract.templates import registered
 from tvm_fusion.core.decisions import recording
-from tvm_fusion.core.templates import registered
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.stage.emit import MOST_CONFIGS, emit_groups, group_of, is_group
 

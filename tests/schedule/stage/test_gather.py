@@ -6,9 +6,9 @@ import tvm
 from tvm import relax, tirx
 
 from tests.schedule.toy_kernels import TARGET, buffer
-from tvm_fusion.core.loops import block
-from tvm_fusion.core.numpy_types import numpy_dtype
-from tvm_fusion.core.weight_names import WeightNames, tracking
+from tvm_fusion.core.constants.numpy_types import numpy_dtype
+from tvm_fusion.core.constants.weight_names import WeightNames, tracking
+from tvm_fusion.core.tir.loops import block
 from tvm_fusion.program.stage import Axis
 from tvm_fusion.schedule.contraction.problem.prim_func import nest
 from tvm_fusion.schedule.stage.gather import gather

@@ -28,8 +28,8 @@ from tests.schedule.toy_kernels import (
     unary,
 )
 from tvm_fusion import transform
-from tvm_fusion.core.template import Emission
-from tvm_fusion.core.templates import registered
+from tvm_fusion.core.contract.template import Emission
+from tvm_fusion.core.contract.templates import registered
 from tvm_fusion.core.untouched import is_scheduled
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.stage.emit import is_group

@@ -15,7 +15,7 @@ from tvm.target import Target
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from ..._tvm.versions import PIPELINE
-from ...core.template import Emission
+from ...core.contract.template import Emission
 from ..toolchain.rocm_code import kernels
 from ..toolchain.rocm_threads import texts_of
 

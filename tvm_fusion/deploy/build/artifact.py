@@ -19,6 +19,8 @@ from ...errors import UserError
 from ..runtime import manifest, weights_file
 from ..runtime.weights_file import StoredWeight
 
+AT = "@"  # between an architecture and the number of a worker from 1
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -32,7 +34,8 @@ class Artifact:
     weights : mapping of str to numpy.ndarray
         By label, the weights that go beside the library, packed ones as kernels read them.
     used : mapping of str to mapping of str to StoredWeight
-        By architecture, which of them is which weight.
+        By architecture, which of them is which weight; by architecture, ``@`` and the worker's
+        number for workers from 1.
     export_library : callable
         Writes the shared library to a path.
     seconds : float
@@ -103,7 +106,17 @@ class Artifact:
             }
             for name in (manifest.LIBRARY, manifest.WEIGHTS)
         }
-        content = {**self.manifest, "weights": first, "architectures": others, "files": files}
+        content: dict[str, Any] = {
+            **self.manifest,
+            "weights": first,
+            "architectures": others,
+            "files": files,
+        }
+        if "workers" in content:
+            ranks = range(1, content["workers"]["size"])
+            archs = content["target"]["archs"]
+            own = [{arch: entries[f"{arch}{AT}{rank}"] for arch in archs} for rank in ranks]
+            content["workers"] = {**content["workers"], "weights": own}
         manifest.write(folder, content)
 
 

@@ -14,8 +14,8 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 
 from ..._tvm.versions import PIPELINE
+from ...core.constants.weight_names import Packing
 from ...core.decisions import Decision, record
-from ...core.weight_names import Packing
 from ...device import TargetSpec
 from ...device.tile_permission import need_tiles
 from ...errors import UserError
@@ -25,6 +25,7 @@ from ..toolchain import thread_team, tile_permission, toolchain
 from ..toolchain.rocm_code import KernelCode, amd_modules, faults, kernels
 from ..toolchain.rocm_runtime import LINK_OPTIONS, begin_rocm_runtime, rocm_runtime
 from ..toolchain.rocm_threads import texts_of
+from .artifact import AT
 from .codegen import Compiled, compiling
 from .cpu_features import needed_features
 from .prepare import Prepared, same_bits, sample_of
@@ -64,10 +65,6 @@ class Built:
 
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
     """Build what was prepared for each architecture; runs under the toolchain.
-
-    Returns
-    -------
-    Built
 
     Raises
     ------
@@ -133,7 +130,8 @@ def store(
                 alike.append(label)
             packing = one.packings.get(name)
             if packing is not None:
-                function = names.get(arch, {}).get(packing.function, packing.function)
+                of_arch = names.get(arch.partition(AT)[0], {})
+                function = of_arch.get(packing.function, packing.function)
                 packing = Packing(function, packing.shape)
             used[arch][name] = StoredWeight(label, packing)
     return stored, used
@@ -247,10 +245,6 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
     ----------
     mods : mapping of str to tvm.IRModule
         By architecture, the same functions lowered for the virtual machine.
-
-    Returns
-    -------
-    Merged
     """
     found = _kernels(mods, spec)
     taken: set[str] = set()

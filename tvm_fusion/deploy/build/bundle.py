@@ -7,6 +7,7 @@ library at least as new as here, for CUDA a driver, for AMD GPUs ROCm.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def build_runner(folder: Path, settings: dict[str, str] | None = None) -> None:
         report("configuring the runner")
         _call(cmake, "-S", str(SOURCES), "-B", scratch, *defined)
         report("compiling the runner")
-        _call(cmake, "--build", scratch, "--parallel")
+        _call(cmake, "--build", scratch, "--parallel", stage="compiling the runner")
         report("copying libraries")
         _call(cmake, "--install", scratch, "--prefix", str(folder))
 
@@ -120,10 +121,16 @@ def _settings(found: dict) -> dict[str, str]:
     return {"CUDART": str(cudart)}
 
 
-def _call(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+def _call(*command: str, stage: str = "") -> None:
+    """Run CMake; of a stage, tell how many percent it says are done."""
+    lines = []
+    pipe, merged = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(command, stdout=pipe, stderr=merged, text=True) as running:
+        for line in running.stdout or ():
+            lines += [line.strip()] if line.strip() else []
+            if stage and (percent := re.match(r"\[ *(\d+)%\]", line)):
+                report(stage, int(percent[1]), 100)
+    if running.returncode:
         errors = [line for line in lines if "rror" in line] or lines or ["no message"]
         raise UserError(
             f"the runner cannot be built ({errors[0]})",

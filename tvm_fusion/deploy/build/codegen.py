@@ -29,8 +29,8 @@ from tvm.relax import vm_build
 from tvm.target import Target
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from ..._tvm.pass_context import copied
-from ..._tvm.structural import structural_walk
+from ..._tvm.ir.pass_context import copied
+from ..._tvm.ir.structural import structural_walk
 from ...core.progress import steps
 from ...lower.argument_checks import with_checked
 from ..count.device import SplitFunctions

@@ -9,7 +9,7 @@ import tvm
 from tvm import ir, tirx
 from tvm.target import codegen
 
-from ..._tvm.structural import structural_walk
+from ..._tvm.ir.structural import structural_walk
 from ...device import Device
 from ...device.tile_permission import TILE_INTRINSICS, need_tiles
 

@@ -1,4 +1,4 @@
-"""The user's names of what each launch computes, kept while calls become the virtual machine's.
+"""What each launch computes, by the user's names, and which launches wrote what it reads.
 
 Lowering makes ``call_tir`` an allocation and a call that binds nothing, and drops spans. The calls
 stay in their order, though, so the variables that they bind get the names.
@@ -7,13 +7,21 @@ stay in their order, though, so the variables that they bind get the names.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 
-from ...core.source_names import Sources, bindings_of, names_of, sources_of, with_sources
+from ...core.names.source import (
+    Sources,
+    bindings_of,
+    names_of,
+    operands_of,
+    sources_of,
+    with_sources,
+)
 from ...core.untouched import is_rewritable
 
 
@@ -40,8 +48,27 @@ class CallTIRRewriteWithNames:
         return mod
 
 
-def launches_of(mod: tvm.IRModule, function: str) -> list[tuple[str, tuple[str, ...]]]:
-    """List the PrimFuncs that a function calls, in order, each with the user's names.
+@dataclass(frozen=True)
+class Launch:
+    """A call of a PrimFunc.
+
+    Attributes
+    ----------
+    kernel : str
+        Its name.
+    names : tuple of str
+        What the user calls the operators that it computes.
+    reads : tuple of int
+        Positions of the launches that wrote what it reads; of those of the same Relax function.
+    """
+
+    kernel: str
+    names: tuple[str, ...]
+    reads: tuple[int, ...]
+
+
+def launches_of(mod: tvm.IRModule, function: str) -> list[Launch]:
+    """List the PrimFuncs that a function calls, in order.
 
     Parameters
     ----------
@@ -50,22 +77,26 @@ def launches_of(mod: tvm.IRModule, function: str) -> list[tuple[str, tuple[str, 
     function : str
         A Relax function; the calls of those that it calls (captured in CUDA graphs, branches,
         bodies of loops) stand where it names them first, those of a body once.
-
-    Returns
-    -------
-    list of (str, tuple of str)
     """
-    found: list[tuple[str, tuple[str, ...]]] = []
+    found: list[Launch] = []
     done: set[str] = set()
 
     def visit(name: str) -> None:
         done.add(name)
+        # By variable, the launches that wrote its tensor. A call gets the tensors that it writes as
+        # arguments: of those that are allocated, the ones that no call before has had.
+        writers: dict[relax.Var, tuple[int, ...]] = {}
         for binding in bindings_of(mod[name].body):
+            operands = [x for x in operands_of(binding.value) if isinstance(x, relax.Var)]
+            before = tuple(dict.fromkeys(i for x in operands for i in writers.get(x, ())))
+            writers[binding.var] = before  # a view or a part of what it is made from
             for kernel in _named(binding.value):
                 called = mod.functions.get(kernel)
                 if isinstance(called, tirx.PrimFunc):
                     if not _is_host(called):
-                        found.append((kernel.name_hint, names_of(_sources(binding))))
+                        fresh = {x: (len(found),) for x in operands if writers.get(x) == ()}
+                        writers.update(fresh)
+                        found.append(Launch(kernel.name_hint, names_of(_sources(binding)), before))
                 elif isinstance(called, relax.Function) and kernel.name_hint not in done:
                     visit(kernel.name_hint)
 

@@ -10,8 +10,8 @@ from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
+from ...core.tir.whole_extents import STEPS, steps_of
 from ...core.untouched import LOWERED, is_rewritable, on_rewritable
-from ...core.whole_extents import STEPS, steps_of
 from ..cuda_graph.capture import CAPTURED, CaptureLaunches
 from ..cuda_graph.dependent_launch import LaunchEarly
 from ..cuda_graph.static_inputs import with_static_inputs

@@ -15,7 +15,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from ..._tvm.runtime_functions import EXTRA, is_compilers, library_of
-from ...core.loops import find
+from ...core.tir.loops import find
 from ...errors import UserError
 from ..count.nests import packed_name
 
@@ -43,10 +43,6 @@ def packed_functions(mods: Iterable[tvm.IRModule]) -> PackedFunctions:
     ----------
     mods : iterable of tvm.IRModule
         In the virtual machine's form, with PrimFuncs.
-
-    Returns
-    -------
-    PackedFunctions
 
     Raises
     ------

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm.ir import GenericConst
 from tvm.target import Target
 
-from ...core.weight_names import Packing, WeightNames
+from ...core.constants.weight_names import Packing, WeightNames
+from ...core.contract.kernel_info import collecting
+from ...core.decisions import recording
+from ...core.progress import report
 from ...device import TargetSpec
+from ...errors import UserError
+from ...frontend import Imported
 from ...signature import DimRange
 from ..cuda_graph.weights_tuple import MAY_PASS_TUPLE, passes_tuple
 from ..memory.destinations import add_destinations, destinations
@@ -60,6 +67,7 @@ def prepare(
     functions: list[str],
     dims: Mapping[str, DimRange],
     model_names: WeightNames,
+    min_bytes: int = MIN_BYTES,
 ) -> Prepared:
     """Lower a module whose functions are scheduled; runs under the target and its toolchain.
 
@@ -71,12 +79,10 @@ def prepare(
         Ranges of symbolic dimensions; counts are taken at the upper ends.
     model_names : WeightNames
         Of constants, with how they were packed.
-
-    Returns
-    -------
-    Prepared
+    min_bytes : int, optional
+        Constants below this many bytes stay in the code.
     """
-    lifted = lift_constants(mod, MIN_BYTES)
+    lifted = lift_constants(mod, min_bytes)
     lowered = add_destinations(_may_pass_tuple(lifted.mod, functions), functions)
     lowered = tvm.ir.transform.Sequential([LowerToVM()])(lowered)
     passed = {name: destinations(lowered, name) for name in functions}
@@ -87,6 +93,53 @@ def prepare(
     return Prepared(
         lowered, weights, weight_names, packings, spec.tvm_target(), extents, passed, tuples
     )
+
+
+def prepare_workers(
+    parts: Sequence[Imported],
+    schedule: Callable[[Imported], tvm.IRModule],
+    spec: TargetSpec,
+    model_names: WeightNames,
+) -> list[Prepared]:
+    """Lower a model for one architecture, once for each worker; parameters as of :func:`prepare`.
+
+    Parameters
+    ----------
+    parts : sequence of Imported
+        By rank, what each worker computes; one if there are no others.
+    schedule : callable
+        All stages.
+
+    Raises
+    ------
+    UserError
+        If the workers differ in more than their weights.
+    """
+    found: list[Prepared] = []
+    for rank, part in enumerate(parts):
+        with contextlib.ExitStack() as stack:
+            if rank:  # what is decided for the first worker is decided for all
+                stack.enter_context(recording())
+                stack.enter_context(collecting())
+            mod = schedule(part)
+            report("planning memory")
+            # Small constants would differ in the code, were they not weights.
+            least = 0 if len(parts) > 1 else MIN_BYTES
+            public = list(part.signatures)
+            found.append(prepare(mod, spec, public, part.dims, model_names, least))
+        if rank and not _same_code(found[0], found[rank]):
+            raise UserError(
+                f"the code of worker {rank} would differ from that of worker 0",
+                "one code for all workers",
+                "keep weights whole by shards={NAME: 'whole'}, and report this model",
+            )
+    return found
+
+
+def _same_code(one: Prepared, other: Prepared) -> bool:
+    """Whether two workers' modules differ in nothing but their weights."""
+    same_names = one.weight_names == other.weight_names
+    return same_names and tvm_ffi.structural_equal(one.mod, other.mod)
 
 
 def _may_pass_tuple(mod: tvm.IRModule, functions: list[str]) -> tvm.IRModule:

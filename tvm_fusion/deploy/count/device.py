@@ -10,7 +10,7 @@ from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from ..._tvm.pass_context import copied
+from ..._tvm.ir.pass_context import copied
 from ...errors import UserError
 from .host import HostWalk, Profile
 from .nests import packed_name

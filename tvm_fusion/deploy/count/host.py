@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...core.loops import TASKS
+from ...core.tir.loops import TASKS
 from .result import Kind
 
 # The smallest per-core L2 cache among the supported processors: what fits stays on the core.

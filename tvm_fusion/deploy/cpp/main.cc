@@ -228,7 +228,7 @@ void Interrupted(int) {
 }
 
 int Main(int argc, char** argv) {
-  if (argc == 2 && !std::strcmp(argv[1], "--help")) {
+  if (std::any_of(argv + 1, argv + argc, [](const char* word) { return !std::strcmp(word, "--help"); })) {
     std::cout << kUsage;
     return 0;
   }

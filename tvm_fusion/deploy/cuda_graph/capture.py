@@ -33,9 +33,9 @@ BYTES_A_LAUNCH = 2 << 20  # that are copied in the time that a launch takes
 class CaptureLaunches:
     """Prepare functions of static shapes for TVM's RewriteCUDAGraph.
 
-    A function is taken if it is one block of ``call_tir`` with more than :data:`MOST_LAUNCHES`
-    launches, unless copies of its inputs would cost more than its launches; it is marked then. Its
-    static inputs are read where they are.
+    A function is taken if it is one block of ``call_tir``, and of workers' exchanges, with more
+    than :data:`MOST_LAUNCHES` launches, unless copies of its inputs would cost more than its
+    launches; it is marked then. Its static inputs are read where they are.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
@@ -188,6 +188,9 @@ def _over(places: dict[relax.Expr, ir.Var], value: relax.Expr) -> relax.Expr:
 CALL_TIR = ir.Op.get("relax.call_tir")
 _IN_PLACE = ir.Op.get("relax.call_tir_inplace")
 _RESHAPE = ir.Op.get("relax.reshape")
+_DPS_PACKED = ir.Op.get("relax.call_dps_packed")
+# Collectives, which NCCL's kernels do on the stream that is captured.
+_COLLECTIVES = ("runtime.disco.allreduce", "runtime.disco.allgather")
 _VIEWS = (ir.Var, ir.Tuple, ir.TupleGetItem, ir.GenericConst, ir.Call)
 
 
@@ -198,7 +201,7 @@ class KernelCalls:
     Attributes
     ----------
     kernels : dict of Var to int
-        Launches of the ``call_tir`` that binds a variable.
+        Launches of the ``call_tir``, or of the workers' exchange, that binds a variable.
     values : dict of Var to Expr
         By variable, in order.
     """
@@ -216,7 +219,11 @@ class KernelCalls:
             value = binding.value
             if not isinstance(binding, relax.VarBinding) or not _is_static(binding.var.ty):
                 return None
-            if isinstance(value, ir.Call) and value.op != _RESHAPE:
+            if isinstance(value, ir.Call) and value.op == _DPS_PACKED:
+                if str(value.args[0].global_symbol) not in _COLLECTIVES:
+                    return None
+                found.kernels[binding.var] = 1
+            elif isinstance(value, ir.Call) and value.op != _RESHAPE:
                 callee = mod[value.args[0]] if value.op in (CALL_TIR, _IN_PLACE) else None
                 if not isinstance(callee, tirx.PrimFunc) or len(value.args) != 2:
                     return None
@@ -240,7 +247,8 @@ class KernelCalls:
 
     def origins(self, kernel: ir.Var) -> list[relax.Expr]:
         """List where the arguments of a kernel are from."""
-        return [self.origin(arg) for arg in self.values[kernel].args[1].fields]
+        fields = self.values[kernel].args[1].fields
+        return [self.origin(arg) for arg in fields if isinstance(arg.ty, relax.TensorType)]
 
     def written_inputs(self, kernel: ir.Var) -> list[relax.Expr]:
         """List where the arguments are from that a kernel writes in place."""

@@ -13,8 +13,8 @@ from functools import partial
 
 from tvm import DataType, ir, relax, tirx
 
-from ..._tvm.buffer import declare
-from ...core.loops import (
+from ..._tvm.ir.buffer import declare
+from ...core.tir.loops import (
     Body,
     add,
     block,

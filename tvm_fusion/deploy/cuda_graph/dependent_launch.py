@@ -20,8 +20,8 @@ from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from ...core.expressions import call_name
-from ...core.loops import find, sequence
+from ...core.tir.expressions import call_name
+from ...core.tir.loops import find, sequence
 from ...core.untouched import has_blocks, is_lowered, is_rewritable
 from ...device import parse
 from ...schedule.gpu.launch import dependency_wait, dependents_launch

@@ -19,8 +19,8 @@ from tvm import DataType, ir, relax, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.target import Target
 
-from ...core.expressions import load
-from ...core.loops import index
+from ...core.tir.expressions import load
+from ...core.tir.loops import index
 from ...device import parse
 from ...schedule.gpu.launch import PREFETCHED
 

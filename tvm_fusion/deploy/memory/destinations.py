@@ -21,7 +21,7 @@ from tvm import ir, relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from ...core.expressions import variables
+from ...core.tir.expressions import variables
 from ..runtime.manifest import INTO
 
 DESTINATIONS = "tvm_fusion.destinations"  # attribute: the results that are parameters, ascending

@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import ir, relax
 
-from ...core.loops import constant
+from ...core.tir.loops import constant
 from ...frontend.extents import from_tir
 from ...signature import Signature
 from .in_place import writes_of

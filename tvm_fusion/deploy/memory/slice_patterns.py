@@ -15,7 +15,7 @@ import numpy as np
 from tvm import ir, relax, tirx
 from tvm_ffi import structural_equal
 
-from ...core.loops import constant, index
+from ...core.tir.loops import constant, index
 from .slices import Slice
 
 _WHERE, _EQUAL, _LESS, _ADD, _AT_LEAST, _TAKE, _MAXIMUM, _MAX, _ARANGE, _CAST = (
@@ -101,11 +101,30 @@ class Bindings:
         if constant(self.counted(numbers)) != extent:
             return None
         start = self.before_shift(number, extent)
-        number = number if start is None else start
+        number = self._given(number if start is None else start)
         if not all(map(_is_one, number.ty.shape)) and len(number.ty.shape) != 1:
             return None
         write = Slice(param.ty, values.ty, number.ty, axis, start is not None)
         return Write(param, result, at, number, values, write)
+
+    def _given(self, number: relax.Expr) -> relax.Expr:
+        """Find the parameter that a number is: ``param[0] + arange(1)`` is known from the start."""
+        found, value = number, self.value(number)
+        while isinstance(value, ir.Call):
+            args = [a for a in value.args if not self._is_zero(a)]
+            if value.op not in (*_RESHAPES, _ADD, _TAKE) or not args:
+                return number
+            if value.op not in _RESHAPES and len(args) != 1:
+                return number
+            found, value = args[0], self.value(args[0])
+        is_one = all(map(_is_one, found.ty.shape or ()))
+        return found if found.ty.dtype == number.ty.dtype and is_one else number
+
+    def _is_zero(self, expr: relax.Expr) -> bool:
+        value = self.value(expr)
+        if isinstance(value, tirx.IntImm):
+            return int(value) == 0
+        return isinstance(value, ir.GenericConst) and not value.value.numpy().any()
 
     def _is_old(self, expr: relax.Expr, param: ir.Var) -> bool:
         """Whether an operand is a parameter, or that in a wider dtype for this use alone."""

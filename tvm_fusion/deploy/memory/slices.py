@@ -9,16 +9,19 @@ CPU:  a loop for each tensor, one after the other
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import ir, relax, tirx
 from tvm.target import Target
 
-from ..._tvm.buffer import declare
-from ...core.loops import Body, block, constant, coordinates, loop, product, sequence, when
+from ..._tvm.ir.buffer import declare
+from ...core.tir.loops import Body, block, constant, coordinates, loop, product, sequence, when
 from ...core.untouched import SCHEDULED
 from ..cuda_graph.copies import in_blocks, side_by_side
+
+_SLICES = "tvm_fusion.slices"  # of a kernel: what it writes
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,26 @@ def write_slices(slices: Sequence[Slice], target: Target) -> tirx.PrimFunc:
     else:
         body = sequence([loop("vector", count, row) for count, row in pieces])
     given = [p for pair in zip(numbers, values, strict=True) for p in pair if p is not None]
-    attrs = {"s_tir": True, "tirx.noalias": True, SCHEDULED: True}
+    written = [[s.number is not None, s.axis, s.counts_from_end] for s in slices]
+    attrs = {"s_tir": True, "tirx.noalias": True, SCHEDULED: True, _SLICES: json.dumps(written)}
     return tirx.PrimFunc([*states, *given], block("root", body)).with_attrs(attrs)
+
+
+def slices_of(func: tirx.PrimFunc) -> list[Slice]:
+    """Read what a kernel of :func:`write_slices` writes; nothing of any other kernel."""
+    if func.attrs is None or _SLICES not in func.attrs:
+        return []
+    written = json.loads(func.attrs[_SLICES])
+    states, given = list(func.params[: len(written)]), iter(func.params[len(written) :])
+    found = []
+    for state, (has_number, axis, counts_from_end) in zip(states, written, strict=True):
+        number = _type(next(given)) if has_number else None
+        found.append(Slice(_type(state), _type(next(given)), number, axis, counts_from_end))
+    return found
+
+
+def _type(buffer: ir.Var) -> relax.TensorType:
+    return relax.TensorType(buffer.ty.shape, str(buffer.ty.dtype))
 
 
 def _vectors(one: Slice) -> ir.Expr:

@@ -12,6 +12,8 @@
     what an artifact says of itself
 ``weights_file``
     weights, mapped and read when touched
+``workers``, ``worker``
+    models on several workers; the process of one
 ``profile``
     the time of a call, kernel by kernel
 """

@@ -155,8 +155,11 @@ class Function:
         if torch is None:
             return self._run(inputs, out)
         given = {name: from_torch(torch, value) for name, value in inputs.items()}
-        with in_order(torch, self._device):
+        if self._device.type == "cpu":
             outputs = self._run(given, out)
+        else:
+            with in_order(torch, self._device):
+                outputs = self._run(given, out)
         return {name: to_torch(torch, value) for name, value in outputs.items()}
 
     def _run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from ...device.probe import machine
 from ...device.tile_permission import ADVICE, need_tiles, refused_tiles
 from ...errors import UserError
 from ...threads import choose_threads
+from ...words import counted
 from . import manifest, weights_file
 from .executable import Executable, Library, release_pools
 from .tensors import to_tensor
@@ -42,7 +43,12 @@ class Exportable(Protocol):
         """Write a folder."""
 
 
-def load(artifact: str | os.PathLike[str] | Exportable, *, weights: Any = None) -> Executable:
+def load(
+    artifact: str | os.PathLike[str] | Exportable,
+    *,
+    weights: Any = None,
+    workers: int | None = None,
+) -> Executable:
     """Load an artifact.
 
     Parameters
@@ -53,6 +59,9 @@ def load(artifact: str | os.PathLike[str] | Exportable, *, weights: Any = None) 
     weights : str, os.PathLike or mapping of str to array, optional
         Other weights of the same names, shapes and dtypes: those of another artifact's folder, or
         arrays. What a mapping does not name stays the artifact's own.
+    workers : int, optional
+        How many workers the artifact was compiled for, as a check: they start in any case, this
+        process as the first and one process for each other.
 
     Returns
     -------
@@ -76,14 +85,103 @@ def load(artifact: str | os.PathLike[str] | Exportable, *, weights: Any = None) 
             )
         # What is mapped stays when its names go.
         with tempfile.TemporaryDirectory(prefix="tvm_fusion-") as place:
-            return load(artifact.export(Path(place, "artifact")), weights=weights)
+            exported = artifact.export(Path(place, "artifact"))
+            return load(exported, weights=weights, workers=workers)
     choose_threads()
     folder = Path(artifact)
     found = manifest.read(folder)
+    size = _worker_count(folder, found, weights, workers)
+    if size == 1:
+        return _load(folder, found, weights)
+    from .workers.executable import ParallelExecutable
+
+    open_runtime()
+    _check_devices(folder, found, size)
+    return ParallelExecutable(folder, found, load_part)
+
+
+def load_part(folder: str, rank: int, sha256: str) -> Executable:
+    """Load a worker's part of an artifact for several.
+
+    Parameters
+    ----------
+    rank : int
+        The worker's number, and that of its GPU.
+    sha256 : str
+        Of the manifest that worker 0 read.
+
+    Raises
+    ------
+    UserError
+        As :func:`load`, and where another artifact lies there by now.
+    """
+    choose_threads()
+    found = manifest.read(Path(folder))
+    if found["sha256"] != sha256:
+        raise UserError(
+            f"worker {rank} found another artifact in {folder!r} than worker 0",
+            "one artifact for all workers",
+            "load it again",
+        )
+    return _load(Path(folder), found, None, rank)
+
+
+def open_runtime() -> None:
+    """Load TVM's runtime with disco, which workers need before they have an artifact."""
+    _open_library("tvm_runtime")
+    _open_library("tvm_runtime_extra")
+
+
+def _worker_count(folder: Path, found: Mapping[str, Any], weights: Any, asked: int | None) -> int:
+    """Return how many workers an artifact is for.
+
+    Raises
+    ------
+    UserError
+        For another number than was asked for, and for weights that would have to be split.
+    """
+    size: int = found.get("workers", {}).get("size", 1)
+    if asked is not None and asked != size:
+        raise UserError(
+            f"workers={asked!r} for artifact {str(folder)!r}, which is made for "
+            f"{counted(size, 'worker')}",
+            f"workers={size}",
+            f"compile it again with workers={asked!r}",
+        )
+    if size > 1 and weights is not None:
+        raise UserError(
+            f"other weights for artifact {str(folder)!r}, which is made for "
+            f"{counted(size, 'worker')}",
+            "its own weights",
+            "compile the model again with the other weights",
+        )
+    return size
+
+
+def _check_devices(folder: Path, found: Mapping[str, Any], size: int) -> None:
+    """Check that each worker has a GPU of its own, and NCCL, before any is started."""
+    kind = found["target"]["kind"]
+    if kind == "llvm":
+        return
+    made_for = f"artifact {str(folder)!r} is made for {found['target']['text']}"
+    count = len(_gpus(kind, made_for))
+    if count < size:
+        raise UserError(
+            f"{made_for} on {counted(size, 'worker')}, and this machine has "
+            f"{counted(count, 'visible GPU')}",
+            "a GPU for each worker",
+        )
+    from .workers import nccl
+
+    nccl.library()
+
+
+def _load(folder: Path, found: dict[str, Any], weights: Any, rank: int = 0) -> Executable:
+    """Load what a worker, or the only one, has of an artifact."""
     manifest.verify(folder, found, [manifest.LIBRARY])
     _check_version(folder, found["versions"]["apache-tvm"])
-    device, arch = _open_device(folder, found)
-    found = manifest.of_architecture(found, arch)
+    device, arch = _open_device(folder, found, rank)
+    found = manifest.of_worker(manifest.of_architecture(found, arch), arch, rank)
     _check_packed_functions(folder, found)
     release_pools()
     library = _open_model(folder, found["files"][manifest.LIBRARY]["sha256"], device)
@@ -175,8 +273,10 @@ def _check_packed_functions(folder: Path, found: Mapping[str, Any]) -> None:
             )
 
 
-def _open_device(folder: Path, found: Mapping[str, Any]) -> tuple[tvm_ffi.Device, str]:
-    """Load a target's runtime; return its device and the architecture whose code is the best there.
+def _open_device(
+    folder: Path, found: Mapping[str, Any], rank: int = 0
+) -> tuple[tvm_ffi.Device, str]:
+    """Load a target's runtime; return a worker's device and the architecture that is best there.
 
     Raises
     ------
@@ -193,13 +293,14 @@ def _open_device(folder: Path, found: Mapping[str, Any]) -> tuple[tvm_ffi.Device
     if host is not None and host != machine():
         advice = f"this CPU is {machine()}: compile it on such a machine"
         raise UserError(f"{made_for} on a host whose CPU is {host}", None, advice)
-    arch = choose_arch(target["archs"], devices[0].arch)
+    here = devices[rank].arch
+    arch = choose_arch(target["archs"], here)
     if arch is None:
-        raise UserError(made_for, None, f"this device is {devices[0].arch}: compile it for that")
+        raise UserError(made_for, None, f"this device is {here}: compile it for that")
     if target["kind"] == "cuda":
         load_cudart()
         _open_library("tvm_runtime_cuda")
-    return tvm_ffi.device(target["kind"], 0), arch
+    return tvm_ffi.device(target["kind"], rank), arch
 
 
 def _gpus(kind: str, made_for: str) -> tuple[Device, ...]:

@@ -56,9 +56,9 @@ Schema 2
     :func:`tvm_fusion.deploy.count.count` counts them with symbolic dimensions at ``max``.
 ``groups``
     Groups of operators: ``kernels``, names of their PrimFuncs in the order in which they are
-    called, and the fields of :class:`tvm_fusion.core.kernel_info.KernelInfo`. Artifacts of earlier
-    versions do not have it, nor ``priced_for``: the ``name`` and ``cores`` of the device that
-    expected times are for.
+    called, and the fields of :class:`tvm_fusion.core.contract.kernel_info.KernelInfo`. Artifacts of
+    earlier versions do not have it, nor ``priced_for``: the ``name`` and ``cores`` of the device
+    that expected times are for.
 ``weights``
     By name: ``{"shape", "dtype", "offset", "bytes"}`` in ``weights.bin``; offsets are multiples of
     64 bytes. Of a weight that is stored as kernels read it, ``shape`` is its own, and ``packed``
@@ -68,6 +68,13 @@ Schema 2
     and ``functions`` without what is the same for all, ``inputs`` and ``outputs``; a CPU's
     ``features`` and ``cpuinfo``, as ``target`` has the first one's. Weights that are stored once
     have equal offsets. :func:`of_architecture` puts an architecture's entries in their places.
+``workers``
+    Of an artifact for several: their number, ``size``; ``functions``, by name the ``inputs`` and
+    ``outputs`` of which each worker has a part, by name ``{"axis", "segments"}`` as
+    :class:`tvm_fusion.core.shards.Shard` documents; ``split``, sentences about weights of which
+    each has a part; and ``weights``, a list of what each worker
+    from 1 has by architecture, as ``weights`` has the first one's. ``functions`` tells the shapes
+    of parts. Weights that all workers have, and parts that are equal, are stored once.
 ``stored_kernels``
     Of several architectures, which kernels the library holds: a list of ``{"archs", "names"}``,
     kernels that came out equal under all architectures that have them. Empty for one.
@@ -202,6 +209,13 @@ def of_architecture(found: Mapping[str, Any], arch: str) -> dict[str, Any]:
     }
     target = {**found["target"], **{k: own[k] for k in ("features", "cpuinfo") if k in own}}
     return {**found, **own, "functions": functions, "target": target}
+
+
+def of_worker(found: Mapping[str, Any], arch: str, rank: int) -> dict[str, Any]:
+    """Return an architecture's manifest with the weights of one of the artifact's workers."""
+    if rank == 0:
+        return dict(found)
+    return {**found, "weights": found["workers"]["weights"][rank - 1][arch]}
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> None:

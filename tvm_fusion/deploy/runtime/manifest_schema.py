@@ -156,7 +156,9 @@ _OPTIONAL = {
     "weights_as_tuple": truth,
     "in_place": by_name(text),
     "destinations": list_of(text),
-    "launches": list_of(record({"kernel": text, "names": list_of(text)})),
+    "launches": list_of(
+        record({"kernel": text, "names": list_of(text)}, {"reads": list_of(number)})
+    ),
 }
 
 
@@ -207,6 +209,15 @@ _GROUPS = {
     ),
     "priced_for": record({"name": text}),
 }
+_SHARD = record({"axis": number, "segments": list_of(number, 1)})
+_WORKERS = record(
+    {
+        "size": number,
+        "functions": by_name(record({"inputs": by_name(_SHARD), "outputs": by_name(_SHARD)})),
+        "split": list_of(text),
+        "weights": list_of(by_name(by_name(_WEIGHT))),
+    }
+)
 _STORED_AS = one_of("fp32", "fp16", "bf16")
 _FEATURES = {"features": list_of(text), "cpuinfo": list_of(text)}
 _FILE = record({"bytes": number, "sha256": digest})
@@ -258,6 +269,7 @@ _SCHEMA = record(
             )
         ),
         "alignment": text,
+        "workers": _WORKERS,
         "libraries": list_of(one_of("tvm_runtime_extra")),
         "packed_functions": list_of(text),
         "options": list_of(text),
@@ -304,6 +316,42 @@ def check(content: Any, alignment: int) -> None:
         for name, function in entry["functions"].items():
             whole = content["functions"][name]
             _check_names(function, whole, entry["weights"], f"{path}/functions/{name}")
+
+    if "workers" in content:
+        _check_workers(content, size, alignment)
+
+
+def _check_workers(content: Mapping[str, Any], bytes_: int, alignment: int) -> None:
+    """Check that each worker has the weights of the first, and that parts fit their tensors."""
+    workers = content["workers"]
+    size, others = workers["size"], workers["weights"]
+    if size < 2 or len(others) != size - 1:
+        _fail("/workers/weights", "does not list the workers from 1")
+    first, *archs = content["target"]["archs"]
+    own = {first: content} | {arch: content["architectures"][arch] for arch in archs}
+    for rank, of_archs in enumerate(others, 1):
+        if set(of_archs) != set(own):
+            _fail(f"/workers/weights/{rank - 1}", "does not list the target's architectures")
+        for arch, weights in of_archs.items():
+            path = f"/workers/weights/{rank - 1}/{arch}"
+            if set(weights) != set(own[arch]["weights"]):
+                _fail(path, "does not list the weights")
+            for name, weight in weights.items():
+                _check_place(weight, f"{path}/{name}", bytes_, alignment)
+                if weight["shape"] != own[arch]["weights"][name]["shape"]:
+                    _fail(f"{path}/{name}/shape", "is not that of worker 0")
+    if set(workers["functions"]) != set(content["functions"]):
+        _fail("/workers/functions", "does not list the functions")
+    for function, kinds in workers["functions"].items():
+        for kind, shards in kinds.items():
+            specs = {spec["name"]: spec for spec in content["functions"][function][kind]}
+            for name, shard in shards.items():
+                path = f"/workers/functions/{function}/{kind}/{name}"
+                if name not in specs or shard["axis"] >= len(specs[name]["shape"]):
+                    _fail(path, "is no axis of a tensor")
+                even = all(n % size == 0 for n in shard["segments"])
+                if not even or sum(shard["segments"]) != size * specs[name]["shape"][shard["axis"]]:
+                    _fail(f"{path}/segments", "does not fit the shape")
 
 
 def _check_place(weight: Mapping[str, Any], path: str, size: int, alignment: int) -> None:

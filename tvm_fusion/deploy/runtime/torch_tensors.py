@@ -43,10 +43,7 @@ def from_torch(torch: Any, value: Any) -> Any:
 
 @contextlib.contextmanager
 def in_order(torch: Any, device: Any) -> Iterator[None]:
-    """Order a call's kernels, which run on the default stream, with PyTorch's current stream."""
-    if device.type == "cpu":
-        yield
-        return
+    """Order a GPU's kernels, which run on the default stream, with PyTorch's current stream."""
     stream = torch.cuda.current_stream(device.index)
     default = torch.cuda.default_stream(device.index)
     if stream == default:

@@ -18,7 +18,7 @@ from . import manifest
 from .tensors import ALIGNMENT, as_array, to_numpy
 
 if TYPE_CHECKING:
-    from ...core.weight_names import Packing
+    from ...core.constants.weight_names import Packing
 
 
 @dataclass(frozen=True)

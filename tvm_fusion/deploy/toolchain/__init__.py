@@ -34,10 +34,6 @@ class Toolchain:
 def toolchain(spec: TargetSpec) -> Iterator[Toolchain]:
     """Put in place what lowering and exporting for a target need; restore it at the end.
 
-    Yields
-    ------
-    Toolchain
-
     Raises
     ------
     UserError

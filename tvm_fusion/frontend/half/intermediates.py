@@ -4,7 +4,8 @@ A framework's operator that becomes several of Relax's would round each result i
 half type: the squares of a norm overflow or vanish although the norm is small. So a converter is
 asked twice: where what it made rounds something in between, it converts operands of float32, and
 the result is rounded once. What one operator of Relax computes inside is legalization's part
-(:mod:`tvm_fusion.ecg.accumulate`); between two operators of the model values keep their types.
+(:mod:`tvm_fusion.ecg.legalization.accumulate`); between two operators of the model values keep
+their types.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
-from ..._tvm.structural import structural_walk
+from ..._tvm.ir.structural import structural_walk
 from ..normalize.engine import op_name
 from ..tensor_types import HALF, dtype_of
 

@@ -51,14 +51,16 @@ FLOAT32 = (
         "adaptive_avg_pool2d adaptive_avg_pool3d attention attention_bias"
     )
 )
+COMPARISONS = _relax("equal not_equal less less_equal greater greater_equal")
+# What rounds in a half type; the others of FOLLOW are exact in both.
+ARITHMETIC = _relax("add subtract multiply divide")
 # A view costs nothing where it is, so it need not end a chain in float32.
 VIEWS = _relax("reshape permute_dims expand_dims squeeze flatten broadcast_to strided_slice")
 FOLLOW = (
     VIEWS
-    | _relax(
-        "add subtract multiply divide maximum minimum negative abs clip where floor ceil round "
-        "sign equal not_equal less less_equal greater greater_equal"
-    )
+    | ARITHMETIC
+    | COMPARISONS
+    | _relax("maximum minimum negative abs clip where floor ceil round sign")
     | _nn("relu leakyrelu prelu")
 )
 # One element of the result from one of each operand, or of those broadcast to it.
@@ -96,16 +98,20 @@ class Reader(NamedTuple):
 
 # A norm, or what its rows' squares are added up from.
 _NORMS = _nn("layer_norm rms_norm") | _relax("power square")
+_MADE = _nn("layer_norm rms_norm")
 _SQUARE = "relax.square"
 
 
-def is_residual(readers: Iterable[Reader]) -> bool:
-    """Tell whether a sum goes on with a value that a norm reads, and no product or convolution.
+def is_residual(made_by: str, readers: Iterable[Reader]) -> bool:
+    """Tell whether a sum goes on with a value that a norm reads, or made.
 
-    These would want it in a half type as well, and it would be stored twice.
+    Products and convolutions want it in a half type as well: it would be stored twice. Where a norm
+    made it, that is worth its time, since each of an encoder's roundings would stay in the stream.
     """
     names = {reader.name for reader in readers}
-    return "relax.add" in names and bool(names & _NORMS) and not names & ACCUMULATE
+    if "relax.add" not in names:
+        return False
+    return made_by in _MADE or (bool(names & _NORMS) and not names & ACCUMULATE)
 
 
 def readers(func: relax.Function) -> dict[int, list[Reader]]:

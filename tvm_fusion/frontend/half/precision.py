@@ -16,14 +16,16 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from ...core.numpy_types import numpy_dtype
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.constants.weight_names import derived
 from ...core.untouched import is_rewritable
-from ...core.weight_names import derived
 from ...errors import UserError
 from ..normalize.engine import op_name
 from ..tensor_types import dtype_of
 from .meeting import meeting_values
 from .operator_precision import (
+    ARITHMETIC,
+    COMPARISONS,
     REDUCTIONS,
     SHAPED_LIKE,
     Precision,
@@ -57,7 +59,8 @@ class ToHalfPrecision:
     half_io : bool
         Let float32 parameters and results of public functions become half too.
     wide_residuals : bool
-        Keep what norms read and sums go on with in float32.
+        Keep what norms read or made and sums go on with in float32, and rows of embeddings that
+        rounding would change; compute sums, differences, products and quotients in float32.
 
     Raises
     ------
@@ -163,7 +166,7 @@ class _Rewriter(PyExprMutator):
             self._leave_block(var, new)
             return
         new.expr = self._bound(new.expr, var.name)
-        if self._is_stored(var, new):
+        if self._is_stored(binding, new):
             new.expr = self.casts.cast(new, self.half)
         self.values[hash(var)] = new
 
@@ -221,7 +224,10 @@ class _Rewriter(PyExprMutator):
         if precision is Precision.ACCUMULATE and not self._floating(call):
             return self._keep(call, False)
         from_integers = bool(sources) and all(s.from_integers for s in sources)
-        dtype = self._compute_dtype(precision, sources, from_integers)
+        dtype = self._compute_dtype(precision, op_name(call), sources, from_integers)
+        if self.wide_residuals and precision is Precision.MOVE and not sources:
+            # Such as rows of embeddings, where residual streams begin.
+            dtype = FULL if any(self.casts.is_rounded(c) for c in floats) else self.half
         args = self._operands(call, dtype)
         attrs = call.attrs
         if precision is Precision.ACCUMULATE:
@@ -234,11 +240,13 @@ class _Rewriter(PyExprMutator):
         return Value(relax.Call(call.op, args, attrs, call.ty_args), from_integers, statistic)
 
     def _compute_dtype(
-        self, precision: Precision, sources: list[Value], from_integers: bool
+        self, precision: Precision, name: str, sources: list[Value], from_integers: bool
     ) -> str:
         if precision is Precision.FLOAT32 or from_integers:
             return FULL
         if precision is Precision.FOLLOW:
+            if self.wide_residuals and name in ARITHMETIC:
+                return FULL  # a CPU adds half types in float32, too
             if any(dtype_of(s.expr) == FULL and not s.from_integers for s in sources):
                 return FULL
             return self.half if sources else FULL
@@ -249,16 +257,19 @@ class _Rewriter(PyExprMutator):
         args = self._operands(call, None)
         return Value(relax.Call(call.op, args, call.attrs, call.ty_args), from_integers)
 
-    def _is_stored(self, var: Any, value: Value) -> bool:
+    def _is_stored(self, binding: Any, value: Value) -> bool:
         """Decide whether a float32 value is rounded here: several readers share its storage."""
+        var = binding.var
         if not self._floating(var) or dtype_of(value.expr) != FULL:
             return False
         found = self.readers.get(hash(var), [])
         kinds = {reader.precision for reader in found}
+        if self.wide_residuals:  # what a comparison reads takes part in no result
+            kinds = {reader.precision for reader in found if reader.name not in COMPARISONS}
         in_full = kinds <= {Precision.FLOAT32, Precision.KEEP}
         is_kept = in_full or Precision.KEEP in kinds or value.from_integers or value.statistic
         is_kept |= hash(var) in self.meeting
-        is_kept |= self.wide_residuals and is_residual(found)
+        is_kept |= self.wide_residuals and is_residual(op_name(binding.value), found)
         return len(found) > 1 and not is_kept
 
     # Operands and casts.
@@ -348,6 +359,8 @@ class Casts:
         Number of the block that is written.
     """
 
+    _SAMPLE = 4096  # elements of which one differs, in nearly all constants that differ
+
     def __init__(self, builder: relax.BlockBuilder, half: str) -> None:
         self._builder, self._half = builder, half
         self._constants: dict[tuple[int, str], GenericConst] = {}
@@ -370,6 +383,14 @@ class Casts:
                 wide = self._builder.emit(relax.op.clip(wide, low, high))
             value.rounded = (self.block, self._builder.emit(relax.op.astype(wide, dtype)))
         return value.rounded[1]
+
+    def is_rounded(self, const: GenericConst) -> bool:
+        """Whether a constant changes when it becomes half."""
+        if dtype_of(const) == self._half:
+            return False
+        flat = const.value.numpy().reshape(-1)
+        parts = (flat[: self._SAMPLE], flat[self._SAMPLE :])
+        return any((x.astype(numpy_dtype(self._half)) != x).any() for x in parts)
 
     def constant(self, const: GenericConst, dtype: str) -> GenericConst:
         """Return a constant in a float type."""

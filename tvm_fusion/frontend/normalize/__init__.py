@@ -1,34 +1,38 @@
-"""Simplify what importers leave expensive or unsupported: one Relax pass a file."""
+"""Simplify what importers leave expensive or unsupported: Relax passes over ``engine``.
+
+* ``constants/``, ``extents/``, ``expand/``: constants; shapes; operators as simpler ones.
+* ``booleans``, ``clip``, ``clamp_take``, ``multiply_halves``, ``fold_batch_norm``,
+  ``remove_identities``, ``scatter_rows``, ``unstack_sum``: operators written otherwise.
+* ``keep_calls``, ``lift_functions``: calls with side effects, nested functions.
+"""
 
 from __future__ import annotations
 
 import tvm
 from tvm import relax
 
-from ...core.inherit_names import inheriting
+from ...core.names.inherit import inheriting
 from ...core.untouched import on_rewritable
-from .apply_ranges import ApplyRanges
-from .boolean_arithmetic import BooleanArithmetic
+from .booleans import BooleanArithmetic, CompareBooleans
 from .clamp_take import ClampTake
-from .clip_integers import ClipIntegers
-from .clip_pool_window import ClipPoolWindow
-from .compare_booleans import CompareBooleans
-from .concat_empty import ConcatEmpty
-from .expand_batch_norm import ExpandBatchNorm
-from .expand_median import ExpandMedian
-from .expand_nonzero import ExpandNonzero
-from .expand_power import ExpandPower
+from .clip import ClipIntegers, RecoverClip
+from .constants.fold import FoldConstants
+from .expand.batch_norm import ExpandBatchNorm
+from .expand.integer_power import IntegerPower
+from .expand.median import ExpandMedian
+from .expand.nonzero import ExpandNonzero
+from .expand.power import ExpandPower
+from .extents.apply_ranges import ApplyRanges
+from .extents.clip_pool_window import ClipPoolWindow
+from .extents.concat_empty import ConcatEmpty
+from .extents.fold_zero import FoldZeroExtents
+from .extents.read import ReadExtents
+from .extents.resolve_shapes import ResolveShapes
 from .fold_batch_norm import FoldBatchNorm
-from .fold_constants import FoldConstants
-from .fold_zero_extents import FoldZeroExtents
-from .integer_power import IntegerPower
 from .keep_calls import KeepCalls
 from .lift_functions import LiftFunctions
 from .multiply_halves import MultiplyHalves
-from .read_extents import ReadExtents
-from .recover_clip import RecoverClip
 from .remove_identities import RemoveIdentities
-from .resolve_shapes import ResolveShapes
 from .scatter_rows import ScatterRows
 from .unstack_sum import UnstackSum
 

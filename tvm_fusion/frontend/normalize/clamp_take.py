@@ -8,7 +8,7 @@ import numpy as np
 from tvm import ir, relax, tirx
 from tvm_ffi import structural_equal
 
-from ...core.loops import constant
+from ...core.tir.loops import constant
 from .engine import Scope, op_name, rewrite_pass
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...core.numpy_types import numpy_dtype
-from ...core.weight_names import derived
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.constants.weight_names import derived
 from ..tensor_types import accumulation_dtype, dtype_of
 from .engine import Scope, rewrite_pass
 

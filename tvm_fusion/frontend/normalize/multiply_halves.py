@@ -9,8 +9,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...core.numpy_types import numpy_dtype
-from ...core.weight_names import derived
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.constants.weight_names import derived
 from ..tensor_types import HALF, dtype_of
 from .engine import Scope, op_name, rewrite_pass
 

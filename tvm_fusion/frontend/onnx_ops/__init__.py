@@ -23,6 +23,7 @@ from . import (  # noqa: F401  # for their registrations
     linear_algebra,
     microsoft,
     microsoft_attention,
+    microsoft_experts,
     microsoft_layers,
     microsoft_quantized,
     normalization,

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax, te
 
-from ...core.narrow_types import INTEGERS, NARROW, decode, encode
+from ...core.constants.narrow_types import INTEGERS, NARROW, decode, encode
 from ..onnx_model.types import dtype_name
 from ..registry import Unsupported
 from ..tensor_types import dtype_of, is_float, is_integer

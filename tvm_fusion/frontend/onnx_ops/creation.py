@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
-from ...core.narrow_types import NARROW, STORAGE
+from ...core.constants.narrow_types import NARROW, STORAGE
 from ..onnx_model.types import dtype_name
 from ..registry import Unsupported
 from .node import Node

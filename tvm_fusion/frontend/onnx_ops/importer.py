@@ -11,8 +11,8 @@ import onnx
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...core.narrow_types import NARROW
-from ...core.source_names import attach
+from ...core.constants.narrow_types import NARROW
+from ...core.names.source import attach
 from ...errors import UserError
 from ...signature import DimRange
 from ..control_flow.lifted import finished

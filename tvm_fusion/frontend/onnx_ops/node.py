@@ -12,7 +12,7 @@ from onnx import helper
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...core.narrow_types import NARROW
+from ...core.constants.narrow_types import NARROW
 from ..registry import Unsupported
 from ..shape_values import Facts, SymbolicArray
 from ..tensor_types import accumulation_dtype, dtype_of, static

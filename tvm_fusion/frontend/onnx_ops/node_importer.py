@@ -15,8 +15,8 @@ from tvm import relax
 from tvm.ir import GenericConst, is_prim_expr
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-from ...core.narrow_types import NARROW, STORAGE, storage_of
-from ...core.source_names import Recorder
+from ...core.constants.narrow_types import NARROW, STORAGE, storage_of
+from ...core.names.source import Recorder
 from ...errors import UserError
 from ...signature import DimRange, EqualExtents
 from ..half.intermediates import narrowed, rounds_between, widened
@@ -29,6 +29,7 @@ from ..tensor_types import HALF, dtype_of, mismatch, static
 from . import control_flow
 from .failures import advice_for_failure, described
 from .matching import Matcher
+from .names import name_of
 from .node import Node
 from .reads import ReadAttributes, ReadInputs, ignored
 from .registry import CONVERTERS, STANDARD, qualified_name
@@ -120,7 +121,7 @@ class NodeImporter(ONNXGraphImporter):
             if is_used:
                 self._nodes[name] = self._checked(node, name, value)
         made = [self._nodes[name] for name, is_used, _ in outputs if is_used]
-        self.sources.add(made, node.name, filter(None, node.output))
+        self.sources.add(made, name_of(node), filter(None, node.output))
         self._at = ""
 
     def _convert_operation(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ...core.narrow_types import INTEGERS, NARROW, integer_range
+from ...core.constants.narrow_types import INTEGERS, NARROW, integer_range
 from ..onnx_model.types import dtype_name
 from ..registry import Unsupported
 from ..tensor_types import is_integer, static

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from ...core.recurrence import ACTIVATIONS, Activation, Recurrence
+from ...core.recurrent.cell import ACTIVATIONS, Activation, Recurrence
 from ..recurrence import project, run
 from .node import Node
 from .registry import Unsupported, register

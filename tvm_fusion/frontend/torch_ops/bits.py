@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import DataType, relax, te, tirx
 
-from ...core.task_kernel import Local, loop, repeat_while, store, when
+from ...core.tir.task_kernel import Local, loop, repeat_while, store, when
 from ..registry import Unsupported
 from ..tensor_types import dtype_of, is_float
 from .call import Call, name_of, static

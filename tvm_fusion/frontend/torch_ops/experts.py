@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax
 
-from ...core.ragged import grouped_matmul
+from ...core.tir.ragged import grouped_matmul
 from ..registry import Unsupported
 from ..tensor_types import accumulation_dtype, dtype_of, is_float
 from .call import Call
@@ -33,7 +33,7 @@ def grouped_mm(call: Call) -> Any:
 
 
 def _grouped(call: Call, rows: Any, matrices: Any, fake: Any) -> Any:
-    """Multiply once, a sum over groups of which each row has one (:mod:`...core.ragged`).
+    """Multiply once, a sum over groups of which each row has one (:mod:`...core.tir.ragged`).
 
     Few rows take their experts' matrices instead, which reads no other expert's weights.
     """

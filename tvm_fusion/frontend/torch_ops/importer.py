@@ -14,7 +14,7 @@ from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
-from ...core.source_names import Recorder
+from ...core.names.source import Recorder
 from ...errors import UserError
 from ..half.intermediates import narrowed, rounds_between
 from ..reasons import reason_in_words

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from tvm import ir, relax, tirx
 
-from ...core.loops import constant
-from ...core.task_kernel import store
+from ...core.tir.loops import constant
+from ...core.tir.task_kernel import store
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
 from .call import Call, is_zero

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax
 from tvm.script.ir_builder import tirx as script
 
-from ...core.task_kernel import store
+from ...core.tir.task_kernel import store
 from .. import task_kernels
 from .call import Call
 

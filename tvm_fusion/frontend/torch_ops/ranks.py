@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from tvm import relax, tirx
 
-from ...core.loops import index
-from ...core.task_kernel import Local, loop, repeat_while, store, when
+from ...core.tir.loops import index
+from ...core.tir.task_kernel import Local, loop, repeat_while, store, when
 from ..tensor_types import dtype_of, is_float
 from .call import Call, static
 from .kernel import emit_kernel

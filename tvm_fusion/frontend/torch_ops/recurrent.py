@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx
 from tvm import relax
 
-from ...core.recurrence import Activation, Recurrence
+from ...core.recurrent.cell import Activation, Recurrence
 from ..recurrence import project, run
 from ..registry import Unsupported
 from ..tensor_types import dtype_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ...core.task_kernel import Local, loop, store, when
+from ...core.tir.task_kernel import Local, loop, store, when
 from ..tensor_types import dtype_of, is_float
 from .call import Call, static
 from .kernel import emit_kernel

@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ...core.loops import index
-from ...core.task_kernel import Local, loop, store, when
+from ...core.tir.loops import index
+from ...core.tir.task_kernel import Local, loop, store, when
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
 from .call import Call, is_zero, name_of, static

@@ -180,11 +180,6 @@ def without_assertions(program: torch.export.ExportedProgram) -> torch.export.Ex
     ----------
     program : torch.export.ExportedProgram
         Changed in place, branches included.
-
-    Returns
-    -------
-    torch.export.ExportedProgram
-        The program.
     """
     for module in program.graph_module.modules():
         if isinstance(module, fx.GraphModule):

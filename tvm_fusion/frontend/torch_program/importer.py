@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +21,10 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from ...config import FusionConfig
+from ...core.constants.evaluate import operand_of
+from ...core.constants.weight_names import WeightNames, constants, tracking
 from ...core.decisions import Decision, record
-from ...core.evaluate import operand_of
-from ...core.source_names import attach
-from ...core.weight_names import WeightNames, constants, tracking
+from ...core.names.source import attach
 from ...errors import UserError
 from ...signature import DimRange
 from .. import Imported
@@ -78,7 +78,8 @@ def from_exported_program(
     program, buffers, state = with_state(program)
     returned = drop_none(program, source)
     _drop_constant_arguments(program)
-    own = _names_of_buffers(program, buffers, returned)
+    taken = {spec.arg.name for spec in program.graph_signature.input_specs} - {*buffers.values()}
+    own = names_of_buffers(buffers, taken.union(returned))
     state = [own.get(name, name) for name in state]
     for name in state:
         sentence = f"{name} is changed by {source}; its next value is the output of the same name."
@@ -123,12 +124,17 @@ def from_exported_program(
     return Imported(mod, {"main": signature}, ranges, names.of(mod), source)
 
 
-def _names_of_buffers(
-    program: torch.export.ExportedProgram, buffers: Mapping[str, str], returned: Sequence[str]
-) -> dict[str, str]:
-    """Call inputs that are buffers as the module does, unless something else is called so."""
-    user = {spec.arg.name for spec in program.graph_signature.input_specs} - {*buffers.values()}
-    return {arg: name for name, arg in buffers.items() if name not in user.union(returned)}
+def names_of_buffers(buffers: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
+    """Call inputs that are buffers as the module does, unless something else is called so.
+
+    Parameters
+    ----------
+    buffers : mapping of str to str
+        By the module's name, the program's of the input.
+    taken : collection of str
+        Names of all other inputs and of results.
+    """
+    return {arg: name for name, arg in buffers.items() if name not in taken}
 
 
 def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]:

@@ -11,7 +11,7 @@ from tvm import relax
 
 from ..._tvm.versions import PIPELINE
 from ...core.decisions import recording
-from ...core.whole_extents import with_numbers_of_steps
+from ...core.tir.whole_extents import with_numbers_of_steps
 from ...deploy.runtime import arguments
 from ...deploy.runtime.results import leaves
 from ...deploy.runtime.tensors import to_numpy, to_tensor

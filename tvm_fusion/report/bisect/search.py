@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...core.template import Claim
+from ...core.contract.template import Claim
 from ...measure.isolate import Failed, isolated
 from ..explain import Member
 from ..explain.run import member_of

@@ -11,11 +11,11 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
-from ...core.template import Claim, Refusal
+from ...core.contract.template import Claim, Refusal
 from ...deploy.runtime.tensors import to_tensor
 from ...ecg.graph import Graph
 from ...ecg.work import at
-from ...fusion.plan import Plan
+from ...fusion.planning.plan import Plan
 from ...measure.isolate import isolated
 from ...measure.timing import random_array
 from ...program.group import Group

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from ...core.template import Claim, Refusal
+from ...core.contract.template import Claim, Refusal
 from ...ecg.operator import Operator
 from ...fusion.claims import ClaimBook
 from ...fusion.cost import CostModel
-from ...fusion.plan import Plan
-from ...fusion.views import is_view
+from ...fusion.planning.plan import Plan
+from ...fusion.planning.views import is_view
 from ...program.group import Group
 from ..explain.run import member_of
 from ..planned import PlannedModel, Plans
@@ -31,7 +31,7 @@ class Variants:
     """
 
     def __init__(self, planned: PlannedModel) -> None:
-        from ...core.templates import templates
+        from ...core.contract.templates import templates
 
         device = planned.spec.device
         asked = templates(planned.spec.tvm_target())

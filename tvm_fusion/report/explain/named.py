@@ -21,8 +21,9 @@ def named(members: Iterable[Member], name: str) -> set[Member]:
     name : str
         A name of the model (an ONNX node, the path of a PyTorch module, a tensor), which means what
         lies inside as well: ``encoder.layer.3`` has ``encoder.layer.3.attention``, and not
-        ``encoder.layer.31``; or a variable, a Relax operator's name with or without ``relax.``, or
-        a title. Where it is none of these, a glob over all of them: ``/backbone/*/Conv``.
+        ``encoder.layer.31``; or the end of one behind a slash; or a variable, a Relax operator's
+        name with or without ``relax.``, or a title. Where it is none of these, a glob over all of
+        them and what lies inside: ``/backbone/*/Conv``, ``encoder.layer.*.attention``.
 
     Returns
     -------
@@ -35,11 +36,13 @@ def named(members: Iterable[Member], name: str) -> set[Member]:
         return {m for m in members if any(map(is_meant, spellings(m)))}
 
     inside = tuple(name.rstrip("/.") + separator for separator in _SEPARATORS)
-    exact = found(lambda known: known == name)
+    exact = found(lambda known: known == name or known.endswith(f"/{name}"))
     exact |= {m for m in members if any(own.startswith(inside) for own in (*m.names, *m.tensors))}
     if exact or not any(sign in name for sign in "*?["):
         return exact
-    return found(lambda known: re.fullmatch(translate(name), known) is not None)
+    inside_of = name.rstrip("/.") + f"[{''.join(_SEPARATORS)}]*"
+    patterns = re.compile(translate(name)), re.compile(translate(inside_of))
+    return found(lambda known: any(pattern.fullmatch(known) for pattern in patterns))
 
 
 def spellings(member: Member) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...core.forms import Form
+from ...core.contract.forms import Form
 from ...words import few
 
 

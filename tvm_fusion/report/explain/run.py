@@ -12,23 +12,23 @@ import tvm
 
 from ..._tvm.versions import PIPELINE
 from ...config import Config, FusionConfig
+from ...core.contract.forms import Form
+from ...core.contract.template import Claim
+from ...core.contract.tuned import TUNED
 from ...core.decisions import Decision, record, recording
-from ...core.forms import Form
-from ...core.source_names import names_of
-from ...core.template import Claim
-from ...core.tuned import TUNED
-from ...core.whole_extents import with_numbers_of_steps
+from ...core.names.source import names_of
+from ...core.tir.whole_extents import with_numbers_of_steps
 from ...deploy.count import Count, count, count_stock
 from ...deploy.count.machine import ONE_TRIP
 from ...deploy.memory.weights import MIN_BYTES, lift_constants
 from ...device import Device
-from ...ecg.mapping import most_complex
+from ...ecg.mapping_types.table import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
 from ...errors import reason_of
 from ...fusion.cost import CostModel
-from ...fusion.plan import Plan
-from ...fusion.views import ViewPath, view_paths
+from ...fusion.planning.plan import Plan
+from ...fusion.planning.views import ViewPath, view_paths
 from ...layout.record import COMPARED, EDGE, KERNEL
 from ...rewrite import rules
 from ...rewrite.egraph.changes import Rewrites, noting

@@ -21,7 +21,7 @@ from ...errors import UserError
 
 _ASSETS = files(__package__) / "assets"
 # In the order in which they use each other; one scope for all.
-_SCRIPTS = ("data.js", "drawing.js", "charts.js", "panel.js", "main.js")
+_SCRIPTS = ("data.js", "modules.js", "drawing.js", "charts.js", "panel.js", "main.js")
 
 
 def document(content: dict[str, Any]) -> str:

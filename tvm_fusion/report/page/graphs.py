@@ -9,11 +9,11 @@ import tvm
 from tvm import relax, tirx
 
 from ...core.decisions import Decision
-from ...core.source_names import Sources, names_of, sources_of
+from ...core.names.source import Sources, names_of, sources_of
 from ...ecg.graph import Graph, Operator
 from ...ecg.operator import Value
-from ...fusion.plan import Plan
-from ...fusion.views import view_paths
+from ...fusion.planning.plan import Plan
+from ...fusion.planning.views import view_paths
 from ..explain.run import member_of
 from ..planned import PlannedModel
 

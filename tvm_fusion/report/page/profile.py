@@ -1,7 +1,7 @@
 """What the page of a profile shows, as one object of plain values; imports no compiler.
 
-An artifact has kernels in the order of their calls, and no graph: ``explain --html --times`` shows
-a profile's times in the graph of its model.
+An artifact has kernels in the order of their calls and what each reads, and no operators: ``explain
+--html --times`` shows a profile's times in the graph of its model.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def profile_content(profile: Profile) -> dict[str, Any]:
         "imported": {"nodes": [], "edges": []},
         "operators": [],
         "edges": [],
+        "reads": [[read, i] for i, row in enumerate(profile.rows) for read in row.reads],
         "groups": [_group(row, profile.function) for row in profile.rows],
         "rewriting": None,
         "notes": list(profile.notes),

@@ -25,7 +25,7 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
-from ...core.weight_names import derived
+from ...core.constants.weight_names import derived
 from ...frontend.normalize.engine import Scope, op_name
 from ...frontend.tensor_types import dtype_of
 from ..egraph.changes import Change, note

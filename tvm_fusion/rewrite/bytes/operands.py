@@ -13,9 +13,9 @@ import tvm_ffi
 from tvm import ir, relax
 from tvm.ir import GenericConst
 
+from ...core.constants.weight_names import derived
 from ...core.decisions import Decision, record
-from ...core.source_names import names_of, sources_of
-from ...core.weight_names import derived
+from ...core.names.source import names_of, sources_of
 from ...frontend.normalize.engine import Scope, op_name
 from ...frontend.tensor_types import dtype_of
 

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ...core.weight_names import derived
+from ...core.constants.weight_names import derived
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ...frontend.tensor_types import dtype_of
 from ..egraph.changes import Change, note

@@ -10,8 +10,8 @@ from tvm.ir import GenericConst
 from tvm.target import Target
 
 from ...core.decisions import Decision, record
-from ...core.loops import constant
-from ...core.source_names import names_of, sources_of
+from ...core.names.source import names_of, sources_of
+from ...core.tir.loops import constant
 from ...device import device_of
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ...frontend.rounded_rows import rounded_rows, widened_rows

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, relax
 
-from ...core.weight_names import derived
+from ...core.constants.weight_names import derived
 from ...frontend.normalize.engine import Scope, op_name
 from ...frontend.tensor_types import dtype_of
 from .operands import IntegerWeights, decide

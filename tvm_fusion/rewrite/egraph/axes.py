@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from .extents import aligned, is_one, without_axes
 from .head import Head
 from .law import Match

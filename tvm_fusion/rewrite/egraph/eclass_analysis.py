@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from ...core.evaluate import evaluate
+from ...core.constants.evaluate import evaluate
 from .bounds import ANY, Bounds
 from .head import Head, type_key
 
@@ -33,8 +33,6 @@ class EClass:
 
     Attributes
     ----------
-    type : relax.TensorType
-        Of all of them.
     is_constant : bool
         Whether it is known at compile time.
     value : numpy.ndarray or None

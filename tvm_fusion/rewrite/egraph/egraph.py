@@ -12,7 +12,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...core.numpy_types import numpy_dtype
+from ...core.constants.numpy_types import numpy_dtype
 from ...ecg.properties import properties_of
 from ..nonfinite import NONE, NonFinite, asked
 from .bounds import ANY, CHOOSES, FILLS, Bounds, bounds_of, bounds_of_value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from tvm import ir, relax
 from tvm.ir import GenericConst
 
-from ...frontend.normalize.stored_constants import SMALL
+from ...frontend.normalize.constants.stored import SMALL
 from .extents import nbytes
 from .head import Head, Heads
 from .regions import Region

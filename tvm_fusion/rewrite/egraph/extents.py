@@ -11,7 +11,7 @@ import numpy as np
 from tvm import ir, relax
 from tvm_ffi import structural_equal
 
-from ...core.numpy_types import numpy_dtype
+from ...core.constants.numpy_types import numpy_dtype
 from .egraph import EGraph
 
 Extent: TypeAlias = "int | ir.Expr"

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 from tvm import relax
 
+from ...core.contract.template import Refusal
 from ...core.flags import FLAGS as FLAGS
-from ...core.template import Refusal
 from ...ecg.properties import properties_of
 from ..nonfinite import NONE, NonFinite, words
 from .eclass_analysis import Node
@@ -256,11 +256,6 @@ def matches(pattern: Pattern, number: int, graph: EGraph, bound: Bindings) -> It
     ----------
     bound : Mapping
         What names stand for already.
-
-    Yields
-    ------
-    Mapping
-        With all names of the pattern.
     """
     if isinstance(pattern, Tensor):
         known = bound.get(pattern.name)

@@ -10,9 +10,9 @@ import numpy as np
 from tvm import ir, relax
 from tvm.ir import GenericConst
 
-from ...core.weight_names import is_weight
+from ...core.constants.weight_names import is_weight
 from ...ecg.properties import Properties, properties_of
-from ...frontend.normalize.empty_operands import has_zero
+from ...frontend.normalize.extents.empty_operands import has_zero
 from .eclass_analysis import FOLDED
 from .head import Head, Heads, is_tensor, operands
 from .terms import Term

@@ -23,6 +23,7 @@ from . import (
     products,
     quotients,
     reductions,
+    reparameterized,
     roots,
     scaled_products,
     select,
@@ -56,6 +57,7 @@ LAWS: tuple[Law, ...] = (
     *special_products.LAWS,
     *convolution.LAWS,
     *joined.LAWS,
+    *reparameterized.LAWS,
     *moves.LAWS,
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from tvm import relax
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.egraph import EGraph
 from ..egraph.head import Head
 from ..egraph.law import Law, Match

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
 
-from ...core.numpy_types import numpy_dtype
-from ...core.template import Refusal
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.contract.template import Refusal
 from ..egraph.extents import is_float
 from ..egraph.law import Law, Match
 from ..nonfinite import INFINITE, NONE, NonFinite
@@ -117,24 +118,29 @@ def all_of(*refusals: Refusal | None) -> Refusal | None:
     return next((refusal for refusal in refusals if refusal is not None), None)
 
 
-def may_cancel(match: Match) -> Refusal | None:
+def may_cancel(match: Match, names: str) -> Refusal | None:
     """Refuse to multiply a factor into ``a - b``, or ``a + b``, whose terms are large and alike.
 
     Of rows with a mean of 1,000 deviations, ``(x - m) * (x - m)`` has six digits in float32, and
     ``x * x - 2 * m * x + m * m`` none.
+
+    Parameters
+    ----------
+    names : str
+        Of both terms.
     """
     graph = match.graph
-    terms = [match.number(name) for name in "ab"]
+    terms = [match.number(name) for name in names]
     if not is_float(graph[match.root].type) or any(graph[n].is_constant for n in terms):
         return None
-    names = {node.head.name for n in (match.root, *terms) for node in graph[n].nodes}
+    heads = {node.head.name for n in (match.root, *terms) for node in graph[n].nodes}
     is_difference = any(
         operand.head.name == "relax.subtract"
         for node in graph[match.root].nodes
         for n in node.operands
         for operand in graph[n].nodes
     )
-    if is_difference or "relax.negative" in names:
+    if is_difference or "relax.negative" in heads:
         return Refusal("may_cancel", "The terms of the difference may be large and nearly equal.")
     return None
 
@@ -142,10 +148,14 @@ def may_cancel(match: Match) -> Refusal | None:
 class Careful(Law):
     """A law of a common factor, which from right to left asks whether terms may cancel."""
 
+    terms: ClassVar[str] = "ab"
+
     def backwards(self) -> Law | None:
         """Return the law from right to left, where nothing cancels."""
         found = super().backwards()
         if found is not None:
             check = found.check
-            found.check = lambda match: may_cancel(match) or check(match)  # type: ignore[method-assign]
+            found.check = lambda match: (  # type: ignore[method-assign]
+                may_cancel(match, self.terms) or check(match)
+            )
         return found

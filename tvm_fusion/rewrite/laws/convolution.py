@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.extents import Extent, aligned, all_same, extents, is_one, reshaped, spreads
 from ..egraph.head import Head
 from ..egraph.law import Law, Match

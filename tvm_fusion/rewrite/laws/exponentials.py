@@ -10,8 +10,8 @@ import math
 import ml_dtypes
 import numpy as np
 
-from ...core.numpy_types import numpy_dtype
-from ...core.template import Refusal
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.contract.template import Refusal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, function, tensors
 from ..nonfinite import ALL, INFINITE, NAN, PLUS

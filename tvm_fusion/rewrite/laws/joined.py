@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tvm import relax
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.egraph import EGraph
 from ..egraph.extents import all_same, extents
 from ..egraph.head import Head

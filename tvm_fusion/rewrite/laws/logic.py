@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.numpy_types import numpy_dtype
-from ...core.template import Refusal
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.contract.template import Refusal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, function, number, one_of, tensors
 from .conditions import without_nan

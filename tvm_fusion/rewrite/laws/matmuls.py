@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.axes import keeps_axes, permutation, reduce, reduced_axes
 from ..egraph.extents import all_same, extents, nbytes, reshaped, same
 from ..egraph.law import Equation, Law, Match
@@ -58,10 +58,11 @@ class AddRows(Careful, Linear):
         return self.mixed(match, "a", "b", "c")
 
 
-class AddColumns(Linear):
+class AddColumns(Careful, Linear):
     """a @ b + a @ c = a @ (b + c)."""
 
     name = "add_columns"
+    terms = "bc"
     before = a @ b + a @ c
     after = a @ (b + c)
     both = True

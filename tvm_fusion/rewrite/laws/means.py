@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...core.numpy_types import numpy_dtype
-from ...core.template import Refusal
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.contract.template import Refusal
 from ..egraph.axes import reduced_axes, renamed
 from ..egraph.extents import count, is_float, normal
 from ..egraph.law import Equation, Law, Match

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.axes import permutation
 from ..egraph.extents import all_same, extents, reshaped
 from ..egraph.law import Equation, Law, Match

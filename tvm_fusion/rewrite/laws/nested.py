@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.axes import LINEAR, ORDERS, keeps_axes, permutation, reduce, reduced_axes
 from ..egraph.extents import (
     aligned,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, tirx
 
-from ...core.numpy_types import numpy_dtype
-from ...core.template import Refusal
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.contract.template import Refusal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, function, one_of, tensors
 from ..nonfinite import ALL, NAN

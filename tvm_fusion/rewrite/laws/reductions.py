@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.axes import LINEAR, inside, invariant, outside, reduced_axes
 from ..egraph.extents import all_same, count, extents, is_float, is_integer, magnitudes, normal
 from ..egraph.law import Equation, Law, Match

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, function, one_of, tensors
 from .conditions import without_nan

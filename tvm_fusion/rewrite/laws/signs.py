@@ -5,7 +5,7 @@ Taking a sign away, or putting it elsewhere, is exact; but the smallest integer 
 
 from __future__ import annotations
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import function, one_of, tensors
 from .conditions import floating, nonnegative, signed

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tvm import relax, tirx
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.egraph import EGraph
 from ..egraph.head import Head
 from ..egraph.law import Law, Match

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
 from ..egraph.axes import reduce
 from ..egraph.extents import extents, is_one
 from ..egraph.law import Law, Match

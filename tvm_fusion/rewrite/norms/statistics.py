@@ -34,8 +34,8 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
+from ...core.constants.weight_names import derived
 from ...core.untouched import is_rewritable
-from ...core.weight_names import derived
 from ...device import device_of
 from ...frontend.tensor_types import HALF, dtype_of
 from .matches import MOST, Norm, is_product, is_same_rows, norms_between_products

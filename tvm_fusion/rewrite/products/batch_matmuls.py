@@ -14,9 +14,9 @@ from tvm.ir import GenericConst
 from tvm.target import Target
 from tvm_ffi import structural_equal
 
+from ...core.constants.weight_names import derived
 from ...core.decisions import Decision, record
-from ...core.source_names import Sources, names_of, sources_of
-from ...core.weight_names import derived
+from ...core.names.source import Sources, names_of, sources_of
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ..egraph.changes import Change, note
 from ..search.judge import Choose, always

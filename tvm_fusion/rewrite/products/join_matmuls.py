@@ -16,11 +16,11 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ...core.constants.evaluate import operand_of
+from ...core.constants.weight_names import derived
 from ...core.decisions import Decision, record
-from ...core.evaluate import operand_of
-from ...core.source_names import names_of, sources_of
+from ...core.names.source import names_of, sources_of
 from ...core.untouched import is_rewritable
-from ...core.weight_names import derived
 from ...frontend.normalize.engine import op_name
 from ..egraph.changes import Change, Gain, note
 from ..search.judge import Choose, always

@@ -14,9 +14,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
+from ...core.constants.weight_names import derived
 from ...core.decisions import Decision, Verdict, record
-from ...core.source_names import names_of, sources_of
-from ...core.weight_names import derived
+from ...core.names.source import names_of, sources_of
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ...frontend.tensor_types import HALF, dtype_of, static
 from ..egraph.changes import Change, note

@@ -9,9 +9,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.target import Target
 
-from ...core.contiguous import contiguous
-from ...core.loops import constant
-from ...core.weight_names import derived
+from ...core.constants.contiguous import contiguous
+from ...core.constants.weight_names import derived
+from ...core.tir.loops import constant
 from ...device import device_of
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ...frontend.tensor_types import dtype_of

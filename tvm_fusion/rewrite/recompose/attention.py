@@ -188,8 +188,6 @@ class AttentionForm:
 
     Attributes
     ----------
-    indices : Indices
-        All of them.
     q, k, v : Reading
         The operands.
     batch, groups, rows, keys, depth, columns : Axis

@@ -11,7 +11,7 @@ import numpy as np
 from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
-from ...core.evaluate import evaluate
+from ...core.constants.evaluate import evaluate
 from ...frontend.tensor_types import dtype_of
 from ..nonfinite import NONE, NonFinite
 from .extents import known_shape, same_shape

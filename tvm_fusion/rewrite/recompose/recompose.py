@@ -14,7 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ...core.current_target import current_target
 from ...core.decisions import Decision, record
 from ...core.flags import REASSOCIATE
-from ...core.source_names import names_of, sources_of
+from ...core.names.source import names_of, sources_of
 from ...core.untouched import is_lowered, is_rewritable
 from ..egraph.changes import Change, Gain, note, note_uses
 from ..egraph.saturate import Use

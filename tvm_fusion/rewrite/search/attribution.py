@@ -12,7 +12,7 @@ from string import ascii_lowercase
 import numpy as np
 from tvm import relax, tirx
 
-from ...core.source_names import names_of, sources_of
+from ...core.names.source import names_of, sources_of
 from ...ecg.properties import properties_of
 from ...ecg.record import describe
 from ..egraph.changes import Change, Gain

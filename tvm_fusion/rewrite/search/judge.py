@@ -12,7 +12,7 @@ from tvm.ir.transform import Pass
 from tvm.target import Target
 
 from ...core.decisions import Decision, record, recording
-from ...core.source_names import names_of, sources_of
+from ...core.names.source import names_of, sources_of
 from ...errors import UserError
 from ...fusion.estimate import Estimator, RegionCost
 from ..egraph.changes import Gain, noting

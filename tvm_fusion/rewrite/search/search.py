@@ -15,8 +15,8 @@ from tvm.target import Target
 from ...core.current_target import current_target
 from ...core.decisions import Decision, record
 from ...core.flags import REASSOCIATE
+from ...core.names.source import joined, names_of, sources_of
 from ...core.progress import steps
-from ...core.source_names import joined, names_of, sources_of
 from ...core.untouched import is_rewritable
 from ...fusion.estimate import Estimator, RegionCost
 from ..egraph.changes import Gain, is_noting, note, note_uses

@@ -3,28 +3,25 @@
     flash-decoding     few queries: keys split between blocks, partial results merged in a launch
                        of its own
     FlashAttention     operands of half types, on tensor cores; of the kernels with mma.sync, with
-                       wgmma and with TMA the one that is estimated to be fastest
-    CUDA cores         anything else; on AMD GPUs no more scores than two products on matrix cores
-                       and a softmax would take longer for
+                       wgmma and with TMA the one that is estimated to be fastest; on AMD GPUs with
+                       MFMA or WMMA
+    CUDA cores         anything else
 
 A refusal of another code than ``other_form`` ends the search: the operators are better apart.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...core.expressions import loads
-from ...core.forms import Form, Row, first_of, other_form
-from ...core.loops import constant
-from ...core.template import Refusal
+from ...core.contract.forms import Form, Row, first_of, other_form
+from ...core.contract.template import Refusal
+from ...core.tir.expressions import loads
 from ...device import Device
 from ...ecg.work import at
-from ..instructions.amd import FAMILIES as AMD_FAMILIES
 from ..instructions.nvidia import HALF_TYPES
-from ..instructions.table import find_half, find_of_fragments
+from ..instructions.table import find_of_fragments
 from .cuda_cores.config import GpuConfig
 from .decode.config import FlashDecodeConfig, flash_decode_config
 from .flash.config import FlashMmaConfig
@@ -32,16 +29,12 @@ from .flash.model import candidates, cycles, flash_mma_config
 from .flash.problem import FlashProblem, flash_problem
 from .flash.prologue_cost import expensive_prologue
 from .flash.tma_config import FlashTmaConfig
+from .flash.wave_config import FlashWaveConfig
 from .problem.pattern import Pattern
 from .space import KERNELS, Config
 
 MAX_WIDTH = 256  # of a head on tensor cores
 MANY_QUERIES = 64  # which tensor cores would multiply in tiles
-# Of AMD GPUs, where nothing was measured: what kernels on vector units reach of the peak, which is
-# that of packed instructions; bytes of a score that two products and a softmax write and read; two
-# launches more.
-VECTOR_SHARE, SCORE_BYTES, LAUNCHES_SECONDS = 1 / 8, 8, 10e-6
-MOST_SCORE_BYTES = 1 << 29
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +74,7 @@ def _flash(pattern: Pattern, device: Device) -> Found:
 
 
 def _cuda_cores(pattern: Pattern, device: Device) -> Found:
-    refusal = _slow_on_cuda_cores(pattern, device) or _faster_apart(pattern, device)
+    refusal = _slow_on_cuda_cores(pattern, device)
     return refusal or AttentionForm(GpuConfig.of(pattern, device))
 
 
@@ -149,6 +142,8 @@ def _described(config: Config) -> str:
 def _unit(config: FlashMmaConfig) -> str:
     if isinstance(config, FlashTmaConfig):
         return "wgmma with TMA"
+    if isinstance(config, FlashWaveConfig):
+        return config.instruction.family.upper()
     return "wgmma" if config.uses_wgmma else "mma.sync"
 
 
@@ -169,35 +164,11 @@ def _slow_on_cuda_cores(pattern: Pattern, device: Device) -> Refusal | None:
     width = _width(pattern)
     queries = 1 if pattern.query is None else at(pattern.query.extent)
     types = {str(x.ty.dtype) for e in (pattern.q, pattern.k) for x in loads(e)}
-    has_units = types <= {x for x in HALF_TYPES if find_half(device, x) is not None}
+    has_units = types <= {x for x in HALF_TYPES if find_of_fragments(device, x, x)}
     if not has_units or width <= MAX_WIDTH or queries < MANY_QUERIES:
         return None
     return Refusal(
         "head_too_large",
         f"The head dimension is {width}; beyond {MAX_WIDTH}, two GEMMs on tensor cores and a "
         "separate softmax are faster.",
-    )
-
-
-def _faster_apart(pattern: Pattern, device: Device) -> Refusal | None:
-    """Refuse what matrix cores of AMD GPUs multiply in kernels of their own, in less time."""
-    axes = [a for a in (*pattern.batch, pattern.query, pattern.key) if a is not None]
-    extents = [constant(a.extent) for a in axes]
-    rows = [find_of_fragments(device, x, x) for x in pattern.operand_dtypes]
-    if pattern.query is None or not all(row and row.family in AMD_FAMILIES for row in rows):
-        return None
-    peak, bandwidth = device.peak_flops.get("float32"), device.memory_bandwidth
-    if not peak or not bandwidth or not set(pattern.operand_dtypes) <= {*HALF_TYPES}:
-        return None
-    scores = math.prod(n for n in extents if n is not None)
-    flops = 2 * (at(pattern.depth.extent) + at(pattern.column.extent))
-    together = scores * flops / (VECTOR_SHARE * peak)
-    apart = LAUNCHES_SECONDS + scores * SCORE_BYTES / bandwidth
-    has_room = None not in extents and SCORE_BYTES // 4 * scores <= MOST_SCORE_BYTES
-    if not has_room or together <= apart:
-        return None
-    return Refusal(
-        "faster_apart",
-        f"Two GEMMs on matrix cores and a softmax of {scores} scores are estimated to take "
-        f"{apart / together:.0%} of the time of one kernel without matrix instructions.",
     )

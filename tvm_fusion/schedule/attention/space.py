@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ...core.loops import constant
+from ...core.tir.loops import constant
 from ...device import Device
 from ..gpu.launch import STATIC_SHARED_BYTES
 from ..index.design_space import Kernels, default_first, varied
@@ -22,6 +22,7 @@ from .flash import model as flash_mma_model
 from .flash.config import FlashMmaConfig
 from .flash.problem import flash_problem
 from .flash.tma_config import FlashTmaConfig
+from .flash.wave_config import FlashWaveConfig
 from .problem.pattern import Pattern
 
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -42,6 +43,7 @@ KERNELS = Kernels(
                 *("uses_wgmma", "is_ping_pong"),
             ),
         ),
+        FlashWaveConfig: ("flash wave", ("warps", "rows_of_warp", "block_n", "q_in_registers")),
         FlashTmaConfig: ("flash tma", ("warps", "block_n", "stages", "is_ping_pong")),
         GpuConfig: ("CUDA cores", ("rows", "lanes", "rows_of_thread", "keys")),
     }

@@ -8,21 +8,22 @@ from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
-from ...core.expressions import loads
-from ...core.forms import Form
-from ...core.kernel_work import NO_WORK, KernelWork
-from ...core.loops import constant
-from ...core.template import Claim, Config, Emission, Refusal, Template
+from ...core.contract.forms import Form
+from ...core.contract.kernel_work import NO_WORK, KernelWork
+from ...core.contract.template import Claim, Config, Emission, Refusal, Template
+from ...core.tir.expressions import loads
+from ...core.tir.loops import constant
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
 from ...program.group import Group
 from ...program.stage import Unstructured
 from ..contraction.cpu.tile_product import SPEEDUP
-from ..index.design_space import not_in_space
+from ..index.design_space import member
 from ..index.estimate import operations, points, too_many_parameters, traffic
 from ..index.inline import inlined
 from ..instructions.nvidia import HALF_TYPES
+from ..instructions.table import find_of_fragments
 from .cpu.config import CpuConfig
 from .cpu.kernel import attention_cpu
 from .cpu.query_lanes import query_lanes_cpu
@@ -30,7 +31,7 @@ from .cpu.query_lanes_config import KERNELS as CPU_KERNELS
 from .cpu.query_lanes_config import QueryLanesConfig
 from .cpu.query_lanes_config import configs as cpu_configs
 from .cpu.query_lanes_config import default as cpu_default
-from .cpu.tile_config import DTYPE, TileAttentionConfig
+from .cpu.tile_config import TileAttentionConfig
 from .cuda_cores.config import GpuConfig
 from .cuda_cores.kernel import attention_gpu
 from .decode.config import FlashDecodeConfig
@@ -118,7 +119,7 @@ class Attention(Template):
             parallelism=rows * math.ceil(queries / block_m) * _products(config),
             shared_bytes=0 if isinstance(config, CpuConfig) else config.shared_bytes,
             registers=0 if isinstance(config, CpuConfig) else config.registers,
-            matrix_dtype=_matrix_dtype(config),
+            matrix_dtype=_matrix_dtype(config, pattern),
             work=_work(config, pattern, device),
             details=AttentionDetails(config),
         )
@@ -165,16 +166,16 @@ class Attention(Template):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed attention."""
-        chosen = self._kernels.find(self._designs(claim, device), config)
-        if chosen is None:
-            return not_in_space(claim, config)
+        chosen = member(claim, config, self._designs(claim, device), self._kernels.plain)
+        if isinstance(chosen, Refusal):
+            return chosen
         pattern = read_group(claim.group, self._floats)
         assert not isinstance(pattern, Refusal)
         if isinstance(chosen, CpuConfig):
             return replace(
                 claim,
                 flops=_flops(pattern, *_rows(pattern), chosen),
-                matrix_dtype=_matrix_dtype(chosen),
+                matrix_dtype=_matrix_dtype(chosen, pattern),
                 details=AttentionDetails(chosen),
             )
         if isinstance(chosen, FlashDecodeConfig):
@@ -195,9 +196,8 @@ class Attention(Template):
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name the operators of every attention in a graph, in a few nested sets."""
-        return attention_proposals(
-            graph, self._is_gpu and device.has_matrix("mma.sync", HALF_TYPES[0])
-        )
+        has_copies = find_of_fragments(device, HALF_TYPES[0], HALF_TYPES[0]) is not None
+        return attention_proposals(graph, self._is_gpu and has_copies)
 
 
 def _claim_flash_decode(
@@ -206,11 +206,12 @@ def _claim_flash_decode(
     """Estimate flash-decoding: keys and values are read once, partial results written and read."""
     rows = at(config.kv_batch) * config.query_group.size
     partials = rows * config.splits * (config.head_dim_v + 2)
+    stored = 0 if config.is_one_kernel else partials
     return Claim(
         template,
         group,
-        launches=2,
-        bytes=_traffic(group, pattern) + 2 * 4 * partials,
+        launches=config.launches,
+        bytes=_traffic(group, pattern) + 2 * 4 * stored,
         flops=_flops(pattern, rows, 1, config) + 2 * partials,
         parallelism=at(config.blocks),
         shared_bytes=config.shared_bytes,
@@ -236,10 +237,10 @@ def _work(config: AnyConfig | CpuConfig, pattern: Pattern, device: Device) -> Ke
     )
 
 
-def _matrix_dtype(config: AnyConfig | CpuConfig) -> str:
+def _matrix_dtype(config: AnyConfig | CpuConfig, pattern: Pattern) -> str:
     """Name the type of the matrix units, where operands alone do not say which multiply."""
     if isinstance(config, TileAttentionConfig):
-        return DTYPE
+        return pattern.operand_dtypes[0]
     return FLOAT if isinstance(config, GpuConfig) else ""  # whatever tensor cores could do
 
 

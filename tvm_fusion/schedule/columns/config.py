@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ...core.loops import constant
+from ...core.tir.loops import constant
 from ...device import Device
 from ...ecg.work import at
 from .reduction import ColumnReduction

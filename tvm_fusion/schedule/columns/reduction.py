@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ...core.expressions import is_load_of, load, loads, variables
-from ...core.loops import constant, index, substitute
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
+from ...core.tir.expressions import is_load_of, load, loads, variables
+from ...core.tir.loops import constant, index, substitute
 from ...program.program import Program
 from ...program.stage import Axis, Stage
 from ..contraction.problem.results import Result, result_of
@@ -31,8 +31,6 @@ class ColumnReduction:
 
     Attributes
     ----------
-    stage : Stage
-        The reduction.
     batch : tuple of Axis
         Kept axes but the columns.
     k : Axis

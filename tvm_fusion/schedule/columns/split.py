@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, relax, tirx
 
-from ..._tvm.buffer import declare
-from ...core.expressions import load
-from ...core.loops import constant, index, substitute
-from ...core.template import Emission, Kernel, Slot
+from ..._tvm.ir.buffer import declare
+from ...core.contract.template import Emission, Kernel, Slot
+from ...core.tir.expressions import load
+from ...core.tir.loops import constant, index, substitute
 from ...device import Device
 from ...ecg.work import at
 from ...program.group import Group

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
-from ...core.loops import constant
-from ...core.template import Claim, Emission, Refusal, Template
+from ...core.contract.template import Claim, Emission, Refusal, Template
+from ...core.tir.loops import constant
 from ...device import Device, device_of
 from ...ecg.work import at
 from ...program.contractions import is_contraction
@@ -31,8 +31,6 @@ class ColumnDetails:
 
     Attributes
     ----------
-    view : ColumnReduction
-        The reduction.
     config : ColumnConfig
         Of one launch.
     split : SplitColumns or None
@@ -50,8 +48,6 @@ class WindowDetails:
 
     Attributes
     ----------
-    view : ColumnReduction
-        The reduction.
     term : WindowTerm
         What one thread combines.
     """

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...core.expressions import choice, load, loads, variables
-from ...core.loops import (
+from ...core.tir.expressions import choice, load, loads, variables
+from ...core.tir.loops import (
     block,
     ceildiv,
     constant,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from tvm import DataType, tirx
 from tvm.target import Target
 
+from ...core.contract.template import Claim, Config, Emission, Refusal, Template
 from ...core.decisions import Decision, Verdict
-from ...core.expressions import loads
-from ...core.loops import constant, find
-from ...core.template import Claim, Config, Emission, Refusal, Template
+from ...core.tir.expressions import loads
+from ...core.tir.loops import constant, find
 from ...device import Device
 from ...ecg.graph import Graph, Operator
 from ...ecg.work import at
@@ -22,10 +22,10 @@ from ...program.layouts import is_layout_map
 from ...program.stage import Unstructured
 from ..contraction.cpu.blocking import Machine
 from ..contraction.cpu.tile_product import SPEEDUP
+from ..contraction.problem.pool import pooling_proposals
 from ..contraction.problem.sum_of_products import Result
 from ..contraction.problem.template import constants_of
-from ..index.design_space import find as find_config
-from ..index.design_space import not_in_space, plain
+from ..index.design_space import member, plain
 from ..index.estimate import flops, operations, points, terms, too_many_parameters, traffic
 from ..index.inline import inlined, inlined_size
 from ..index.strides import SCATTER
@@ -36,7 +36,6 @@ from .dense.row_stores import is_by_rows, square_size
 from .depthwise.cpu_config import DepthwiseConfig, depthwise_config, depthwise_configs
 from .depthwise.cpu_kernel import depthwise_cpu
 from .problem.groups import with_groups
-from .problem.pool import pooling_proposals
 from .problem.problem import BLOCK, ConvProblem, conv_problem, packed
 from .problem.result_layout import (
     can_store,
@@ -223,9 +222,9 @@ class CpuConvolution(Template):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed convolution with other tiles or tasks."""
-        chosen = find_config(_designs(claim, device), config)
-        if chosen is None:
-            return not_in_space(claim, config)
+        chosen = member(claim, config, _designs(claim, device))
+        if isinstance(chosen, Refusal):
+            return chosen
         details = claim.details_as(ConvDetails)
         return replace(claim, details=replace(details, config=chosen))
 

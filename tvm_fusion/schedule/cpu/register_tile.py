@@ -14,8 +14,8 @@ from functools import partial
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ...core.expressions import load
-from ...core.loops import loop, prefetch, sequence
+from ...core.tir.expressions import load
+from ...core.tir.loops import loop, prefetch, sequence
 from ...device import Device, device_of
 
 WIDEST = 64  # elements of one vector expression

@@ -25,7 +25,7 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
-from ...core.loops import constant, product
+from ...core.tir.loops import constant, product
 from ...device import Device, device_of
 from .block_info import BlockInfo, block_info, inline_maps
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...core.loops import loop, sequence
+from ...core.tir.loops import loop, sequence
 from ..instructions.instruction import Instruction
 from ..instructions.tiles import (
     TILE_ROW_BYTES,

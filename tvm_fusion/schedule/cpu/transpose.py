@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...core.loops import index, sequence
+from ...core.tir.loops import index, sequence
 
 
 def transposed(rows: Sequence[ir.Expr], store: Callable[[int, ir.Expr], tirx.Stmt]) -> tirx.Stmt:

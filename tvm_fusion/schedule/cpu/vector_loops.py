@@ -7,7 +7,7 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ...core.loops import constant, index, loop, sequence
+from ...core.tir.loops import constant, index, loop, sequence
 
 VECTORS = 4  # vectors of an explicit vector loop
 VectorBody = Callable[[ir.Expr, int], tirx.Stmt]  # of a start and a width

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import ir, sym, tirx
 
-from ...core.loops import constant, find, index, product, substitute
+from ...core.tir.loops import constant, find, index, product, substitute
 from ...program.stage import Axis
 from ..gpu.launch import VECTOR_BYTES
 from ..index.address import offset, stride

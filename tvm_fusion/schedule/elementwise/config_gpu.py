@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from tvm import ir
 
-from ...core.expressions import variables
-from ...core.kernel_work import KernelWork
-from ...core.loops import constant, index
+from ...core.contract.kernel_work import KernelWork
+from ...core.tir.expressions import variables
+from ...core.tir.loops import constant, index
 from ...ecg.work import at
 from ...program.stage import Axis, Stage
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES

@@ -14,7 +14,7 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ...core.loops import (
+from ...core.tir.loops import (
     Body,
     add,
     block,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...core.loops import (
+from ...core.tir.loops import (
     add,
     block,
     ceildiv,

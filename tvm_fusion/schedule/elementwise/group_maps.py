@@ -8,8 +8,8 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...core.expressions import has_division, has_load, load, loads
-from ...core.loops import constant, coordinates, index, product, substitute
+from ...core.tir.expressions import has_division, has_load, load, loads
+from ...core.tir.loops import constant, coordinates, index, product, substitute
 from ...program.domain import Domain
 from ...program.program import Program
 from ...program.stage import Axis, Stage

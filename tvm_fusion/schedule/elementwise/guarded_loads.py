@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
 
-from ..._tvm.structural import structural_map
-from ...core.expressions import call_name, loads, variables
-from ...core.loops import find
+from ..._tvm.ir.structural import structural_map
+from ...core.tir.expressions import call_name, loads, variables
+from ...core.tir.loops import find
 from ..gpu.launch import VECTOR_TYPES
 from ..index.address import same
 from .iteration_space import IterationSpace

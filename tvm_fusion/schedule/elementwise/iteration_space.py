@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from tvm import ir, tirx
 
-from ...core.expressions import load, loads
-from ...core.loops import block, constant, index, local, product, sequence, substitute
+from ...core.tir.expressions import load, loads
+from ...core.tir.loops import block, constant, index, local, product, sequence, substitute
 from ...program.stage import Axis
 from ..index.address import offset, same, stride
 

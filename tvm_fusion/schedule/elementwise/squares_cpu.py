@@ -17,8 +17,8 @@ from functools import partial
 
 from tvm import DataType, ir, sym, tirx
 
-from ...core.expressions import choice, has_load, load, loads, variables
-from ...core.loops import (
+from ...core.tir.expressions import choice, has_load, load, loads, variables
+from ...core.tir.loops import (
     block,
     constant,
     find,

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
-from ...core.loops import constant
-from ...core.template import Claim, Config, Emission, Refusal, Template
+from ...core.contract.template import Claim, Config, Emission, Refusal, Template
+from ...core.tir.loops import constant
 from ...device import Device
 from ...program.group import Group
 from ...program.lane_conditions import decide_for_blocks
 from ...program.layouts import is_layout_map
 from ...program.stage import Stage, Unstructured
 from ..cpu.schedule import VectorRegisters
-from ..index.design_space import not_in_space
+from ..index.design_space import member
 from ..index.estimate import flops, points, too_many_parameters, traffic
 from ..index.inline import inlined, inlined_size
 from ..index.strides import strided_access_cost
@@ -103,9 +103,9 @@ class Elementwise(Template):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure claimed maps with other vectors or tasks."""
-        chosen = KERNELS.find(self._designs(claim, device), config)
-        if chosen is None:
-            return not_in_space(claim, config)
+        chosen = member(claim, config, self._designs(claim, device), KERNELS.plain)
+        if isinstance(chosen, Refusal):
+            return chosen
         return replace(claim, details=ElementwiseDetails(chosen))
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[ElementwiseCpuConfig]:

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import scratch
-from ...core.loops import ceildiv, constant, coordinates, index, product, substitute, when
+from ..._tvm.ir.buffer import scratch
+from ...core.tir.loops import ceildiv, constant, coordinates, index, product, substitute, when
 from ...program.stage import Axis
 from ..index.address import offset
 from .alignment import WORD
@@ -70,8 +70,6 @@ class TransposeConfig:
 
     Attributes
     ----------
-    space : IterationSpace
-        The iteration space.
     across : int
         The axis along which the transposed loads are contiguous.
     transposed : tuple of GuardedLoad

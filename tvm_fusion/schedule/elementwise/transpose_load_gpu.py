@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...core.expressions import load
-from ...core.loops import (
+from ...core.tir.expressions import load
+from ...core.tir.loops import (
     block,
     coordinates,
     index,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...core.expressions import load
-from ...core.loops import block, coordinates, index, local, loop, sequence, unrolled
+from ...core.tir.expressions import load
+from ...core.tir.loops import block, coordinates, index, local, loop, sequence, unrolled
 from ..gpu.warp import LANES
 from .alignment import WORD
 from .guarded_loads import bytes_of

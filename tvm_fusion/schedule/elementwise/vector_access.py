@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import ir, tirx
 
-from ...core.expressions import load
-from ...core.loops import (
+from ...core.tir.expressions import load
+from ...core.tir.loops import (
     constant,
     index,
     local,

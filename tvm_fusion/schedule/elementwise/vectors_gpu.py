@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ...core.expressions import load
-from ...core.loops import (
+from ...core.tir.expressions import load
+from ...core.tir.loops import (
     block,
     constant,
     coordinates,

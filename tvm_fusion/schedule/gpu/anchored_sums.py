@@ -26,9 +26,9 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.ir.transform import PassContext
 
-from ..._tvm.target import target_kind
-from ...core.expressions import call_name, loads
-from ...core.loops import constant, find, index
+from ..._tvm.ir.target import target_kind
+from ...core.tir.expressions import call_name, loads
+from ...core.tir.loops import constant, find, index
 from ..instructions.lanes import STAY
 
 # Of loops that LLVM unrolls: of more its thresholds keep it.

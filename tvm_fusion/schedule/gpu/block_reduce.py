@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 
-from ...core.loops import index, sequence, store_all, update_all
+from ...core.tir.loops import index, sequence, store_all, update_all
 from .row_threads import RowThreads
 
 # Warps whose results each thread reduces serially; of more, each warp reduces them like the terms

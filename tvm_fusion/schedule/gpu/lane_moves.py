@@ -18,9 +18,9 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from ..._tvm.target import target_kind
-from ...core.expressions import call_name, substitute
-from ...core.loops import constant, find, store_all, update_all
+from ..._tvm.ir.target import target_kind
+from ...core.tir.expressions import call_name, substitute
+from ...core.tir.loops import constant, find, store_all, update_all
 from ...device import Device, device_of
 from ..instructions.lanes import all_reduce_moves, exchange_moves, from_last
 

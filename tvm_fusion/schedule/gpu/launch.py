@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ...core.expressions import load
-from ...core.loops import block, index, sequence
+from ...core.tir.expressions import load
+from ...core.tir.loops import block, index, sequence
 
 _MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"  # of TVM's generator of CUDA
 # What a kernel may declare statically on every device; more is requested at launch.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ...core.loops import index
+from ...core.tir.loops import index
 
 ELEMENTS = 8  # of a thread: two of each matrix
 

@@ -13,8 +13,8 @@ import ml_dtypes  # noqa: F401 (numpy's bfloat16)
 import numpy as np
 from tvm import DataType, ir, tirx
 
-from ...core.expressions import choice
-from ...core.loops import index, sequence
+from ...core.tir.expressions import choice
+from ...core.tir.loops import index, sequence
 from .launch import storage_sync
 
 SCOPE = "shared.own"
@@ -41,11 +41,19 @@ def held(value: ir.Expr) -> ir.Expr:
     if chosen is not None:
         condition, *sides = chosen
         return tirx.if_then_else(condition, *map(held, sides))
-    return _rounded(tirx.Cast("float32", value))
+    return rounded(tirx.Cast("float32", value), dtype)
 
 
-def _rounded(value: ir.Expr) -> ir.Expr:
-    """Round a float32 to the nearest even bfloat16; all NaN become one."""
+def rounded(value: ir.Expr, dtype: str, is_number: bool = False) -> ir.Expr:
+    """Round a float32 to the nearest even of a half type, as registers of :func:`held_as` hold it.
+
+    Parameters
+    ----------
+    is_number : bool
+        Whether it does not matter what becomes of NaN; otherwise all become one.
+    """
+    if dtype not in _BITS:
+        return tirx.Cast(dtype, value)
     word = tirx.reinterpret("uint32", value)
 
     def number(n: int) -> ir.Expr:
@@ -53,7 +61,9 @@ def _rounded(value: ir.Expr) -> ir.Expr:
 
     odd = tirx.bitwise_and(tirx.shift_right(word, number(16)), number(1))
     bits = tirx.shift_right(word + odd + number(0x7FFF), number(16))
-    return tirx.Cast("uint16", tirx.Select(tirx.isnan(value), number(0x7FC0), bits))
+    if not is_number:
+        bits = tirx.Select(tirx.isnan(value), number(0x7FC0), bits)
+    return tirx.Cast("uint16", bits)
 
 
 def copy_vector(to: ir.TensorLoad, source: ir.TensorLoad, size: int) -> tirx.Stmt:

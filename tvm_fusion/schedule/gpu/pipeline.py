@@ -24,9 +24,9 @@ from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
 
-from ..._tvm.buffer import scratch
-from ...core.expressions import load
-from ...core.loops import index, local, sequence, simplified, when
+from ..._tvm.ir.buffer import scratch
+from ...core.tir.expressions import load
+from ...core.tir.loops import index, local, sequence, simplified, when
 from . import mbarrier
 from .cp_async import commit, copy_16
 from .shared_tiles import wait_and_barrier
@@ -105,10 +105,6 @@ class RingPosition:
 
     Attributes
     ----------
-    stages : int
-        Stages of the ring.
-    stage : Expr
-        The stage.
     parity : Expr
         Of the phase in which the stage is used.
     before : Expr

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import DataType, ir, tirx
 
-from ...core.expressions import load
-from ...core.loops import index, local, loop, sequence, substitute
+from ...core.tir.expressions import load
+from ...core.tir.loops import index, local, loop, sequence, substitute
 from .streaming import STREAMED_BYTES, load_streamed
 from .vector_loads import BYTES, VectorLoad
 
@@ -29,11 +29,6 @@ class RegisterBuffers:
         number then, which lowering drops. Without it, the buffers are one thread's.
     is_streamed : bool
         Whether the widest vectors bypass the L1 of CUDA devices, which keeps the shorter ones.
-
-    Attributes
-    ----------
-    arrays : list of Var
-        The buffers.
     """
 
     def __init__(

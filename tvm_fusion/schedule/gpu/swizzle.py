@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...core.loops import index
+from ...core.tir.loops import index
 
 VECTOR = 8  # elements of two bytes
 BANKS = 8  # vectors that shared memory delivers at once
@@ -49,8 +49,6 @@ class SwizzledRows:
     ----------
     first : int
         Where the first row begins, in vectors.
-    vectors : int
-        Of a row.
     """
 
     first: int
@@ -82,6 +80,29 @@ class SwizzledRows:
             by = swizzle(row if row_in_16 is None else row_in_16, self.vectors)
             vector = tirx.bitwise_xor(vector, by)
         return (row * self.pitch + vector + self.first) * VECTOR
+
+
+@dataclass(frozen=True)
+class WaveRows(SwizzledRows):
+    """Rows of a tile in LDS, for fragments of AMD that make the sums of a lane neighbours.
+
+    Eight lanes read the same vector of rows 0 to 3 and 8 to 11. Places are of words of 32 bits.
+    """
+
+    @property
+    def pitch(self) -> int:
+        """Vectors from one row to the next: a power of two, or a multiple of eight."""
+        return next((n for n in (1, 2, 4) if self.vectors <= n), -(-self.vectors // BANKS) * BANKS)
+
+    def element(self, row: ir.Expr, vector: ir.Expr, row_in_16: ir.Expr | None = None) -> ir.Expr:
+        """Return the place of the first word of a vector."""
+        by = row if row_in_16 is None else row_in_16
+        wide = min(self.pitch, BANKS)
+        if wide > 1:
+            low = tirx.floormod(tirx.floordiv(by, index(BANKS // wide)), index(wide // 2))
+            high = tirx.floormod(tirx.floordiv(by, index(8)), index(2))
+            vector = exchanged(vector, low + high * (wide // 2))
+        return (row * self.pitch + vector + self.first) * (VECTOR // 2)
 
 
 @dataclass(frozen=True)

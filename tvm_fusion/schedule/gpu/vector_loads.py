@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from tvm import DataType, ir, sym, tirx
 
-from ..._tvm.structural import structural_map
-from ...core.expressions import call_name, choice, variables
-from ...core.loops import constant, index
+from ..._tvm.ir.structural import structural_map
+from ...core.tir.expressions import call_name, choice, variables
+from ...core.tir.loops import constant, index
 from ..index.address import is_aligned, offset
 from .launch import VECTOR_BYTES, VECTOR_TYPES
 

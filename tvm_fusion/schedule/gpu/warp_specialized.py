@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...core.loops import index, loop, sequence, when
+from ...core.tir.loops import index, loop, sequence, when
 from . import wgmma
 from .launch import dependency_wait
 from .shared_tiles import block_barrier

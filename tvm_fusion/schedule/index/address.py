@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ..._tvm.structural import structural_map
-from ...core.expressions import call_name, variables
-from ...core.loops import constant, find, index, substitute
+from ..._tvm.ir.structural import structural_map
+from ...core.tir.expressions import call_name, variables
+from ...core.tir.loops import constant, find, index, substitute
 from ...program.stage import Axis
 
 _VECTOR = 16  # elements of a vector, or a multiple of them

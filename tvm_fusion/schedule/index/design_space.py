@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from ...core.template import Claim, Config, Refusal
+from ...core.contract.template import Claim, Config, Refusal
 
 Sizes = TypeVar("Sizes")
 
@@ -22,12 +22,6 @@ def plain(sizes: Any) -> dict[str, int | str]:
         name: value if isinstance(value, str) else int(value)
         for name, value in asdict(sizes).items()
     }
-
-
-def find(designs: Iterable[Sizes], config: Config) -> Sizes | None:
-    """Find the member of a design space that a configuration describes; ``None`` if none is."""
-    wanted = dict(config)
-    return next((sizes for sizes in designs if plain(sizes) == wanted), None)
 
 
 def varied(start: Any, **choices: Iterable[Any]) -> Iterator[Any]:
@@ -52,8 +46,23 @@ def distinct(designs: Iterable[Sizes], plain: Callable[[Sizes], Config] = plain)
             yield sizes
 
 
-def not_in_space(claim: Claim, config: Config) -> Refusal:
-    """Say that a configuration is not in the design space of a claim."""
+def member(
+    claim: Claim,
+    config: Config,
+    designs: Iterable[Sizes],
+    plain: Callable[[Sizes], Config] = plain,
+) -> Sizes | Refusal:
+    """Find the member of a claim's design space that a configuration describes.
+
+    Parameters
+    ----------
+    config : Config
+        Plain data, as ``plain`` writes members.
+    """
+    wanted = dict(config)
+    for sizes in designs:
+        if plain(sizes) == wanted:
+            return sizes
     words = ", ".join(f"{name} {value}" for name, value in config.items())
     return Refusal(
         "no_such_config", f"{claim.template.name} has no configuration of {words} for this group."
@@ -80,11 +89,6 @@ class Kernels:
         held = {_key(n): int(attrgetter(n)(config) or 0) for n in own}
         values = {key: held.get(key, 0) for key in every}
         return {"kernel": name, **values}
-
-    def find(self, designs: Iterable[Any], config: Config) -> Any | None:
-        """Find the member of a design space that a configuration describes."""
-        wanted = dict(config)
-        return next((one for one in designs if self.plain(one) == wanted), None)
 
 
 def _key(field: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...core.expressions import call_name, load
-from ...core.loops import index
+from ...core.tir.expressions import call_name, load
+from ...core.tir.loops import index
 from ...program.lane_conditions import decide_for_lanes
 from ...program.stage import Axis
 

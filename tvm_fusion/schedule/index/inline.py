@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from tvm import ir
 
-from ...core.loops import constant, find, index, substitute
-from ...core.template import Refusal
+from ...core.contract.template import Refusal
+from ...core.tir.loops import constant, find, index, substitute
 from ...program.program import Program
 from ...program.stage import Stage
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Container, Iterable
 
 from ...core.once import once
 from ...ecg.graph import Graph, Operator
-from ...ecg.mapping import MappingType
-from ...program.bind import parts_of
+from ...ecg.mapping_types.table import MappingType
 from ...program.group import Group
 from ...program.stage import Stage, Unstructured
+from ...program.stages.bind import parts_of
 
 MOVES = (MappingType.REORGANIZE, MappingType.SHUFFLE)
 LIGHT = (MappingType.ONE_TO_ONE, MappingType.ONE_TO_MANY, *MOVES)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from tvm import ir
 
-from ...core.expressions import call_name, loads, variables
-from ...core.loops import constant, find
+from ...core.tir.expressions import call_name, loads, variables
+from ...core.tir.loops import constant, find
 from ...program.stage import Axis, Stage
 from .address import known_step
 from .estimate import points, terms

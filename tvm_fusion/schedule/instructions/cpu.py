@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ..._tvm.bf16 import dot_bf16
+from ..._tvm.ir.bf16 import dot_bf16
 from ...device import Device
 from .instruction import Instruction
 from .layout import layout
 
 WORD = 32  # bits of the k of a dot product, and of a sum
-_BITS = {"float32": 32, "bfloat16": 16, "int16": 16, "int8": 8, "uint8": 8}
+_BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int16": 16, "int8": 8, "uint8": 8}
 _TILE_ROWS, _TILE_ROW_BYTES = 16, 64
 _PMADD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
 
@@ -103,6 +103,7 @@ CPU = (
         )
     ),
     _amx("tdpbf16ps", "bfloat16", "bfloat16", "bfloat16"),
+    _amx("tdpfp16ps", "float16", "float16", "float16"),
     _amx("tdpbssd", "int8", "int8", "int8"),
     _amx("tdpbsud", "int8", "int8", "uint8"),
     _amx("tdpbusd", "int8", "uint8", "int8"),

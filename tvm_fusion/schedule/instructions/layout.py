@@ -73,6 +73,16 @@ class Layout:
         return prod(digit.extent for digit in self.lanes if not digit.row)
 
     @property
+    def row_distances(self) -> tuple[int, ...]:
+        """Bits of a lane's number that differ between lanes that share a row, as powers of two."""
+        found, stride = [], 1
+        for digit in self.lanes:
+            if not digit.row:
+                found += [stride << bit for bit in range(digit.extent.bit_length() - 1)]
+            stride *= digit.extent
+        return tuple(found)
+
+    @property
     def lanes_per_column(self) -> int:
         """Number of lanes that share a column: each has rows of its own."""
         return prod(digit.extent for digit in self.lanes if not digit.column)

@@ -14,8 +14,8 @@ uint8, strides are bytes of type int64; addresses are ``address_of`` an element 
     llvm.x86.tileloadd64    (tile, address, stride)        row r from ``address + r * stride``
     llvm.x86.tileloaddt164  (tile, address, stride)        the same, of what is not soon read again
     llvm.x86.tilestored64   (tile, address, stride)
-    llvm.x86.tdpbf16ps      (c, a, b)                      and tdpbssd, tdpbsud, tdpbusd, tdpbuud:
-                                                           the rows of :data:`.cpu.CPU`
+    llvm.x86.tdpbf16ps      (c, a, b)                      and tdpfp16ps, tdpbssd, tdpbsud, tdpbusd,
+                                                           tdpbuud: the rows of :data:`.cpu.CPU`
     llvm.x86.tilerelease    ()
 
 Of m, n, k within the shape of an instruction's row, C is m rows of ``4 * n`` bytes, A is m rows of
@@ -29,9 +29,9 @@ from typing import NamedTuple
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import declare
-from ...core.expressions import load
-from ...core.loops import index, loop, sequence
+from ..._tvm.ir.buffer import declare
+from ...core.tir.expressions import load
+from ...core.tir.loops import index, loop, sequence
 from .instruction import Instruction
 
 TILES = 8

@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from ..._tvm.target import target_kind
+from ..._tvm.ir.target import target_kind
 from .half_math import called_function
 
 Function = Callable[..., ir.Expr]

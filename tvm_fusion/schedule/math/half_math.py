@@ -23,9 +23,9 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext
 
-from ..._tvm.target import target_kind
-from ...core.expressions import call_name
-from ...core.loops import NEAR, find
+from ..._tvm.ir.target import target_kind
+from ...core.tir.expressions import call_name
+from ...core.tir.loops import NEAR, find
 
 HALF_TYPES = frozenset({"float16", "bfloat16"})
 # Those with a form for float16's range.

@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext
 
-from ...core.expressions import call_name
+from ...core.tir.expressions import call_name
 from ..gpu.half_pairs import constant_pair, fma
 from ..instructions.nvidia import HALF_TYPES
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...core.expressions import call_name
-from ...core.loops import find
+from ...core.tir.expressions import call_name
+from ...core.tir.loops import find
 from .half_math import HALF_TYPES
 from .vector_functions import (
     _float,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...core.loops import constant
+from ...core.tir.loops import constant
 from ...device import Device
 from ..cpu.register_tile import VectorUnit
 from .problem import RecurrentProblem

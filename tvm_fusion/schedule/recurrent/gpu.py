@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import declare, scratch
-from ...core.loops import (
+from ..._tvm.ir.buffer import declare, scratch
+from ...core.tir.loops import (
     block,
     coordinates,
     index,
@@ -140,7 +140,7 @@ class GpuRecurrence:
 
 
 class _Thread:
-    """One unit in one phase: :class:`...core.recurrence.CellValues`."""
+    """One unit in one phase: :class:`...core.recurrent.cell.CellValues`."""
 
     def __init__(self, kernel: GpuRecurrence, number: int, at: tuple[ir.Expr, ...]) -> None:
         self.kernel, self.number = kernel, number

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tvm import ir, relax, tirx
 
-from ..._tvm.buffer import declare
-from ...core.loops import index
-from ...core.recurrence import Recurrence, recurrence_of
-from ...core.recurrent_buffers import RecurrentBuffers
-from ...core.template import Slot
+from ..._tvm.ir.buffer import declare
+from ...core.contract.template import Slot
+from ...core.recurrent.buffers import RecurrentBuffers
+from ...core.recurrent.cell import Recurrence, recurrence_of
+from ...core.tir.loops import index
 from ...ecg.graph import Value
 from ...program.group import Group
 from ...program.stage import Axis

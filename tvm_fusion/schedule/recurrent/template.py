@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.target import Target
 
-from ...core.loops import block, ceildiv, product
-from ...core.template import Claim, Emission, Kernel, Refusal, Slot, Template
+from ...core.contract.template import Claim, Emission, Kernel, Refusal, Slot, Template
+from ...core.tir.loops import block, ceildiv, product
 from ...core.untouched import SCHEDULED
 from ...device import Device
 from ...ecg.work import at

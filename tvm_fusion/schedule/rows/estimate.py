@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tvm import DataType, ir
 
-from ...core.expressions import variables
-from ...core.kernel_work import KernelWork
+from ...core.contract.kernel_work import KernelWork
+from ...core.tir.expressions import variables
 from ...device import Device
 from ...ecg.work import at
 from ...program.contractions import is_contraction

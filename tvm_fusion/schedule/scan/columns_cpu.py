@@ -14,8 +14,8 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import scratch
-from ...core.loops import (
+from ..._tvm.ir.buffer import scratch
+from ...core.tir.loops import (
     block,
     ceildiv,
     choose,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm import DataType, ir
 
-from ...core.loops import ceildiv, constant, product
+from ...core.tir.loops import ceildiv, constant, product
 from ...device import Device
 from ..gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from .problem import PrefixSumProblem

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import scratch
-from ...core.loops import block, coordinates, index, loop, product, sequence, tasks
+from ..._tvm.ir.buffer import scratch
+from ...core.tir.loops import block, coordinates, index, loop, product, sequence, tasks
 from .problem import PrefixSumProblem
 
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import scratch
-from ...core.loops import (
+from ..._tvm.ir.buffer import scratch
+from ...core.tir.loops import (
     block,
     ceildiv,
     constant,

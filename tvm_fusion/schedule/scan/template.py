@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.target import Target
 
-from ..._tvm.buffer import declare
-from ...core.loops import block, product
-from ...core.template import Claim, Emission, Refusal, Template
+from ..._tvm.ir.buffer import declare
+from ...core.contract.template import Claim, Emission, Refusal, Template
+from ...core.tir.loops import block, product
 from ...core.untouched import SCHEDULED, is_scheduled
 from ...device import Device
-from ...ecg.legalizations.scan import NAME, is_last
+from ...ecg.legalization.operators.scan import NAME, is_last
 from ...ecg.work import at
 from ...program.group import Group
 from .columns_cpu import scan_columns
@@ -28,8 +28,6 @@ class ScanDetails:
 
     Attributes
     ----------
-    problem : PrefixSumProblem
-        The sums.
     config : RowScanConfig, ColumnScanConfig or None
         Of a GPU's rows, or of a CPU's columns; rows on a CPU have none.
     """

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ...core.template import Claim, Emission, Kernel, Refusal, Slot, Template
+from ...core.contract.template import Claim, Emission, Kernel, Refusal, Slot, Template
 from ...device import Device
 from ...ecg.work import at, bytes_of
 from ...program.group import Group

@@ -17,7 +17,17 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...core.loops import block, coordinates, index, local, loop, sequence, tasks, vectorized, when
+from ...core.tir.loops import (
+    block,
+    coordinates,
+    index,
+    local,
+    loop,
+    sequence,
+    tasks,
+    vectorized,
+    when,
+)
 from ...device import Device
 from ..cpu.schedule import CORES, PARALLEL_WORK, VectorRegisters
 from .problem import SortProblem

@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ..._tvm.buffer import scratch
-from ...core.loops import block, coordinates, index, loop, sequence, threads, unrolled, when
+from ..._tvm.ir.buffer import scratch
+from ...core.tir.loops import block, coordinates, index, loop, sequence, threads, unrolled, when
 from ..gpu.warp import each_thread
 from .config import RankSortConfig
 from .problem import SortProblem

@@ -19,8 +19,6 @@ class SortProblem:
         A buffer of integers.
     targets : tuple of (Var, bool)
         Buffers to write, and whether values, rather than their places, go there.
-    axis : int
-        The axis.
     falls : bool
         Whether the largest comes first.
     """

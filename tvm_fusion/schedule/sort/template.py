@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.target import Target
 
-from ..._tvm.buffer import declare
-from ...core.loops import block
-from ...core.template import Claim, Emission, Refusal, Template
+from ..._tvm.ir.buffer import declare
+from ...core.contract.template import Claim, Emission, Refusal, Template
+from ...core.tir.loops import block
 from ...core.untouched import SCHEDULED
 from ...device import Device
-from ...ecg.legalizations.rank_sort import SORTS, fits, order_of
+from ...ecg.legalization.operators.rank_sort import SORTS, fits, order_of
 from ...program.group import Group
 from .config import RankSortConfig
 from .cpu import CpuRankSortConfig, sort_cpu
@@ -26,8 +26,6 @@ class SortDetails:
 
     Attributes
     ----------
-    problem : SortProblem
-        The sort.
     config : RankSortConfig or CpuRankSortConfig
         Of a GPU, or of a CPU.
     """

@@ -9,13 +9,13 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.target import Target
 
+from ...core.contract.kernel_info import Describe, KernelInfo
+from ...core.contract.template import TEMPLATE, Ban, Claim, Emission, Kernel, Refusal, Slot
+from ...core.contract.templates import template
+from ...core.contract.tuned import TUNED, Lookup, Tuned, untuned
 from ...core.decisions import Decision, record
-from ...core.kernel_info import Describe, KernelInfo
-from ...core.loops import find
 from ...core.progress import steps
-from ...core.template import TEMPLATE, Ban, Claim, Emission, Kernel, Refusal, Slot
-from ...core.templates import template
-from ...core.tuned import TUNED, Lookup, Tuned, untuned
+from ...core.tir.loops import find
 from ...device import Device, device_of
 from ...ecg.graph import Graph
 from ...program.group import Group
@@ -58,8 +58,6 @@ def emit_groups(
 
     Returns
     -------
-    dict of GlobalVar to Emission
-        Kernels by group.
     dict of GlobalVar to (str, Hashable)
         Groups whose claim was broken; the reasons are recorded as decisions.
     """

@@ -13,12 +13,12 @@ import numpy as np
 import tvm
 from tvm import ir, tirx
 
-from ...core.expressions import choice
-from ...core.numpy_types import numpy_dtype
-from ...ecg.evaluate import evaluate
-from ...ecg.loads import Unreadable
-from ...program.parse import parse
+from ...core.constants.numpy_types import numpy_dtype
+from ...core.tir.expressions import choice
+from ...ecg.mapping_types.evaluate import evaluate
+from ...ecg.mapping_types.loads import Unreadable
 from ...program.stage import Stage, Unstructured
+from ...program.stages.parse import parse
 
 
 def gather(packing: tirx.PrimFunc, constant: tvm.runtime.Tensor) -> tvm.runtime.Tensor | None:

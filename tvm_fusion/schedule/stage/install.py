@@ -8,8 +8,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ...core.kernel_info import record
-from ...core.template import Emission, Slot
+from ...core.contract.kernel_info import record
+from ...core.contract.template import Emission, Slot
 from ...core.untouched import SCHEDULED
 from .emit import is_group
 from .pack import Packer

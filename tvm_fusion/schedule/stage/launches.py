@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import s_tir, tirx
 
-from ...core.loops import ONE_OF, find
+from ...core.tir.loops import ONE_OF, find
 
 
 def launches(func: tirx.PrimFunc) -> int:

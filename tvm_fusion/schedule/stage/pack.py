@@ -15,8 +15,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
+from ...core.constants.weight_names import Packing, tracked
 from ...core.untouched import SCHEDULED
-from ...core.weight_names import Packing, tracked
 from ...device import parse
 from ..cpu.schedule import schedule_cpu
 from .gather import gather

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax import op
 
 import tvm_fusion
-from tvm_fusion.deploy.runtime.profile.profile import _grouped, titles, users_names
+from tvm_fusion.deploy.runtime.profile.profile import _grouped, launches_of_calls, titles
 from tvm_fusion.deploy.runtime.profile.result import Profile
 from tvm_fusion.deploy.runtime.profile.trace import trace
 from tvm_fusion.errors import UserError
@@ -185,18 +185,20 @@ def test_a_function_without_kernels(tmp_path):
     assert profile.host_us == profile.end_to_end_us
 
 
-def test_members_have_the_users_names(products):
+def test_members_have_the_launches_of_calls(products):
     executable = tvm_fusion.load(products)
     entry = executable.manifest["functions"]["main"]
     inputs = {"x": np.ones((32, 48), "float32")}
     kernels = [row.kernels[0] for row in executable.profile(inputs, runs=1).rows]
     told = (["/mlp/up", "/mlp/act"], ["/mlp/down"])
     entry["launches"] = [
-        {"kernel": k, "names": names} for k, names in zip(kernels, told, strict=True)
+        {"kernel": k, "names": names, "reads": reads}
+        for k, names, reads in zip(kernels, told, ([], [0]), strict=True)
     ]
     rows = executable.profile(inputs, runs=1).rows
     assert [row.names for row in rows] == [("/mlp/up", "/mlp/act"), ("/mlp/down",)]
     assert [row.title for row in rows] == ["matmul + relu", "matmul"]
+    assert [row.reads for row in rows] == [(), (0,)]
 
 
 @pytest.mark.parametrize(
@@ -209,11 +211,18 @@ def test_members_have_the_users_names(products):
 )
 def test_users_names_by_call(kernels, launches, expected):
     launches = [{"kernel": kernel, "names": [name]} for kernel, name in launches]
-    found = users_names(list(kernels), launches)
-    assert ["".join(names) for names in found] == expected
+    found = launches_of_calls(list(kernels), launches)
+    assert ["".join(launched.names) for launched in found] == expected
 
 
-def test_titles_are_the_users_names_or_operators():
+def test_calls_read_the_latest_of_a_loop():
+    told = [("a", []), ("b", [0, 1]), ("c", [1])]
+    launches = [{"kernel": kernel, "names": [], "reads": reads} for kernel, reads in told]
+    found = launches_of_calls("ababc", launches)
+    assert [launched.reads for launched in found] == [(), (0,), (), (2, 1), (3,)]
+
+
+def test_titles_are_the_launches_of_calls_or_operators():
     groups = [
         {"kernels": ["a", "b"], "operators": ["matmul", "relu"]},
         {"kernels": ["c"], "operators": ["add"]},

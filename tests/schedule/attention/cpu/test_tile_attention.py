@@ -9,7 +9,7 @@ from group_kernels import arrays, built, emitted, group, kernel, run, tensor
 from tvm import relax, tirx
 
 from tests.schedule.attention.attention_graphs import LOWEST, added, guarded, kept, number, scaled
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.cpu.tile_config import TileAttentionConfig
 from tvm_fusion.schedule.attention.template import Attention

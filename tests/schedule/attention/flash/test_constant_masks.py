@@ -10,8 +10,8 @@ from tvm import relax, tirx
 
 from tests.schedule.attention.attention_graphs import attention, op, reference, tensors
 from tvm_fusion import transform
-from tvm_fusion.core.loops import find
-from tvm_fusion.core.weight_names import WeightNames, constants, tracking
+from tvm_fusion.core.constants.weight_names import WeightNames, constants, tracking
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.fusion.fuse import plan_module
 from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.problem import flash_problem

@@ -10,8 +10,8 @@ from test_flash_mma import HALF, problem_of, visible
 from tvm import tirx
 
 from tests.schedule.attention.attention_graphs import PLAIN, tensors
-from tvm_fusion.core.expressions import variables
-from tvm_fusion.core.loops import substitute
+from tvm_fusion.core.tir.expressions import variables
+from tvm_fusion.core.tir.loops import substitute
 from tvm_fusion.schedule.attention.flash import grid as flash_grid
 from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.problem import flash_problem

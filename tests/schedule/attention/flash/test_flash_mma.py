@@ -5,7 +5,6 @@ import re
 import group_kernels
 import numpy as np
 import pytest
-import tvm
 from group_kernels import CUDA, arrays, close, cuda_kernel, group, kernel, run, tensor
 from nvcc import machine_code, needs_nvcc
 from tvm import relax, s_tir
@@ -18,10 +17,12 @@ from tests.schedule.attention.attention_graphs import (
     SYMBOLIC,
     attention,
     op,
+    packed,
     reference,
     tensors,
+    visible,
 )
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.cuda_cores.config import GpuConfig
 from tvm_fusion.schedule.attention.flash.config import FlashMmaConfig
@@ -127,39 +128,6 @@ def test_products_in_float32_of_halves():
 
     problem, _ = compare(tensors(1, 2, 40, 70, 64, dtype=HALF), body, PLAIN[1])
     assert problem.staged == "float32"
-
-
-def arange(count):
-    return op.arange(count, dtype="int64")
-
-
-def visible(queries, keys, offset=0, window=None, fill=-np.inf, mask=False):
-    """Attention of keys up to ``row + offset``, from ``row - window`` on."""
-
-    def constant(value):
-        return relax.const(tvm.runtime.tensor(np.array(value, "int64")))
-
-    def score(emit, s, *masks):
-        row = emit(op.reshape(emit(arange(queries)), (queries, 1)))
-        key = emit(op.reshape(emit(arange(keys)), (1, keys)))
-        seen = emit(op.less_equal(key, emit(op.add(row, constant(offset)))))
-        if window is not None:
-            near = emit(op.greater(key, emit(op.subtract(row, constant(window)))))
-            seen = emit(op.logical_and(seen, near))
-        dtype = str(s.ty.dtype)
-        scaled = emit(op.multiply(s, relax.const(np.array(0.125, dtype))))
-        s = emit(op.where(seen, scaled, relax.const(np.array(fill, dtype))))
-        return emit(op.add(s, masks[0])) if masks else s
-
-    def expected(s, *masks):
-        row, key = np.arange(queries)[:, None], np.arange(keys)
-        seen = key <= row + offset
-        if window is not None:
-            seen &= key > row - window
-        s = np.where(seen, s / 8, fill)
-        return s + masks[0] if masks else s
-
-    return attention(score=score), reference(expected)
 
 
 @pytest.mark.parametrize(
@@ -295,36 +263,6 @@ def test_copies_through_registers(case):
     _, config = compare(params, body, expected, 4e-3, accept, spec=TURING)
     assert (config.is_async, config.stages) == (False, 1)
     assert config.shared_bytes <= 64 << 10
-
-
-def packed(offsets, is_causal=False):
-    """Attention inside of packed sequences: the first and the last key of each row are inputs."""
-    total = offsets[-1]
-
-    def score(emit, s, begin, end):
-        key = emit(op.reshape(emit(arange(total)), (1, total)))
-        after = emit(op.greater_equal(key, emit(op.reshape(begin, (total, 1)))))
-        before = emit(op.less(key, emit(op.reshape(end, (total, 1)))))
-        seen = emit(op.logical_and(after, before))
-        if is_causal:
-            row = emit(op.reshape(emit(arange(total)), (total, 1)))
-            seen = emit(op.logical_and(seen, emit(op.less_equal(key, row))))
-        dtype = str(s.ty.dtype)
-        return emit(op.where(seen, s, relax.const(np.array(-np.inf, dtype))))
-
-    def expected(s, begin, end):
-        key, row = np.arange(total)[None], np.arange(total)[:, None]
-        seen = (key >= begin[:, None]) & (key < end[:, None])
-        return np.where(seen & (key <= row) if is_causal else seen, s, -np.inf)
-
-    def edit(inputs):
-        of_row = np.searchsorted(offsets, np.arange(total), side="right")
-        inputs["begin"][:], inputs["end"][:] = (
-            np.take(offsets, of_row - 1),
-            np.take(offsets, of_row),
-        )
-
-    return attention(score=score), reference(expected), edit
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -7,7 +7,7 @@ import pytest
 from group_kernels import CUDA, Emitted, agrees, arrays, check, group, run_launches, tensor
 
 from tests.schedule.attention.attention_graphs import attention, op, reference
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.schedule.attention.decode.config import FlashDecodeConfig
 from tvm_fusion.schedule.attention.flash.config import FlashMmaConfig
 from tvm_fusion.schedule.attention.flash.problem import flash_problem

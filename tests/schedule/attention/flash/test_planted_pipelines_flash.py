@@ -9,7 +9,7 @@ from test_flash_mma import HALF, close, computed, problem_of
 from tvm import tirx
 
 from tests.schedule.attention.attention_graphs import PLAIN, tensors
-from tvm_fusion.core.loops import index, sequence
+from tvm_fusion.core.tir.loops import index, sequence
 from tvm_fusion.schedule.attention.flash import kernel as flash_mma
 from tvm_fusion.schedule.attention.flash.kernel import _FlashBlock
 from tvm_fusion.schedule.attention.flash.model import configs

@@ -12,8 +12,8 @@ from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion import FusionConfig
-from tvm_fusion.core.loops import sequence
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
+from tvm_fusion.core.tir.loops import sequence
 from tvm_fusion.device import parse
 from tvm_fusion.report.planned import plan_model
 from tvm_fusion.schedule.contraction.back_to_back.problem import back_to_back

@@ -8,7 +8,7 @@ from rounding import assert_products_close
 from tvm import relax
 
 from tests.schedule.contraction.gemm_graphs import contraction_of, product, results, with_epilogue
-from tvm_fusion._tvm.buffer import declare
+from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.schedule.contraction.copies.aligned_rows import aligned_rows, pad_rows
 from tvm_fusion.schedule.contraction.gpu import tile_forms as tile_choice
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction

@@ -10,7 +10,7 @@ from tvm import relax
 
 from tests.schedule.contraction.conv_graphs import NHWC, convolution, laid_out, launched
 from tests.schedule.contraction.gemm_graphs import changed
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.schedule.contraction.copies.implicit_gemm import ImplicitGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.tile.operand import OperandTile

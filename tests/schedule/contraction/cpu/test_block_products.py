@@ -7,7 +7,7 @@ from group_kernels import CPU, built, group, tensor
 from quantised_products import nibbles
 from tvm import relax, tirx
 
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.cpu.blocks.bytes import ByteBlocks
 from tvm_fusion.schedule.contraction.cpu.blocks.floats import FloatBlocks

@@ -8,7 +8,7 @@ from relax_modules import main_module
 from rounding import assert_products_close
 from tvm import relax, tirx
 
-from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
 from tvm_fusion.schedule.contraction.cpu.grouped_gemm_template import GroupedGemm

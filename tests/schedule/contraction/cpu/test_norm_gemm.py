@@ -10,7 +10,7 @@ from group_kernels import CPU, CUDA, check, group, needs_caches, tensor
 from relax_modules import main_module
 from tvm import relax, tirx
 
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.pipeline import relax_pipeline

@@ -7,7 +7,7 @@ from group_kernels import CPU, built, close, group, kernel, run
 from tvm import tirx
 
 from tests.schedule.contraction.ragged_graphs import drawn, ends_of, expected, experts, gated
-from tvm_fusion.core.template import Claim
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.schedule.contraction.cpu.ragged_rows import RaggedTasks
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
 from tvm_fusion.schedule.stage.gather import gather

@@ -5,8 +5,8 @@ from group_kernels import CUDA, close, compiles_for_cuda, group, kernel, run
 from quantised_products import along, inputs_of, int4, int8
 from tvm import DataType, ir, tirx
 
-from tvm_fusion.core.expressions import call_name
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.expressions import call_name
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.gpu.streaming import STREAMED, STREAMED_BYTES

@@ -23,7 +23,7 @@ from group_kernels import (
 from tvm import relax, tirx
 
 from tests.schedule.contraction.gemm_graphs import contraction_of
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.dynamic_m import dispatch_on_m
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction

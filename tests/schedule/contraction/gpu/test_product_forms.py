@@ -8,7 +8,7 @@ from tests.schedule.contraction.conv_graphs import laid_out, with_residual
 from tests.schedule.contraction.gemm_graphs import product, with_epilogue
 from tests.schedule.contraction.ragged_graphs import experts
 from tests.schedule.contraction.wgmma.test_dual_gemm import gated
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu import forms as forms_gpu
 from tvm_fusion.schedule.contraction.gpu.forms import BY_RANK, BY_TIME, choose, weighed

@@ -9,7 +9,7 @@ from rounding import assert_sums_close
 from tvm import ir, relax, tirx
 
 from tests.schedule.contraction.gemm_graphs import with_epilogue
-from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
 from tvm_fusion.schedule.contraction.gpu.grouped_gemm_template import GpuGroupedGemm

@@ -6,7 +6,7 @@ from group_kernels import CUDA, check, compiles_for_cuda, group, tensor
 from split_products import columns, rotated, rotated_reference, sigmoid
 from tvm import relax, tirx
 
-from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
 from tvm_fusion.schedule.index.inline import inlined

@@ -16,7 +16,7 @@ from group_kernels import (
 )
 from tvm import relax, tirx
 
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.deploy.count import count
 from tvm_fusion.program.stage import Axis
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction

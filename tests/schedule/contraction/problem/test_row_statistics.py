@@ -8,7 +8,7 @@ from group_kernels import CUDA, arrays, close, group, run, tensor
 from tvm import relax
 
 from tests.schedule.contraction.gemm_graphs import with_numbers
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.problem.row_statistics import with_statistics
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu

@@ -5,7 +5,7 @@ import pytest
 from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, shared_bytes, tensor
 from tvm import relax, s_tir, tirx
 
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.gpu.cp_async import COPY

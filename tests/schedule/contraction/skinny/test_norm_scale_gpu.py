@@ -5,7 +5,7 @@ import pytest
 from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, shared_bytes, tensor
 from tvm import relax
 
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 
 op = relax.op

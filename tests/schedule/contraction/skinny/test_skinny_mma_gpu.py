@@ -16,8 +16,8 @@ from nvcc import cuda_source
 from quantised_products import along, inputs_of, int4, int8
 from tvm import ir, relax
 
-from tvm_fusion.core.expressions import call_name
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.expressions import call_name
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.gpu.dlight import check_gpu

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 
 import tvm_fusion
 from tests.schedule.contraction.conv_graphs import NHWC, convolution, laid_out, launched
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.schedule.contraction.copies.implicit_gemm import ImplicitGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.skinny.mma_config import SkinnyMmaConfig

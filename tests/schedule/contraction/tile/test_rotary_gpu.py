@@ -9,7 +9,7 @@ from split_products import columns
 from tvm import relax
 
 from tests.schedule.contraction.gemm_graphs import changed, with_numbers
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction

@@ -9,7 +9,7 @@ from split_products import columns, gated, rotated, rotated_reference
 from tvm import relax, tirx
 
 from tests.schedule.contraction.gemm_graphs import changed, with_numbers
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config

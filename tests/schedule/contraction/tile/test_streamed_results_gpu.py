@@ -8,8 +8,8 @@ from nvcc import machine_code, needs_nvcc
 from tvm import ir
 
 from tests.schedule.contraction.gemm_graphs import computes, contraction_of, product, with_epilogue
-from tvm_fusion.core.expressions import call_name
-from tvm_fusion.core.loops import find
+from tvm_fusion.core.tir.expressions import call_name
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
 from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.mma.model import residency

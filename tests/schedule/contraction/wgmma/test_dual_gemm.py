@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from tests.schedule.contraction.gemm_graphs import with_numbers
 from tvm_fusion import FusionConfig
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.report.planned import plan_model
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.wgmma.dual_gemm import dual_gemm

@@ -17,7 +17,7 @@ from tests.schedule.contraction.gemm_graphs import (
     with_epilogue,
     with_numbers,
 )
-from tvm_fusion.core.loops import index
+from tvm_fusion.core.tir.loops import index
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.tile.result_vectors import result_vectors

@@ -28,7 +28,7 @@ from tests.schedule.convolution.conv_cases import (
     to_blocks,
     unblock,
 )
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
 from tvm_fusion.schedule.contraction.cpu.blocking import PER_CYCLE

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.schedule.convolution.conv_cases import Conv, check, may_be_refused
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.schedule.convolution.depthwise.cpu_config import DepthwiseConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 

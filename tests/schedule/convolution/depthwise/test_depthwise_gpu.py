@@ -6,7 +6,7 @@ from emulator.launch import launch
 from group_kernels import CUDA, cuda_kernel, group, tensor
 from tvm import relax, tirx
 
-from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant

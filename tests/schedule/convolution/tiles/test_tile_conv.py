@@ -5,10 +5,10 @@ import itertools
 
 import ml_dtypes  # noqa: F401  numpy's bfloat16
 import pytest
-from emulator.tiles import TILES
+from emulator.tiles import TILES, tiles_of
 
 from tests.schedule.convolution.conv_cases import Conv, check, claimed
-from tvm_fusion.core.template import Refusal
+from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.convolution.tiles.config import TileConvConfig
@@ -33,9 +33,9 @@ CASES = {
 }
 
 
-def checked(conv, claim=None):
+def checked(conv, claim=None, spec=CPU):
     """Compare with float64, interpreted and on this machine's tiles alike."""
-    found = check(conv, spec=CPU, claim=claim)
+    found = check(conv, spec=spec, claim=claim)
     assert isinstance(found.details.config, TileConvConfig)
     return []
 
@@ -44,6 +44,13 @@ def checked(conv, claim=None):
 def test_results(dtype, case, tiles):
     conv = dataclasses.replace(CASES[case], dtype=dtype)
     tiles.run(lambda: checked(conv))
+
+
+@pytest.mark.parametrize("case", ["groups", "odd channels, batch", "dilated"])
+def test_float16(case, tiles):
+    conv = dataclasses.replace(CASES[case], dtype="float16")
+    target, feature = tiles_of("float16")
+    tiles.run(lambda: checked(conv, spec=parse(target)), feature)
 
 
 @pytest.mark.slow

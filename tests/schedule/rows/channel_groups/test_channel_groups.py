@@ -8,8 +8,8 @@ from tvm import relax, tirx
 
 from tests.layout.laid_out import variant_of
 from tests.schedule.rows.split_norms import EPSILON, check, drawn, group_norm, parameters, run
-from tvm_fusion.core.loops import find
-from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.core.contract.template import Claim, Refusal
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.rows.channel_groups.space import ChannelGroupsConfig
 from tvm_fusion.schedule.rows.program.invariants import Invariants

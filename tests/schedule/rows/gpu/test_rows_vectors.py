@@ -12,7 +12,7 @@ from tvm import ir, relax, te, tirx
 
 from tests.schedule.rows import row_programs as programs
 from tests.schedule.rows.row_checks import check
-from tvm_fusion.core.templates import template
+from tvm_fusion.core.contract.templates import template
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.rows.gpu.config import row_config
 from tvm_fusion.schedule.rows.gpu.forms import default_config, estimate_rows_gpu

@@ -9,7 +9,7 @@ from tvm import relax
 from tests.layout.laid_out import variant_of
 from tests.schedule.rows.split_norms import EPSILON, check, drawn, group_norm, parameters, run
 from tvm_fusion import transform
-from tvm_fusion.core.template import Claim, Refusal
+from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.rows.program.row_program import row_program

@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....errors import UserError
 from ....threads import team_size
@@ -40,8 +40,8 @@ def profile(
     extents = bench.extents()
     threads = 0 if bench.on_gpu else team_size()
     machine = rates(found["target"]["kind"], threads)
-    names = users_names(bench.names, launches)
-    rows = _rows(_faster_half(timings, bench.names), bench, names, groups, extents, machine)
+    called = launches_of_calls(bench.names, launches)
+    rows = _rows(_faster_half(timings, bench.names), bench, called, groups, extents, machine)
     end_to_end = statistics.mean(sorted(ends)[: (len(ends) + 1) // 2])
     kernels = sum(row.us for row in rows)
     device = device_of(found["target"]["kind"]).name
@@ -75,17 +75,18 @@ class _Row:
 def _rows(
     runs: Sequence[Run],
     bench: Bench,
-    names: Sequence[tuple[str, ...]],
+    called: Sequence[Launched],
     groups: Sequence[_Group],
     extents: Mapping[str, int],
     machine: Rates,
 ) -> tuple[KernelTime, ...]:
     """Join times with what the artifact tells of the kernels."""
     rows = _grouped(bench.names, groups)
+    row_of = {position: number for number, row in enumerate(rows) for position in row.positions}
     spent = [[sum(run.calls[i].us for i in row.positions) for run in runs] for row in rows]
     whole = sum(map(statistics.mean, spent)) or 1.0
     return tuple(
-        _row(row, us, whole, runs[0].calls, bench.sizes, names, extents, machine)
+        _row(row, us, whole, runs[0].calls, bench.sizes, called, row_of, extents, machine)
         for row, us in zip(rows, spent, strict=True)
     )
 
@@ -132,7 +133,8 @@ def _row(
     whole: float,
     fastest: Sequence[Call],
     sizes: Sequence[tuple[str, int]],
-    names: Sequence[tuple[str, ...]],
+    called: Sequence[Launched],
+    row_of: Mapping[int, int],
     extents: Mapping[str, int],
     machine: Rates,
 ) -> KernelTime:
@@ -145,9 +147,10 @@ def _row(
     peak = machine.peak_flops.get(dtype)
     is_priced = bool(group) and given is not None
     seconds = us / 1e6
+    reads = {row_of[read] for i in row.positions for read in called[i].reads}
     return KernelTime(
         kernels=tuple(sizes[i][0] for i in row.positions),
-        names=tuple(dict.fromkeys(name for i in row.positions for name in names[i])),
+        names=tuple(dict.fromkeys(name for i in row.positions for name in called[i].names)),
         operators=tuple(group.get("operators", ())),
         template=group.get("template", ""),
         type=group.get("type", ""),
@@ -167,13 +170,21 @@ def _row(
         if seconds and machine.bandwidth
         else None,
         peak_share=flops / seconds / peak if seconds and peak else None,
+        reads=tuple(sorted(reads - {row_of[row.positions[0]]})),
     )
 
 
-def users_names(
+class Launched(NamedTuple):
+    """What the manifest tells of a call: the user's names, and positions of calls that it reads."""
+
+    names: tuple[str, ...] = ()
+    reads: tuple[int, ...] = ()
+
+
+def launches_of_calls(
     kernels: Sequence[str], launches: Sequence[Mapping[str, Any]]
-) -> list[tuple[str, ...]]:
-    """Tell what the user's model calls the members of each call.
+) -> list[Launched]:
+    """Tell what the manifest knows of each call.
 
     Parameters
     ----------
@@ -182,15 +193,21 @@ def users_names(
     launches : sequence of mapping
         The manifest's: the body of a loop stands there once, and is called again and again.
     """
-    known: dict[str, list[tuple[str, ...]]] = {}
-    for launch in launches:
-        known.setdefault(launch["kernel"], []).append(tuple(launch["names"]))
+    known: dict[str, list[int]] = {}
+    for number, launch in enumerate(launches):
+        known.setdefault(launch["kernel"], []).append(number)
     called: Counter[str] = Counter()
+    latest: dict[int, int] = {}  # call of a launch
     found = []
-    for kernel in kernels:
-        names = known.get(kernel, [()])
-        found.append(names[called[kernel] % len(names)])
+    for position, kernel in enumerate(kernels):
+        if kernel not in known:
+            found.append(Launched())
+            continue
+        number = known[kernel][called[kernel] % len(known[kernel])]
         called[kernel] += 1
+        reads = [latest[read] for read in launches[number].get("reads", ()) if read in latest]
+        found.append(Launched(tuple(launches[number]["names"]), tuple(reads)))
+        latest[number] = position
     return found
 
 

@@ -61,6 +61,8 @@ class KernelTime:
     bandwidth_share, peak_share : float, optional
         Of the machine's bandwidth and peak; ``None`` where these are not known. More than 1 where
         data come from caches.
+    reads : tuple of int
+        Positions of the rows whose results it reads.
     """
 
     kernels: tuple[str, ...]
@@ -82,6 +84,7 @@ class KernelTime:
     dtype: str
     bandwidth_share: float | None
     peak_share: float | None
+    reads: tuple[int, ...] = ()
 
     @property
     def title(self) -> str:

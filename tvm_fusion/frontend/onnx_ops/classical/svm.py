@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ....core.task_kernel import Local, loop, repeat_while, store, when
+from ....core.tir.task_kernel import Local, loop, repeat_while, store, when
 from ...registry import Unsupported
 from ...task_kernels import emit_kernel
 from ..node import Node

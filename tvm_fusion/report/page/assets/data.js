@@ -21,7 +21,7 @@ for (const [from, to] of imported.edges) {
 }
 
 // Times: measured where they were, else by the planner's model.
-const timeOf = (group) => group.measured_us ?? group.us;
+const timeOf = (group) => group.measured_us ?? group.us ?? 0;
 const isMeasured = groups.length > 0 && groups.every((group) => group.measured_us !== null);
 const host = Math.max(content.call?.host_us ?? 0, 0); // what of a call lies outside of kernels
 const totalTime = groups.reduce((sum, group) => sum + timeOf(group), 0);
@@ -51,21 +51,26 @@ const titleOf = (item) => {
   return titles.length <= 6 ? titles.join(" + ") : [...titles.slice(0, 4), `${titles.length - 5} more`, titles.at(-1)].join(" + ");
 };
 
-// Modules of the model, by the paths that names are: with the time of the groups that lie in them.
+// Modules of the model, by the paths that names are: with the time of what lies in them. What computes parts of
+// several lies in the one around them.
+const outside = operators.filter((operator) => operator.group === null && !operator.is_view);
+const launched = [...groups, ...outside];
 const namesIn = (item) => item.kind === "group" ? item.names ?? item.operators.flatMap((i) => namesOf(operators[i])) : namesOf(item);
+const hasModules = launched.some((item) => namesIn(item).some((name) => /[^/.][/.]/.test(name)));
+const joinedName = (name, child) => (name ? `${name}.${child.name}` : child.name);
 function modules() {
-  const root = { path: "", name: "", time: 0, groups: [], children: new Map() };
-  for (const group of groups) {
-    const names = [...new Set(namesIn(group))], path = prefixOf(names) || (names[0] ?? "");
+  const root = { path: "", name: "", time: 0, items: [], children: new Map() };
+  for (const item of launched) {
+    const names = [...new Set(namesIn(item))], path = names.length === 1 ? names[0] : prefixOf(names);
     let node = root;
-    node.time += timeOf(group);
+    node.time += timeOf(item);
     for (const [part] of path.matchAll(/[/.]?[^/.]+/g)) {
       const name = part.replace(/^[/.]/, "");
-      if (!node.children.has(name)) node.children.set(name, { path: node.path + part, name, time: 0, groups: [], children: new Map() });
+      if (!node.children.has(name)) node.children.set(name, { path: node.path + part, name, time: 0, items: [], children: new Map() });
       node = node.children.get(name);
-      node.time += timeOf(group);
+      node.time += timeOf(item);
     }
-    node.groups.push(group);
+    node.items.push(item);
   }
   return root;
 }
@@ -99,7 +104,6 @@ for (const edge of edges) {
 }
 for (const [id, edge] of kernelEdges) byId.set(id, edge);
 
-const outside = operators.filter((operator) => operator.group === null && !operator.is_view);
 const views = {
   before: {
     title: "Before",
@@ -114,15 +118,18 @@ const views = {
     edges: edges.filter((edge) => !edge.through.length).map((edge) => ({ ...edge, from: `o${edge.from}`, to: `o${edge.to}` })),
     boxes: groups,
   },
-  after: { title: "After", note: "what is launched", nodes: [...groups, ...outside], edges: [...kernelEdges.values()] },
+  after: { title: "After", note: "what is launched", nodes: launched, edges: [...kernelEdges.values()] },
 };
 if (!imported.nodes.length) delete views.before;
 if (!operators.length) {
-  // A profile knows calls and no graph: kernels in the order in which they are launched.
+  // A profile knows calls, and what they read unless the artifact is old: then kernels in the order of their calls.
   delete views.operators;
-  const order = groups.slice(1).map((group, i) => ({ id: `g${i}-g${i + 1}`, kind: "order edge", from: `g${i}`, to: group.id }));
-  Object.assign(views.after, { title: "Kernels", note: "in the order of their calls", edges: order });
+  const pairs = content.reads?.length ? content.reads : groups.slice(1).map((_, i) => [i, i + 1]);
+  const kind = content.reads?.length ? "read edge" : "order edge";
+  const lines = pairs.map(([from, to]) => ({ id: `g${from}-g${to}`, kind, from: `g${from}`, to: `g${to}` }));
+  Object.assign(views.after, { title: "Kernels", note: kind === "read edge" ? "with what each reads" : "in the order of their calls", edges: lines });
 }
+if (hasModules) views.modules = { title: "Modules", note: "what is launched, by modules of the model", nodes: launched, edges: views.after.edges };
 for (const view of Object.values(views)) {
   for (const edge of view.edges) if (!byId.has(edge.id)) byId.set(edge.id, edge);
   view.neighbours = new Map(view.nodes.map((node) => [node.id, { before: [], after: [] }]));
@@ -131,6 +138,11 @@ for (const view of Object.values(views)) {
 // The node of a view that shows an item, if any does.
 function shownIn(name, item) {
   if (item.kind === "group" && name === "operators") return item;
+  if (item.kind === "module") return name === "modules" ? visiblePath(item).at(-1) : null;
+  if (name === "modules") {
+    const kernel = item.kind === "operator" ? kernelOf(item) : item.kind === "imported" ? item.became && kernelOf(item.became) : item;
+    return kernel ? visiblePath(kernel).at(-1) : null;
+  }
   if (views[name].neighbours.has(item.id)) return item;
   if (item.kind === "operator" && name === "after") return kernelOf(item);
   if (item.kind === "imported" && item.became) return shownIn(name, item.became);

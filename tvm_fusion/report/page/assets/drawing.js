@@ -46,27 +46,26 @@ function layoutOf(name) {
 // Places of a view: nodes and edges in the order of drawing, each with its box.
 async function makeLayout(name) {
   const view = views[name], { w, h } = roomFor(), aspect = Math.max(0.5, w / Math.max(h, 1));
-  const outer = view.boxes ? boxed(view) : { nodes: view.nodes.map(sized), edges: view.edges };
+  const outer = name === "modules" ? nestedGraph(view) : view.boxes ? boxed(view) : { nodes: view.nodes.map(sized), edges: view.edges };
   const plain = outer.edges.map(({ id, from, to }) => ({ id, from, to }));
   const found = await laidOut(outer.nodes, plain, aspect);
   const places = [], lines = [];
-  for (const [id, place] of Object.entries(found.nodes)) {
-    places.push({ item: byId.get(id), ...place, isBox: Boolean(place.inner) });
-    for (const [inner, at] of Object.entries(place.inner?.nodes ?? {}))
-      places.push({ item: byId.get(inner), ...at, x: at.x + place.inner.dx, y: at.y + place.inner.dy });
-    for (const [inner, line] of Object.entries(place.inner?.edges ?? {}))
-      lines.push({ item: byId.get(inner), ...line, dx: place.inner.dx, dy: place.inner.dy });
-  }
-  for (const [id, line] of Object.entries(found.edges)) lines.push({ item: byId.get(id), dx: 0, dy: 0, ...line });
-  for (const line of lines) {
-    const [a, b, c, d] = line.box;
-    line.box = [a + line.dx, b + line.dy, c + line.dx, d + line.dy];
-  }
+  const put = (graph, dx, dy) => {
+    for (const [id, place] of Object.entries(graph.nodes)) {
+      places.push({ item: byId.get(id), ...place, x: place.x + dx, y: place.y + dy, isBox: Boolean(place.inner) });
+      if (place.inner) put(place.inner, dx + place.inner.dx, dy + place.inner.dy);
+    }
+    for (const [id, line] of Object.entries(graph.edges)) {
+      const [left, top, right, low] = line.box;
+      lines.push({ item: byId.get(id), ...line, dx, dy, box: [left + dx, top + dy, right + dx, low + dy] });
+    }
+  };
+  put(found, 0, 0);
   return { places, lines, at: new Map(places.map((place) => [place.item.id, place])), w: found.w, h: found.h };
 }
 
 function sized(node) {
-  if (node.kind === "group") return { id: node.id, ...CARD };
+  if (node.kind === "group" || isModule(node)) return { id: node.id, ...CARD };
   return { id: node.id, w: Math.min(Math.ceil(widthOf(node.title, "500 12px")) + 44, 220), h: CHIP_H };
 }
 
@@ -183,12 +182,14 @@ const memberWidth = (group) => 7 * Math.min(group.operators.length, MOST_MEMBERS
 function drawNode(place) {
   const { item, x, y, w, h: height } = place;
   const type = typeIndex(mappingOf(item)), mark = MARKS[mappingOf(item)] ?? "";
-  const name = `node ${item.kind}${place.isBox ? " box" : ""} t${type}${state.isSelected(item) ? " selected" : ""}${state.isDimmed(item) ? " dimmed" : ""}${item.is_view ? " view" : ""}`;
-  const made = s("g", { class: name, "data-id": item.id, transform: `translate(${x - w / 2} ${y - height / 2})` });
+  const classes = `node ${item.kind}${place.isBox ? " box" : ""} t${type}${state.isSelected(item) ? " selected" : ""}${state.isDimmed(item) ? " dimmed" : ""}${item.is_view ? " view" : ""}`;
+  const made = s("g", { class: classes, "data-id": item.id, transform: `translate(${x - w / 2} ${y - height / 2})` });
   made.append(s("rect", { class: "body", width: w, height, rx: place.isBox ? 10 : 6 }));
+  if (isModule(item) && !place.isBox) return closedModule(made, item, w, height);
   if (place.isBox) {
-    const text = fitted(`${microseconds(timeOf(item))} · ${item.template}`, w - 24, "500 11px");
-    made.append(s("text", { class: "sub", x: 12, y: 19 }, text));
+    const text = isModule(item) ? `− ${item.title} · ${microseconds(item.time)}` : `${microseconds(timeOf(item))} · ${item.template}`;
+    const [name, font] = isModule(item) ? ["title", "600 12.5px"] : ["sub", "500 11px"];
+    made.append(s("text", { class: name, x: 12, y: 19 }, fitted(text, w - 24, font)));
     return made;
   }
   made.append(s("path", { class: "bar", d: `M6 0H5V${height}H6a6 6 0 0 1-6-6V6a6 6 0 0 1 6-6z` }));
@@ -206,6 +207,18 @@ function drawNode(place) {
       class: `block t${typeIndex(operators[i].mapping)}`, x: w - 38 - memberWidth(item) + 7 * k, y: 29, width: 5, height: 9, rx: 1.5 }))),
     s("text", { class: "mark", x: w - 10, y: 37 }, mark),
     s("rect", { class: "share", x: 6, y: height - 3, width: Math.max(1, ((w - 12) * timeOf(item)) / longestTime), height: 2, rx: 1 }),
+  );
+  return made;
+}
+
+function closedModule(made, module, w, height) {
+  const time = microseconds(module.time);
+  made.prepend(s("rect", { class: "body", x: 5, y: -5, width: w, height, rx: 6 }));
+  made.append(
+    s("text", { class: "title", x: 14, y: 20 }, fitted(`+ ${module.title}`, w - 34 - widthOf(time, "600 12px"), "600 12.5px")),
+    s("text", { class: "time", x: w - 10, y: 20 }, time),
+    s("text", { class: "sub", x: 14, y: 37 }, counted(module.members.length, "group")),
+    s("rect", { class: "share", x: 6, y: height - 3, width: Math.max(1, ((w - 12) * module.time) / Math.max(totalTime, 1e-9)), height: 2, rx: 1 }),
   );
   return made;
 }
@@ -235,6 +248,10 @@ function zoom(factor, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {
   camera.k = k;
   schedule();
 }
+function isOnScreen(place) {
+  const [left, top, right, low] = boundsOf([place]).map((at, i) => at * camera.k + (i % 2 ? camera.y : camera.x));
+  return left >= 0 && top >= 0 && right <= stage.clientWidth && low <= stage.clientHeight - BELOW;
+}
 function reveal(item) {
   const place = shown?.at.get(item?.id);
   if (!place) return;
@@ -251,5 +268,5 @@ function reveal(item) {
 function at(px, py) {
   const x = (px - camera.x) / camera.k, y = (py - camera.y) / camera.k;
   const hits = (shown?.places ?? []).filter((p) => Math.abs(p.x - x) <= p.w / 2 && Math.abs(p.y - y) <= p.h / 2);
-  return { node: hits.find((place) => !place.isBox)?.item, box: hits.find((place) => place.isBox)?.item };
+  return { node: hits.find((place) => !place.isBox)?.item, box: hits.findLast((place) => place.isBox)?.item };
 }

@@ -14,7 +14,7 @@ const INSIDE = { x: 10, top: 30, bottom: 10 };
 function arrange(nodes, edges, aspect) {
   for (const node of nodes) {
     if (!node.inner) continue;
-    node.inner = inOneColumn(node.inner.nodes, node.inner.edges);
+    node.inner = arrange(node.inner.nodes, node.inner.edges, node.inner.aspect ?? 0);
     node.w = Math.max(node.w, node.inner.w + 2 * INSIDE.x);
     node.h = node.inner.h + INSIDE.top + INSIDE.bottom;
   }
@@ -28,8 +28,6 @@ function arrange(nodes, edges, aspect) {
   }
   return found;
 }
-
-const inOneColumn = (nodes, edges) => inColumns(nodes, edges, 0);
 
 // Order --------------------------------------------------------------------------------------------------------
 

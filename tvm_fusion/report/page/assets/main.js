@@ -10,8 +10,9 @@ const state = {
   searchKey: () => (state.found === null ? "" : state.query),
   shown: null, // the node that stands for what is selected
   edgeIds: new Set(),
-  query: "", isModule: false,
+  query: "", isPath: false,
 };
+const MANY = 150; // kernels that are shown by modules at first
 const byName = (name) => document.getElementById(name);
 const footer = byName("times"), searchBox = byName("search"), foundList = byName("found");
 
@@ -35,6 +36,25 @@ function kernelEdgeOf(edge) {
   const [from, to] = [kernelOf(operators[edge.from]), kernelOf(operators[edge.to])];
   return from && to ? kernelEdges.get(`${from.id}-${to.id}`) : undefined;
 }
+// Open or close a module; it stays where it is on the screen.
+async function toggle(module) {
+  module.isOpen = !module.isOpen;
+  select(module, { reveals: false });
+  await relaid(module);
+}
+async function relaid(anchor) {
+  const corner = (place) => place && { x: place.x - place.w / 2, y: place.y - place.h / 2 };
+  const before = corner(shown?.at.get(anchor?.id));
+  layouts.delete("modules");
+  const layout = await layoutOf("modules");
+  if (state.view !== "modules") return;
+  show(layout);
+  const after = corner(layout.at.get(anchor?.id));
+  if (before && after) (camera.x += (before.x - after.x) * camera.k), (camera.y += (before.y - after.y) * camera.k);
+  const place = layout.at.get(anchor?.id);
+  if (place && !isOnScreen(place)) fit([place]);
+  if (state.query) search(state.query, state.isPath);
+}
 function openTab(name) {
   state.tab = name;
   select(null);
@@ -49,7 +69,7 @@ async function openView(name) {
     if (state.view !== name) return;
     show(layout);
     fit();
-    if (state.query) search(state.query, state.isModule);
+    if (state.query) search(state.query, state.isPath);
     if (state.selected) select(state.selected);
     busy.hidden = true;
     document.body.dataset.ready = name;
@@ -67,16 +87,17 @@ function recall() {
   const [view, rest] = location.hash.slice(1).split("/");
   if (rest in TABS) state.tab = rest;
   select(byId.get(rest) ?? null, { reveals: false });
-  openView(view in views ? view : "after");
+  openView(view in views ? view : launched.length > MANY && views.modules ? "modules" : "after");
 }
 
 // Search: words, or a pattern with *; the user's names, variables, operators and kernels ------------------------
 
-function search(query, isModule = false) {
-  state.query = query.trim(), state.isModule = isModule;
+function search(query, isPath = false) {
+  state.query = query.trim(), state.isPath = isPath;
   const items = views[state.view].nodes;
-  const hits = state.query ? items.filter(isModule ? (item) => namesIn(item).some((name) => isInside(name, query)) : matcher(state.query)) : [];
-  state.found = state.query ? new Set(hits.map((item) => item.id)) : null;
+  const hits = state.query ? items.filter(isPath ? (item) => namesIn(item).some((name) => isInside(name, query)) : matcher(state.query)) : [];
+  const around = state.view === "modules" ? hits.flatMap(visiblePath) : hits;
+  state.found = state.query ? new Set([...hits, ...around].map((item) => item.id)) : null;
   foundList.replaceChildren(...hits.slice(0, 12).map((item) =>
     h("li", { role: "option", onpointerdown: (event) => (event.preventDefault(), choose(item)) }, h("b", {}, titleOf(item)), h("small", {}, nameOf(item)))));
   if (state.query) foundList.append(h("li", { class: "note" }, hits.length ? `${hits.length.toLocaleString("en")} found` : "Nothing is called so."));
@@ -100,8 +121,9 @@ function openModule(path) {
   foundList.hidden = true;
   fit(hits.map((item) => shown?.at.get(item.id)).filter(Boolean));
 }
-function choose(item) {
+async function choose(item) {
   foundList.hidden = true;
+  if (state.view === "modules" && openAround(item)) await relaid();
   select(item);
 }
 
@@ -129,7 +151,8 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape") return select(null);
   if (event.target.closest("#panel")) return;
   const step = { ArrowUp: ["before"], ArrowDown: ["after"], ArrowLeft: [-1], ArrowRight: [1] }[event.key];
-  if (event.key === "+" || event.key === "=") zoom(1.3);
+  if (event.key === "Enter" && state.shown && isModule(state.shown) && event.target === stage) toggle(state.shown);
+  else if (event.key === "+" || event.key === "=") zoom(1.3);
   else if (event.key === "-") zoom(1 / 1.3);
   else if (event.key === "0") fit();
   else if (step) move(step[0]);
@@ -138,8 +161,9 @@ addEventListener("keydown", (event) => {
 });
 function move(step) {
   const view = views[state.view], node = state.selected && shownIn(state.view, state.selected);
-  if (!node || isEdge(node)) return select(view.nodes[0] ?? null);
-  const next = typeof step === "number" ? view.nodes[view.nodes.indexOf(node) + step] : byId.get(view.neighbours.get(node.id)?.[step][0]);
+  const nodes = view.shown ?? view.nodes;
+  if (!node || isEdge(node)) return select(nodes[0] ?? null);
+  const next = typeof step === "number" ? nodes[nodes.indexOf(node) + step] : byId.get(view.neighbours.get(node.id)?.[step][0]);
   if (next) select(next);
 }
 
@@ -164,6 +188,10 @@ addEventListener("pointerup", (event) => {
   drag = null;
   if (isClick) pick(event);
 });
+stage.addEventListener("dblclick", (event) => {
+  const item = under(event);
+  if (item && isModule(item)) toggle(item);
+});
 stage.addEventListener("pointerleave", silence);
 stage.addEventListener("wheel", (event) => {
   event.preventDefault();
@@ -186,9 +214,10 @@ function hover(event) {
   const item = under(event);
   if (!item) return silence();
   if (item.kind === "group") return tellOf(item)(event);
+  if (isModule(item)) return tell(event, item.path, `${microseconds(item.time)}, ${percent(item.time / totalTime)}`, item.isOpen ? "double click closes" : "double click opens");
   if (!isEdge(item)) return tell(event, titleOf(item), nameOf(item), item.type ?? "");
   const [from, to] = endsOf(item).map((id) => titleOf(byId.get(id)));
-  const verdict = ["imported edge", "order edge"].includes(item.kind) ? "" : (item.verdict ?? "refused") === "accepted" ? "fused" : "not fused: click for the reason";
+  const verdict = ["imported edge", "order edge", "read edge", "module edge"].includes(item.kind) ? "" : (item.verdict ?? "refused") === "accepted" ? "fused" : "not fused: click for the reason";
   tell(event, `${from} → ${to}`, verdict);
 }
 
@@ -197,7 +226,7 @@ function hover(event) {
 byName("model").textContent = content.model;
 byName("subtitle").title = byName("subtitle").textContent = `for ${content.target}${content.device ? `, ${content.device}` : ""}`;
 document.querySelector(".views").append(...Object.entries(views).map(([name, view]) =>
-  h("button", { type: "button", role: "tab", "data-view": name, title: view.note, onclick: () => openView(name) }, view.title, h("small", {}, view.nodes.length.toLocaleString("en")))));
+  h("button", { type: "button", role: "tab", "data-view": name, title: view.note, onclick: () => openView(name) }, view.title, h("small", {}, (view === views.modules ? partsIn(byModules) : view.nodes.length).toLocaleString("en")))));
 const used = new Set(groups.map((group) => group.type));
 byName("legend").append(...TYPES.filter((type) => used.has(type) || operators.some((operator) => operator.mapping === type)).map((type) => h("li", {}, chip(type))));
 for (const button of document.querySelectorAll("[data-zoom]"))

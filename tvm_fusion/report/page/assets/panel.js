@@ -24,7 +24,6 @@ function alike(items, key) {
 // Tabs --------------------------------------------------------------------------------------------------------
 
 const TABS = { overview: ["Overview", overview], kernels: ["Kernels", kernelList] };
-const hasModules = groups.some((group) => namesIn(group).some((name) => /[^/.][/.]/.test(name)));
 if (hasModules) TABS.modules = ["Modules", moduleList];
 if (edges.length) TABS.refused = ["Not fused", refusedList];
 if (content.rewriting) TABS.rewrites = ["Rewrites", rewriteList];
@@ -81,21 +80,29 @@ const sumOf = (same) => same.reduce((sum, group) => sum + timeOf(group), 0);
 function moduleList() {
   const rows = (node) => [...node.children.values()].map(folded).sort((a, b) => b.time - a.time);
   const bar = (node) => [
-    h("span", { class: "name" }, h("b", {}, node.name), h("small", {}, node.children.size ? counted(node.children.size, "part") : counted(node.groups.length, "group"))),
+    h("span", { class: "name" }, h("b", {}, node.name), h("small", {}, node.children.size ? counted(node.children.size, "part") : counted(node.items.length, "group"))),
     h("span", { class: "number" }, microseconds(node.time), h("small", {}, percent(node.time / totalTime))),
     h("span", { class: "bar t4", style: `width:${(100 * node.time) / totalTime}%` }),
   ];
   const made = (node) => {
     const show = h("button", { type: "button", class: "link", onclick: () => openModule(node.path) }, "Show in the graph");
-    return h("li", {}, h("details", {}, h("summary", { class: "row" }, bar(node)), h("p", {}, show), node.children.size ? list(rows(node), made) : null, node.groups.length ? kernelRows(node.groups, 8) : null));
+    return h("li", {}, h("details", {}, h("summary", { class: "row" }, bar(node)), h("p", {}, show), node.children.size ? list(rows(node), made) : null, ownRows(node)));
   };
-  return [h("p", { class: "note" }, "Time of the model's modules; a kernel counts where all that it computes belongs."), list(rows(modules()), made)];
+  const root = modules(), several = ownRows(root);
+  return [
+    h("p", { class: "note" }, "Time of the model's modules; a kernel counts where all that it computes belongs."), list(rows(root), made),
+    several && section("Of several modules", several),
+  ];
 }
+const ownRows = (node) => {
+  const own = node.items.filter((item) => item.kind === "group");
+  return own.length ? kernelRows(own, 8) : null;
+};
 // A module with one part and nothing else is shown as that part.
 function folded(node) {
-  while (node.children.size === 1 && !node.groups.length) {
+  while (node.children.size === 1 && !node.items.length) {
     const [child] = node.children.values();
-    node = { ...child, name: `${node.name}.${child.name}` };
+    node = { ...child, name: joinedName(node.name, child) };
   }
   return node;
 }
@@ -134,7 +141,7 @@ const placesOf = (same) => same.slice(0, 6).filter((change) => change.variable).
 // One item ----------------------------------------------------------------------------------------------------
 
 function described(item) {
-  const made = { group: groupPage, operator: operatorPage, imported: importedPage, edge: (edge) => edgePage([edge]), "kernel edge": (edge) => edgePage(edge.edges), "imported edge": importedEdge, "order edge": orderEdge };
+  const made = { group: groupPage, module: modulePage, "module edge": moduleEdge, operator: operatorPage, imported: importedPage, edge: (edge) => edgePage([edge]), "kernel edge": (edge) => edgePage(edge.edges), "imported edge": importedEdge, "order edge": orderEdge, "read edge": readEdge };
   const close = h("button", { type: "button", class: "close", title: "Close (Escape)", "aria-label": "Close", onclick: () => select(null) }, "×");
   return h("article", {}, close, made[item.kind](item));
 }
@@ -222,7 +229,30 @@ function importedPage(node) {
   ];
 }
 const importedEdge = (edge) => [h("h2", {}, "A tensor of the imported model"), facts(["From", link(byId.get(edge.from))], ["To", link(byId.get(edge.to))])];
+const readEdge = (edge) => [h("h2", {}, "A kernel reads what another wrote"), facts(["Written by", link(byId.get(edge.from))], ["Read by", link(byId.get(edge.to))])];
 const orderEdge = (edge) => [h("h2", {}, "One kernel after another"), facts(["First", link(byId.get(edge.from))], ["Then", link(byId.get(edge.to))])];
+
+// Edges between modules: of kernels, with their reasons, or of calls in their order.
+function moduleEdge(edge) {
+  const [from, to] = [byId.get(edge.from), byId.get(edge.to)];
+  return [
+    h("h2", {}, `${titleOf(from)} → ${titleOf(to)}`), facts(["From", link(from)], ["To", link(to)]),
+    section(counted(edge.edges.length, "edge"), list(edge.edges, (one) => h("li", {}, link(one, [one.from, one.to].map((id) => titleOf(byId.get(id))).join(" → ")), " ", h("small", { class: "clip" }, one.edges?.[0].sentence ?? "")), 15)),
+  ];
+}
+function modulePage(module) {
+  const kernels = module.members.filter((item) => item.kind === "group"), inside = partsOf(module).sort((a, b) => b.time - a.time);
+  return [
+    h("h2", {}, module.title), h("p", { class: "names" }, h("code", {}, module.path)),
+    facts(["Time", h("b", {}, microseconds(module.time)), `, ${percent(module.time / totalTime)} of all`], ["Kernels", counted(kernels.length, "group")]),
+    h("p", {}, h("button", { type: "button", class: "link", onclick: () => toggle(module) }, module.isOpen ? "Close in the graph" : "Open in the graph"), " ", h("small", {}, "or a double click, or Enter")),
+    inside.length ? section(counted(inside.length, "module"), list(inside, (one) => h("li", {}, h("button", { type: "button", class: "row", onclick: () => select(one) },
+      h("span", { class: "name" }, h("b", {}, one.title), h("small", {}, counted(one.members.length, "group"))),
+      h("span", { class: "number" }, microseconds(one.time), h("small", {}, percent(one.time / totalTime))),
+      h("span", { class: "bar t4", style: `width:${(100 * one.time) / totalTime}%` }))))) : null,
+    kernels.length ? section("Where the time goes", kernelRows([...kernels].sort((a, b) => timeOf(b) - timeOf(a)), 8)) : null,
+  ];
+}
 
 function edgePage(found) {
   return found.map((edge) => {

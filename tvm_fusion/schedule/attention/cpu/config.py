@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ...cpu.register_tile import VectorUnit
 from ...cpu.schedule import PARALLEL_TASKS

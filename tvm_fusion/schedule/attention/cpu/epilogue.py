@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, constant, index, local, loop, sequence, vectorized
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, constant, index, local, loop, sequence, vectorized
 from ...contraction.problem.fuse_epilogue import is_vector_code
 from ...cpu.vector_loops import over_vectors
 from ...math.vector_math import vector_math

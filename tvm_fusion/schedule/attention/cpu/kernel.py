@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.loops import block, ceildiv, constant, index, loop, sequence, when
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.loops import block, ceildiv, constant, index, loop, sequence, when
 from ....program.program import Program
 from ..problem.pattern import FLOAT, Pattern
 from .config import CpuConfig

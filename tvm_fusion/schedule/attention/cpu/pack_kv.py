@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, constant, index, local, loop, sequence, vectorized
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, constant, index, local, loop, sequence, vectorized
 from ...cpu.transpose import adjacent, squares, transposed
 from ...cpu.vector_loops import over_vectors
 from ...math.vector_math import vector_math

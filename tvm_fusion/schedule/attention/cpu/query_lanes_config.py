@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ...cpu.register_tile import VectorUnit
 from ...index.design_space import Kernels

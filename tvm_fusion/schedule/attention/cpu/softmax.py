@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 from tvm import ir, sym, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import block, constant, index, local, loop, sequence, substitute, vectorized
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, constant, index, local, loop, sequence, substitute, vectorized
 from ...cpu.vector_loops import over_vectors
 from ...math.vector_functions import decay, unit_decay
 from ...math.vector_math import plain_maximum, vector_math

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ...index.design_space import default_first
 from ...instructions.table import find
 from ...instructions.tiles import TILE_ROWS
+from ...math.half_math import HALF_TYPES
 from ..problem.pattern import Pattern
 from .config import CpuConfig, block_of
 
-DTYPE = "bfloat16"
 KEYS = 512  # of a tile, at most
 CHOICES = (128, 256, KEYS, 1024)  # for the design space
 ROWS = 2 * TILE_ROWS
@@ -34,7 +34,10 @@ class TileAttentionConfig(CpuConfig):
 
 def default(pattern: Pattern, device: Device) -> TileAttentionConfig | None:
     """Choose tiles; ``None`` where a CPU has none for the operands, or they do not pay."""
-    if find(device, "amx", DTYPE, DTYPE) is None or set(pattern.operand_dtypes) != {DTYPE}:
+    dtype, *others = pattern.operand_dtypes
+    if dtype not in HALF_TYPES or find(device, "amx", dtype, dtype) is None:
+        return None
+    if any(other != dtype for other in others):
         return None
     depth, elements = constant(pattern.depth.extent), constant(pattern.column.extent)
     queries = 1 if pattern.query is None else constant(pattern.query.extent)

@@ -1,4 +1,4 @@
-"""Both products of attention on tile registers (AMX), in bfloat16 with sums in float32.
+"""Both products of attention on tile registers (AMX), in a half type with sums in float32.
 
     keys[panel][word of depth][key]         two elements of a key in a word: words are transposed
     values[word of keys][column]            two values in a word: they are interleaved
@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import block, constant, index, local, loop, sequence, vectorized
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, constant, index, local, loop, sequence, vectorized
 from ...contraction.cpu.dot_products import uncast
 from ...cpu.tile_block import WORD_BYTES, TileBlock, heights_of
 from ...cpu.transpose import adjacent, transposed
@@ -31,12 +31,12 @@ from ...instructions.tiles import (
     release,
     tile_config,
 )
+from ...math.half_math import HALF_TYPES
 from ...math.vector_math import vector_math
 from ..problem.pattern import FLOAT, Pattern
 from .config import CpuConfig
 from .products import Products, over_panels
 from .softmax import resolved
-from .tile_config import DTYPE
 from .visible_keys import Where
 
 GROUP = 2  # elements of a word
@@ -50,6 +50,7 @@ class TileProducts(Products):
 
     def __init__(self, pattern: Pattern, config: CpuConfig, rows: int) -> None:
         super().__init__(pattern, config, rows)
+        self._dtype = dtype = pattern.operand_dtypes[0]
         self._steps = -(-config.depth // STEP)
         depth, keys = self._steps * STEP, -(-config.keys // STEP) * STEP
         panels = [config.keys // TILE_ROWS, depth // GROUP, TILE_ROWS]
@@ -57,8 +58,8 @@ class TileProducts(Products):
         values = [keys // GROUP, config.columns]
         self._values = scratch(list(map(index, values)), WORD, "values")
         # Rows a power of two apart would fall into the same cache sets.
-        self._queries = scratch([index(rows), index(depth + STEP)], DTYPE, "queries")
-        self._weights = scratch([index(rows), index(keys + STEP)], DTYPE, "weights")
+        self._queries = scratch([index(rows), index(depth + STEP)], dtype, "queries")
+        self._weights = scratch([index(rows), index(keys + STEP)], dtype, "weights")
         # TVM 0.27 makes a buffer longer where it cannot bound what is stored: up to a panel
         # and a vector behind an unknown number of keys; tiles would be at other distances then.
         width = config.keys + config.width + config.lanes
@@ -66,7 +67,7 @@ class TileProducts(Products):
         self._memory = tile_config()
         self.buffers = [self._keys, self._values, self._memory]
         self.row_buffers = [self._queries, self.scores, self._weights]
-        row = newest("amx", DTYPE, DTYPE)
+        row = newest("amx", dtype, dtype)
         self._tiles = TileBlock(row, heights_of(rows), config.vectors)
 
     def begin(self, acc: ir.Var) -> list[tirx.Stmt]:
@@ -84,7 +85,7 @@ class TileProducts(Products):
 
     def _pack_keys(self, where: Where, start: ir.Expr, count: ir.Expr | int) -> tirx.Stmt:
         def square(panel: ir.Expr, step: int, is_whole: bool) -> tirx.Stmt:
-            words = local("square", [TILE_ROWS, STEP], DTYPE)
+            words = local("square", [TILE_ROWS, STEP], self._dtype)
             elements = min(STEP, self.config.depth - step * STEP)
 
             def row(i: ir.Expr) -> tirx.Stmt:
@@ -138,7 +139,7 @@ class TileProducts(Products):
                     word = tirx.const(0, WORD)
                     for n in range(many):
                         v = self.v(where, start + pair * GROUP + n, first + lane)
-                        bits = tirx.reinterpret("uint16", _halved(vector_math(v, lane)))
+                        bits = tirx.reinterpret("uint16", self._halved(vector_math(v, lane)))
                         part = tirx.Cast(WORD, bits)
                         word = part if n == 0 else word | part << tirx.const(16, WORD)
                     return tirx.BufferStore(self._values, word, [pair, first + lane])
@@ -208,13 +209,13 @@ class TileProducts(Products):
                 def store(lane: ir.Expr) -> tirx.Stmt:
                     at = [i, n * TILE_ROWS + lane]
                     return tirx.BufferStore(
-                        self._weights, tirx.Cast(DTYPE, load(self.scores, at)), at
+                        self._weights, tirx.Cast(self._dtype, load(self.scores, at)), at
                     )
 
                 return vectorized(TILE_ROWS, store)
 
             def clear(lane: ir.Expr) -> tirx.Stmt:
-                zero = tirx.const(0, DTYPE)
+                zero = tirx.const(0, self._dtype)
                 return tirx.BufferStore(self._weights, zero, [i, vectors * TILE_ROWS + lane])
 
             rounded = loop("vector", vectors, one)
@@ -245,12 +246,17 @@ class TileProducts(Products):
         def run(first: ir.Expr, width: int) -> tirx.Stmt:
             def store(lane: ir.Expr) -> tirx.Stmt:
                 found = resolved(value(first + lane), lane, width)
-                rounded = _halved(vector_math(found, lane))
+                rounded = self._halved(vector_math(found, lane))
                 return tirx.BufferStore(buffer, rounded, [row, first + lane])
 
             return vectorized(width, store)
 
         return by_vectors(elements, STEP, run)
+
+    def _halved(self, value: ir.Expr) -> ir.Expr:
+        """Round what is not of the half type yet."""
+        core = uncast(value)
+        return core if str(core.ty.dtype) == self._dtype else tirx.Cast(self._dtype, value)
 
 
 def _if_any(rest: ir.Expr, stmt: tirx.Stmt) -> tirx.Stmt:
@@ -258,16 +264,10 @@ def _if_any(rest: ir.Expr, stmt: tirx.Stmt) -> tirx.Stmt:
     return sequence([]) if constant(rest) == 0 else tirx.IfThenElse(rest > 0, stmt, None)
 
 
-def _halved(value: ir.Expr) -> ir.Expr:
-    """Round what is no bfloat16 yet."""
-    core = uncast(value)
-    return core if str(core.ty.dtype) == DTYPE else tirx.Cast(DTYPE, value)
-
-
 def _tile(buffer: ir.Var, row: ir.Expr, column: ir.Expr) -> TileAddress:
     """Tell where a tile of a matrix is."""
     dtype, width = str(buffer.ty.dtype), int(buffer.ty.shape[-1])
-    size = WORD_BYTES // GROUP if dtype == DTYPE else WORD_BYTES
+    size = WORD_BYTES // GROUP if dtype in HALF_TYPES else WORD_BYTES
     return TileAddress(load(buffer, [row, column]), width * size)
 
 

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx
 
-from ....core.loops import ceildiv, constant, coordinates, index, kernel, product, simplified, tasks
+from ....core.tir.loops import (
+    ceildiv,
+    constant,
+    coordinates,
+    index,
+    kernel,
+    product,
+    simplified,
+    tasks,
+)
 from ....program.program import Program
 from ..problem.pattern import Pattern
 from ..problem.score_form import ScoreForm

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.loops import constant, loop, when
+from ....core.tir.loops import constant, loop, when
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.warp import each_thread

@@ -23,9 +23,9 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load, loads
-from ....core.loops import (
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load, loads
+from ....core.tir.loops import (
     block,
     ceildiv,
     coordinates,

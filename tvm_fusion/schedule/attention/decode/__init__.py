@@ -5,6 +5,9 @@
                       partial acc, m, l -> memory
     second launch   merge the splits of a row; epilogue
 
+A cluster of the blocks of a row needs no second launch, where the device has clusters and the
+splits fit one.
+
 ``config``, ``mma_config``  how keys are split; tensor cores
 ``split_kv``                what a block does, on CUDA cores (``split_kv_simt``) or on tensor cores
                             (``split_kv_mma``, ``split_kv_mma_loads``)

@@ -1,8 +1,9 @@
 """Flash-decoding configuration: how attention of few rows is split over blocks and threads.
 
 The keys of each KV head are split between blocks, which merge their partial results in a second
-launch (Dao et al., "Flash-Decoding for long-context inference", 2023): keys and values are loaded
-once, in vectors, at the bandwidth of memory.
+launch (Dao et al., "Flash-Decoding for long-context inference", 2023) or, as a cluster, read them
+from each other's shared memory: keys and values are loaded once, in vectors, at the bandwidth of
+memory.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
-from ....core.forms import other_form
-from ....core.loops import constant, index, product
-from ....core.template import Refusal
+from ....core.contract.forms import other_form
+from ....core.contract.template import Refusal
+from ....core.tir.loops import constant, index, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.warp import each_thread
@@ -37,6 +38,10 @@ REGISTER_FILE = 1 << 16
 THREADS_PER_SM = 512  # occupancy target: each thread has its rows in registers
 KEYS_IN_FLIGHT = 4  # keys that a thread loads before it uses the first
 MAX_SPLITS = 128
+# Blocks of a cluster that every device with clusters can launch, and what a block of it reads at
+# most where more splits would leave fewer multiprocessors idle: by estimate, at 60 bytes a
+# nanosecond of one of them, it then takes no longer than a second launch of a microsecond.
+MAX_CLUSTER, CLUSTER_BLOCK_BYTES = 8, 128 * 1024
 MIN_OCCUPANCY = 0.9  # of the last wave of blocks, from which on a number of splits will do
 
 
@@ -72,6 +77,8 @@ class FlashDecodeConfig:
         Threads that share a column in the reduction kernel.
     stages : int
         Pipeline stages of keys and values in shared memory, on tensor cores; 0 on CUDA cores.
+    has_clusters : bool
+        Whether blocks can read each other's shared memory.
     """
 
     pattern: Pattern
@@ -88,6 +95,7 @@ class FlashDecodeConfig:
     min_blocks: int
     reduce_threads: int
     stages: int
+    has_clusters: bool
 
     def of(self, pattern: Pattern) -> FlashDecodeConfig:
         """Return the configuration for an equal pattern of another group."""
@@ -110,6 +118,16 @@ class FlashDecodeConfig:
     def head_dim_v(self) -> int:
         """Elements of a value."""
         return int(self.pattern.column.extent)
+
+    @property
+    def is_one_kernel(self) -> bool:
+        """Whether the blocks of a row merge what they found, as a cluster of all splits."""
+        return self.splits == 1 or (self.has_clusters and self.splits <= MAX_CLUSTER)
+
+    @property
+    def launches(self) -> int:
+        """Kernels: a second one merges splits where the first cannot."""
+        return 1 if self.is_one_kernel else 2
 
     @property
     def threads(self) -> int:
@@ -161,6 +179,8 @@ class FlashDecodeConfig:
     def shared_bytes(self) -> int:
         """Shared memory of a block of the split-KV kernel."""
         merged = 4 * self.groups * (self.rows_per_pass * self.pitch + 2 * self.block_m)
+        if self.is_one_kernel:
+            merged += 4 * (self.rows_per_pass * self.head_dim_v + 2 * self.block_m)
         return merged + self.stages * self.groups * stage_bytes(self.pattern)
 
     @property
@@ -228,6 +248,11 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     block_m = -(-group.size // -(-group.size // block_m))
     blocks = at(product(group.extents)) * -(-group.size // block_m)
     splits = _splits(blocks, (device.sm_count or 1) * min_blocks)
+    if device.clusters and splits > MAX_CLUSTER and count is not None:
+        size = DataType(str(keys[0].ty.dtype)).itemsize
+        size *= int(pattern.depth.extent) + int(pattern.column.extent)
+        if count * size <= MAX_CLUSTER * CLUSTER_BLOCK_BYTES:
+            splits = MAX_CLUSTER
     if uses_mma:
         keys_of_block = None if count is None else count // splits
         groups, stages = warps_and_stages(pattern, block_m, keys_of_block, device)
@@ -236,7 +261,7 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
     reduce_threads = max(1, min(THREADS, limit) // int(pattern.column.extent))
     return FlashDecodeConfig(
         *(pattern, group, keys, values, width, lanes, groups, in_flight, block_m, splits),
-        *(device.warp_size or 32, min_blocks, reduce_threads, stages),
+        *(device.warp_size or 32, min_blocks, reduce_threads, stages, device.clusters),
     )
 
 

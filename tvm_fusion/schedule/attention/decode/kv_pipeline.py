@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ....core.loops import coordinates, index, sequence, substitute, unrolled, vectorized, when
+from ....core.tir.loops import coordinates, index, sequence, substitute, unrolled, vectorized, when
 from ....program.stage import Axis
 from ...gpu.cp_async import commit, wait, warp_sync
 from ...gpu.pipeline import StageRing

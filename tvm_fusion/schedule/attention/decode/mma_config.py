@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from ....core.expressions import call_name
+from ....core.tir.expressions import call_name
 from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES
 from ...index.address import same

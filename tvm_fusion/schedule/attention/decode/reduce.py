@@ -19,9 +19,10 @@ from functools import partial
 
 from tvm import ir, relax, tirx
 
-from ...._tvm.buffer import declare, scratch
-from ....core.expressions import load
-from ....core.loops import (
+from ...._tvm.ir.buffer import declare, scratch
+from ....core.contract.template import Emission, Kernel, Slot
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     block,
     coordinates,
     index,
@@ -34,12 +35,11 @@ from ....core.loops import (
     unrolled,
     when,
 )
-from ....core.template import Emission, Kernel, Slot
 from ....program.group import Group
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
 from ...gpu.warp import each_thread
-from ..problem.online_softmax import LOWEST, Merge, assign, float_, masked_row, store_result
+from ..problem.online_softmax import LOWEST, Merge, assign, float_, mean_of, store_result
 from ..problem.pattern import FLOAT
 from .config import FlashDecodeConfig
 from .split_kv_simt import split_kv_kernel
@@ -173,11 +173,7 @@ class _RowReduction:
 
         acc, l_i = (load(self._merged, [p, c, index(i)]) for i in range(2))
         at = {**config.query_group.place(self._batch, self._row), pattern.column.var: c}
-        mean = assign(acc, acc / l_i)
-        if pattern.masked_weight is not None:
-            # Not the other way round: NaN compares false.
-            otherwise = sequence(masked_row(pattern, at, acc))
-            mean = tirx.IfThenElse(l_i > float_(0), mean, otherwise)
+        mean = mean_of(pattern, at, acc, l_i)
         merged = [self._clear([p, c]), self._merge([p, c], config.reduce_threads, shared)]
         stmts = [*merged, mean, store_result(pattern, at, acc)]
         return when(tirx.EQ(p, index(0)), sequence(stmts))
@@ -187,7 +183,7 @@ def _swapped(partials: Callable[[ir.Expr, int], ir.Expr], i: int, number: ir.Exp
     return partials(number, i)
 
 
-# The two launches of flash-decoding, and the partial results between them.
+# The launches of flash-decoding, and the partial results between two of them.
 #
 # split_kv    grid: batches and KV heads by splits of the keys
 #             o, m, l = online softmax attention of the split's keys, for all rows of the query
@@ -197,21 +193,23 @@ def _swapped(partials: Callable[[ir.Expr, int], ir.Expr], i: int, number: ir.Exp
 #             m = max m_s;  l = sum l_s exp(m_s - m)
 #             C[row, :] = epilogue(sum o_s exp(m_s - m) / l)
 def flash_decode(group: Group, config: FlashDecodeConfig) -> Emission:
-    """Make the split-KV kernel and the reduction kernel."""
+    """Make the split-KV kernel and, where it does not merge the splits, the reduction kernel."""
     program = group.program
+    if config.is_one_kernel:
+        return Emission.one(split_kv_kernel(program, config, ()), group)
     rows = [config.kv_batch, index(config.query_group.size)]
     shapes = [
         [*rows, index(config.splits), index(config.head_dim_v)],
         [*rows, index(2), index(config.splits)],
     ]
     names = ("partial_o", "partial_ml")
-    between = [declare(s, FLOAT, n) for s, n in zip(shapes, names, strict=True)]
+    between = tuple(declare(s, FLOAT, n) for s, n in zip(shapes, names, strict=True))
     inputs = tuple(Slot("input", i) for i in range(len(group.inputs)))
     scalars = tuple(Slot("scalar", i) for i in range(len(group.scalars)))
     outputs = tuple(Slot("output", i) for i in range(len(group.outputs)))
     workspaces = tuple(Slot("workspace", i) for i in range(len(between)))
     # Scalars follow the tensors that they are passed with.
-    first = split_kv_kernel(program, config, *between)
+    first = split_kv_kernel(program, config, between)
     second = reduction_kernel(program, config, *between)
     return Emission(
         (

@@ -11,6 +11,12 @@ for rows of the block, rows_per_pass at a time:
     each thread, elements of the results:
         m = max(m_shared[group]); o = sum(exp(m_shared[group] - m) * o_shared[group])
         partial_o[batch, row, split, column] = o; partial_ml[batch, row, :, split] = m, l
+
+Splits that one kernel merges stay in shared memory, and the blocks of a cluster share the elements:
+
+        o_merged, m_merged, l_merged = o, m, l;  cluster barrier
+        each thread, elements of the results: the same merge of all blocks' o, m, l
+        out[row, column] = epilogue(o / l);  cluster barrier
 """
 
 from __future__ import annotations
@@ -21,9 +27,9 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import (
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     block,
     coordinates,
     index,
@@ -35,8 +41,16 @@ from ....core.loops import (
     unrolled,
     when,
 )
+from ...gpu.shared_tiles import cluster_barrier, load_cluster
 from ...index.address import same
-from ..problem.online_softmax import LOWEST, Merge, assign, float_
+from ..problem.online_softmax import (
+    LOWEST,
+    Merge,
+    assign,
+    float_,
+    mean_of,
+    store_result,
+)
 from ..problem.pattern import FLOAT
 from .config import FlashDecodeConfig
 
@@ -49,7 +63,7 @@ class SplitKV(ABC):
 
     Parameters
     ----------
-    partial_o, partial_ml : Var
+    partials : tuple of Var
         As of :func:`~tvm_fusion.schedule.attention.decode.split_kv_simt.split_kv_kernel`.
     threads_per_row, slots : int
         Threads of a group that share the columns of a row, and rows of a thread.
@@ -59,12 +73,11 @@ class SplitKV(ABC):
         self,
         config: FlashDecodeConfig,
         number: ir.Expr,
-        partial_o: ir.Var,
-        partial_ml: ir.Var,
+        partials: tuple[ir.Var, ...],
         threads_per_row: int,
         slots: int,
     ) -> None:
-        self._config, self._partial_o, self._partial_ml = config, partial_o, partial_ml
+        self._config, self._partials = config, partials
         extents = [config.kv_batch, config.row_blocks, config.splits]
         self._batch, row_block, self._split = coordinates(number, extents)
         self._first = row_block * config.block_m  # row
@@ -79,6 +92,11 @@ class SplitKV(ABC):
         )
         self._buffers = [self._acc, self._m_i, self._l_i]
         self._buffers += [self._m_shared, self._l_shared, self._o_shared]
+        if not partials:
+            self._merged = [self._shared(f"{n}_merged", config.block_m) for n in ("m", "l")]
+            columns = config.rows_per_pass * config.head_dim_v
+            self._merged.append(self._shared("o_merged", columns))
+            self._buffers += self._merged
 
     def _registers(self, name: str, count: int, dtype: str = FLOAT) -> ir.Var:
         """Declare registers; lowering drops the indices of the thread."""
@@ -126,6 +144,8 @@ class SplitKV(ABC):
             rows = range(first, min(first + config.rows_per_pass, config.block_m))
             stmts.append(config.each_thread(partial(self._share, rows)))
             stmts.append(config.each_thread(partial(self._merge, rows)))
+            if not self._partials:
+                stmts += self._merge_blocks(rows)
         return block("split_kv", sequence(stmts), self._buffers)
 
     def _start(self, step: ir.Expr) -> ir.Expr:
@@ -210,10 +230,16 @@ class SplitKV(ABC):
                 return sequence([assign(total, float_(0)), merge.add((total, found))])
 
             def store_statistic(which: int, value: ir.Expr) -> tirx.Stmt:
+                if not self._partials:
+                    return tirx.BufferStore(self._merged[which], value, [row])
                 where = [self._batch, self._first + row, index(which), self._split]
-                return tirx.BufferStore(self._partial_ml, value, where)
+                return tirx.BufferStore(self._partials[1], value, where)
 
-            where = [self._batch, self._first + row, self._split, column]
+            if not self._partials:
+                stored = tirx.BufferStore(self._merged[2], total, [flat])
+            else:
+                where = [self._batch, self._first + row, self._split, column]
+                stored = tirx.BufferStore(self._partials[0], total, where)
             of_row = [
                 store_statistic(0, m),
                 merged(lambda group: load(self._l_shared, [group, row])),
@@ -223,7 +249,7 @@ class SplitKV(ABC):
                 assign(m, float_(LOWEST)),
                 merge.maximum(),
                 merged(lambda group: load(self._o_shared, [group, place])),
-                tirx.BufferStore(self._partial_o, total, where),
+                stored,
                 when(tirx.EQ(column, index(0)), sequence(of_row)),
             ]
             inside = self._first + row < config.query_group.size
@@ -233,3 +259,65 @@ class SplitKV(ABC):
 
         stmt = unrolled("item", -(-count // config.threads), item)
         return block("merge", stmt, buffers)
+
+    def _merge_blocks(self, rows: range) -> list[tirx.Stmt]:
+        """Merge what the blocks of a cluster found in some rows, and store the results."""
+        barrier = [] if self._config.splits == 1 else [cluster_barrier()]
+        merged = self._config.each_thread(partial(self._finish, rows))
+        # Others may read this block's shared memory until they say so.
+        return [*barrier, merged, *barrier]
+
+    def _finish(self, rows: range, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
+        """Merge and store a thread's elements: each block of the cluster has some."""
+        config, pattern = self._config, self._config.pattern
+        names = ("acc", "l", "m", "factor")
+        buffers = [local(name, [1], FLOAT) for name in names]
+        acc, l_i, m, factor = (load(x, [index(0)]) for x in buffers)
+        loaded = [local(f"{name}_of_block", [config.splits], FLOAT) for name in names[:3]]
+        count, step = len(rows) * config.head_dim_v, config.threads * config.splits
+
+        def item(number: ir.Expr) -> tirx.Stmt:
+            flat = (number * config.splits + self._split) * config.threads
+            flat = flat + g * config.lanes + t
+            row, column = coordinates(flat, [index(len(rows)), index(config.head_dim_v)])
+            sources = [
+                load(self._merged[2], [flat]),
+                load(self._merged[1], [row + rows.start]),
+                load(self._merged[0], [row + rows.start]),
+            ]
+
+            def read(split: ir.Expr) -> tirx.Stmt:
+                pairs = [
+                    (load(to, [split]), source) for to, source in zip(loaded, sources, strict=True)
+                ]
+                if config.splits == 1:
+                    return sequence([assign(to, source) for to, source in pairs])
+                return sequence([load_cluster(to, x, 4, split) for to, x in pairs])
+
+            def each(body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
+                return unrolled("split", config.splits, body)
+
+            merge = Merge(m, factor, each, lambda split: load(loaded[2], [split]))
+            at = {
+                **config.query_group.place(self._batch, self._first + rows.start + row),
+                pattern.column.var: column,
+            }
+            sums = [(x, partial(_of_block, y)) for x, y in ((acc, loaded[0]), (l_i, loaded[1]))]
+            stmts = [
+                each(read),
+                *(assign(x, float_(0)) for x in (acc, l_i)),
+                assign(m, float_(LOWEST)),
+                merge.maximum(),
+                merge.add(*sums),
+                mean_of(pattern, at, acc, l_i),
+                store_result(pattern, at, acc),
+            ]
+            inside = self._first + rows.start + row < config.query_group.size
+            return when(tirx.all(flat < count, inside), sequence(stmts))
+
+        stmt = unrolled("item", -(-count // step), item)
+        return block("finish", stmt, [*buffers, *loaded])
+
+
+def _of_block(buffer: ir.Var, split: ir.Expr) -> ir.Expr:
+    return load(buffer, [split])

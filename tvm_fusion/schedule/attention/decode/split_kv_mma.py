@@ -22,8 +22,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, sequence, substitute, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, sequence, substitute, unrolled, when
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.movmatrix import movmatrix
 from ...gpu.warp import Combine, warp_all_reduce
@@ -38,9 +38,9 @@ class MmaSplitKV(MmaOperands):
     """A block of warps: a group of four threads has two of sixteen keys, each thread two rows."""
 
     def __init__(
-        self, config: FlashDecodeConfig, number: ir.Expr, partial_o: ir.Var, partial_ml: ir.Var
+        self, config: FlashDecodeConfig, number: ir.Expr, partials: tuple[ir.Var, ...]
     ) -> None:
-        super().__init__(config, number, partial_o, partial_ml)
+        super().__init__(config, number, partials)
         registers = self._registers
         self._v_frag = registers("v_frag", self._mma.k_per_lane * self._columns, self._half)
         self._p = registers("p", self._mma.k_per_lane, self._half)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import load, variables
-from ....core.loops import coordinates, index, loop, sequence, substitute, unrolled
+from ....core.tir.expressions import load, variables
+from ....core.tir.loops import coordinates, index, loop, sequence, substitute, unrolled
 from ...instructions.table import newest
 from ..problem.kv_vectors import contiguous_loads, vector_width
 from ..problem.online_softmax import float_, initialize
@@ -24,12 +24,12 @@ class MmaOperands(SplitKV):
     """A block of warps, before it computes; threads load what their fragments hold."""
 
     def __init__(
-        self, config: FlashDecodeConfig, number: ir.Expr, partial_o: ir.Var, partial_ml: ir.Var
+        self, config: FlashDecodeConfig, number: ir.Expr, partials: tuple[ir.Var, ...]
     ) -> None:
         self._half = str(config.keys[0].ty.dtype)
         self._mma = newest("mma.sync", self._half, self._half)
         self._quad = self._mma.c.lanes_per_row  # threads that share a row
-        super().__init__(config, number, partial_o, partial_ml, self._mma.n, PAIR)
+        super().__init__(config, number, partials, self._mma.n, PAIR)
         self._depth = config.head_dim // self._quad  # elements of a key that a thread loads
         self._query = QueryOperand.of(config)
         self._q_frag = self._registers("q_frag", self._depth, self._half)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import (
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     block,
     coordinates,
     index,
@@ -47,24 +47,28 @@ from .split_kv_mma import MmaSplitKV
 
 
 def split_kv_kernel(
-    program: Program, config: FlashDecodeConfig, partial_o: ir.Var, partial_ml: ir.Var
+    program: Program, config: FlashDecodeConfig, partials: tuple[ir.Var, ...]
 ) -> tirx.PrimFunc:
     """Make the split-KV kernel.
 
     Parameters
     ----------
-    partial_o : Var
-        Gets accumulators, ``[kv_batch, rows, splits, head_dim_v]``, each relative to its own max.
-    partial_ml : Var
-        Gets those maxima and sums of exponentials, ``[kv_batch, rows, 2, splits]``.
+    partials : tuple of Var
+        Get accumulators, ``[kv_batch, rows, splits, head_dim_v]``, each relative to its own max;
+        and those maxima and sums of exponentials, ``[kv_batch, rows, 2, splits]``. Without, blocks
+        merge them and store the program's outputs.
     """
 
     def body(number: ir.Expr) -> tirx.Stmt:
         made = MmaSplitKV if config.uses_mma else SimtSplitKV
-        stmt = made(config, number, partial_o, partial_ml).stmt()
-        return min_blocks_per_sm(stmt, config.min_blocks)
+        stmt = min_blocks_per_sm(made(config, number, partials).stmt(), config.min_blocks)
+        if partials or config.splits == 1:
+            return stmt
+        # A block's rank is its number modulo the cluster's size: that of its split.
+        return threads("clusterCtaIdx.x", config.splits, lambda _: stmt)
 
-    whole = Program(program.inputs, (partial_o, partial_ml), program.scalars, (), 0)
+    outputs = partials or program.outputs
+    whole = Program(program.inputs, outputs, program.scalars, (), 0)
     return kernel(whole, threads("blockIdx.x", config.blocks, body))
 
 
@@ -72,9 +76,9 @@ class SimtSplitKV(SplitKV):
     """A block on CUDA cores: some neighbouring threads share a key."""
 
     def __init__(
-        self, config: FlashDecodeConfig, number: ir.Expr, partial_o: ir.Var, partial_ml: ir.Var
+        self, config: FlashDecodeConfig, number: ir.Expr, partials: tuple[ir.Var, ...]
     ) -> None:
-        super().__init__(config, number, partial_o, partial_ml, config.lanes, config.block_m)
+        super().__init__(config, number, partials, config.lanes, config.block_m)
         self._depth, keys = config.head_dim // config.lanes, config.keys_in_flight
         self._q = self._registers("q", config.block_m * self._depth)
         self._k = [

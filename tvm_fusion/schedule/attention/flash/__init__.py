@@ -2,21 +2,25 @@
 
     block (batch, head, tile of queries) in grid:
       q_frag;  for tile n of visible keys:
-        s = q * k(n)                     mma.sync or wgmma
+        s = q * k(n)                     mma.sync, wgmma, MFMA or WMMA
         m_new, rescale, p = exp(s - m_new), l += p             accumulators of s are fragments of p
         acc += p * v(n)
       acc / l -> shared memory -> results in vectors
 
 ``problem``, ``grid``, ``tiles``
     operands of a half type; blocks; which keys are visited
-``loads``, ``prologue_cost``
+``loads``, ``copies``, ``prologue_cost``
     operands into shared memory, computed ones too
-``kernel``, ``block``
-    the PrimFunc with mma.sync; a thread's buffers and fragments
+``block``
+    a thread's buffers, and where scores and results lie in them
+``kernel``
+    the PrimFunc with mma.sync
 ``products``, ``softmax``, ``epilogue``
     its steps
 ``config``, ``model``
     numbers, and the estimate that chooses them
 ``tma_config``, ``tma_operand``, ``tma_roles``, ``tma_consumers``
     Hopper: a producer with TMA, and consumers that multiply in turns
+``wave_config``, ``wave_block``, ``wave_loads``, ``wave_kernel``
+    AMD: MFMA and WMMA, of which each lane has one query
 """

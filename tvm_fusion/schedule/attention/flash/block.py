@@ -1,19 +1,23 @@
 """A thread of FlashAttention on tensor cores: its buffers, and its rows and columns of fragments.
 
-Scores and results are C of ``mma.sync``: of each 16 rows a thread holds two, and of every eight
-columns two neighbours. Statistics of a row are combined over the four threads that share it.
+Scores and results lie in cells of 16 rows: of each a thread holds some rows, and of these a run of
+neighbouring columns. Statistics of a row are combined over the threads that share it.
+
+    mma.sync, wgmma    C of mma.m16n8k16: two rows, of every eight columns two
+    MFMA, WMMA         one row, of every 32 or 16 columns eight       (wave_block)
 """
 
 from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import index, sequence, unrolled
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, sequence, unrolled
 from ...gpu.ldmatrix import ELEMENTS
 from ...gpu.swizzle import VECTOR
 from ...gpu.warp import LANES, butterfly
+from ...instructions.layout import Layout
 from ...instructions.table import newest
 from ..problem.online_softmax import SoftmaxState, assign, float_, initialize
 from ..problem.pattern import FLOAT
@@ -22,14 +26,14 @@ from .loads import TileLoads
 from .problem import FlashProblem
 from .tiles import KeyTiles, clamped_limit, row_limits
 
-PAIR = 2  # neighbouring columns of an accumulator fragment
 
-
-class FlashMmaBlock:
-    """One thread: of each 16 rows of its warp two, of every eight columns two.
+class FlashBlock:
+    """One thread, with what it holds of scores and results.
 
     Parameters
     ----------
+    cell : Layout
+        Where scores of 16 rows, and results, lie in the registers of a warp.
     where : dict of Var to PrimExpr
         Position of the block along the batch axes.
     first : PrimExpr
@@ -48,48 +52,25 @@ class FlashMmaBlock:
         first: ir.Expr,
         g: ir.Expr,
         t: ir.Expr,
+        cell: Layout,
     ) -> None:
-        self._problem, self._config = problem, config
+        self._problem, self._config, self._cell = problem, config, cell
         self._where, self._first, self._g, self._t = where, first, g, t
         self._half = problem.half
-        self._mma = newest("mma.sync", self._half, self._half)
         self._buffers: list[ir.Var] = []
         loaded = len(problem.loaded_bounds)
         self._limits = self._declare("limits", 2 * loaded, "int32") if loaded else None
         self._tiles = KeyTiles(problem, config, where, first, self._limits)
-        m16 = config.m16
-        self._n8, self._columns8 = (x // self._mma.n for x in (config.block_n, config.column16))
-        sums = self._mma.c.per_lane
-        self._slots = m16 * PAIR  # rows of the thread
-        # CUDA wants one type for all declarations of a name in a module.
-        size = config.shared_bytes // 2
-        self._shared = self._declare(f"smem_{self._half}", size, self._half, "shared.dyn")
-        self._acc = self._declare("acc", m16 * self._columns8 * sums)
-        self._s = self._declare("s", m16 * self._n8 * sums)
+        self._key_cells, self._column_cells = (
+            x // cell.shape[1] for x in (config.block_n, config.column16)
+        )
+        self._run, self._cell_rows = cell.run, cell.per_lane // cell.run  # of a thread
+        self._slots = config.m16 * self._cell_rows  # rows of the thread
+        self._acc = self._declare("acc", config.m16 * self._column_cells * cell.per_lane)
+        self._s = self._declare("s", config.m16 * self._key_cells * cell.per_lane)
         self._m_i, self._l_i = self._declare("m_i", self._slots), self._declare("l_i", self._slots)
         self._m_new = self._declare("m_new", self._slots)
         self._alpha = self._declare("alpha", self._slots)
-        q_size = m16 * ELEMENTS * config.q_fragments
-        self._q_frag = self._declare("q_frag", q_size, self._half)
-        self._b_frag = self._declare("b_frag", ELEMENTS, self._half)
-        self._p_frag = self._declare("p_frag", m16 * self._n8 * 4, self._half)
-        vector = self._declare("vector", VECTOR, self._half)
-        # A vector has registers of its own: TVM's generator of CUDA takes two vectors that are
-        # loaded from one place for the same, whatever was stored there by address in between.
-        vectors = -(-problem.v.extent // config.staged_lanes) * config.rows_of_warp
-        size = -(-vectors // LANES) * config.staged_lanes
-        self._result = self._declare("o", size, problem.staged)
-        held = None
-        if not config.is_async:  # one tile is on its way at a time
-            rows_of = max(config.block_m, config.block_n)
-            vectors = rows_of * max(config.depth16, config.column16) // VECTOR
-            size = -(-vectors // config.threads) * VECTOR
-            held = self._declare("held", size, self._half)
-        rows = (config.q_rows, config.k_rows(), config.v_rows())
-        self._q_loads, self._k_loads, self._v_loads = (
-            TileLoads(x, r, self._shared, vector, config.threads, g * LANES + t, held)
-            for x, r in zip((problem.q, problem.k, problem.v), rows, strict=True)
-        )
 
     def _declare(self, name: str, size: int, dtype: str = FLOAT, scope: str = "local") -> ir.Var:
         buffer = scratch([index(size)], dtype, name, scope)
@@ -109,8 +90,7 @@ class FlashMmaBlock:
         """Find the extremes of limits that rows read from memory; whole warps do."""
         if self._limits is None:
             return []
-        rows = self._config.block_m
-        return [row_limits(self._problem, rows, self._of_block, self._t, self._limits)]
+        return [row_limits(self._problem, self._config, self._of_block, self._t, self._limits)]
 
     def _keep_limits(self) -> list[tirx.Stmt]:
         """Read the limits of visible keys of the thread's rows once."""
@@ -135,17 +115,22 @@ class FlashMmaBlock:
 
     def _own_row(self, slot: ir.Expr) -> ir.Expr:
         """Return the number in its warp of a row of the thread."""
-        c = self._mma.c
-        down, _ = c.of_register(c.run)  # from a thread's first row to the next
-        return slot * down + c.of_lane(self._t)[0]
+        down = self._cell.shape[0] // self._cell_rows  # from a thread's first row to the next
+        return slot * down + self._cell.of_lane(self._t)[0]
 
     def _row(self, slot: ir.Expr) -> dict[ir.Var, ir.Expr]:
         row = self._first + self._g * self._config.rows_of_warp + self._own_row(slot)
         return self._position(row)
 
-    def _own_column(self, n8: ir.Expr, lane: ir.Expr) -> ir.Expr:
+    def _own_column(self, cell: ir.Expr, lane: ir.Expr) -> ir.Expr:
         """Return the column of an accumulator."""
-        return n8 * self._mma.n + self._mma.c.of_lane(self._t)[1] + lane
+        return cell * self._cell.shape[1] + self._cell.of_lane(self._t)[1] + lane
+
+    def _place_of(self, i: ir.Expr, cells: int) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
+        """Return row among the thread's, cell and column of its run of an accumulator."""
+        extents = [self._config.m16, cells, self._cell_rows, self._run]
+        m, cell, row, lane = coordinates(i, extents)
+        return m * self._cell_rows + row, cell, lane
 
     def _state(self, slot: ir.Expr) -> SoftmaxState:
         return SoftmaxState(*(load(x, [slot]) for x in (self._m_i, self._l_i, self._alpha)))
@@ -161,14 +146,56 @@ class FlashMmaBlock:
         return unrolled("i", count, lambda i: assign(load(buffer, [i]), float_(0)))
 
     def _all_reduce(self, values: ir.Var, combine) -> list[tirx.Stmt]:
-        """Reduce over the four threads of a row, in lockstep."""
+        """Reduce over the threads of a row, in lockstep."""
         stmts = []
-        for distance in (1, 2):
+        lanes = self._config.lanes
+        for distance in self._cell.row_distances:
 
             def one(slot: ir.Expr, distance: int = distance) -> tirx.Stmt:
                 value = load(values, [slot])
-                other = butterfly(value, self._t, distance)
+                other = butterfly(value, self._t, distance, lanes, lanes)
                 return assign(value, combine(value, other))
 
             stmts.append(unrolled("slot", self._slots, one))
         return stmts
+
+
+class FlashMmaBlock(FlashBlock):
+    """One thread of a warp with ``mma.sync``, or of a warpgroup."""
+
+    def __init__(
+        self,
+        problem: FlashProblem,
+        config: FlashMmaConfig,
+        where: dict[ir.Var, ir.Expr],
+        first: ir.Expr,
+        g: ir.Expr,
+        t: ir.Expr,
+    ) -> None:
+        self._mma = newest("mma.sync", problem.half, problem.half)
+        super().__init__(problem, config, where, first, g, t, self._mma.c)
+        m16 = config.m16
+        # CUDA wants one type for all declarations of a name in a module.
+        size = config.shared_bytes // 2
+        self._shared = self._declare(f"smem_{self._half}", size, self._half, "shared.dyn")
+        q_size = m16 * ELEMENTS * config.q_fragments
+        self._q_frag = self._declare("q_frag", q_size, self._half)
+        self._b_frag = self._declare("b_frag", ELEMENTS, self._half)
+        self._p_frag = self._declare("p_frag", m16 * self._key_cells * 4, self._half)
+        vector = self._declare("vector", VECTOR, self._half)
+        # A vector has registers of its own: TVM's generator of CUDA takes two vectors that are
+        # loaded from one place for the same, whatever was stored there by address in between.
+        vectors = -(-problem.v.extent // config.staged_lanes) * config.rows_of_warp
+        size = -(-vectors // LANES) * config.staged_lanes
+        self._result = self._declare("o", size, problem.staged)
+        held = None
+        if not config.is_async:  # one tile is on its way at a time
+            rows_of = max(config.block_m, config.block_n)
+            vectors = rows_of * max(config.depth16, config.column16) // VECTOR
+            size = -(-vectors // config.threads) * VECTOR
+            held = self._declare("held", size, self._half)
+        rows = (config.q_rows, config.k_rows(), config.v_rows())
+        self._q_loads, self._k_loads, self._v_loads = (
+            TileLoads(x, x.extent16, r, self._shared, vector, config.threads, g * LANES + t, held)
+            for x, r in zip((problem.q, problem.k, problem.v), rows, strict=True)
+        )

@@ -62,9 +62,14 @@ class FlashMmaConfig:
         return self.warps * self.rows_of_warp
 
     @property
+    def lanes(self) -> int:
+        """Threads of a warp."""
+        return LANES
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.warps * LANES
+        return self.warps * self.lanes
 
     @property
     def m16(self) -> int:

@@ -10,19 +10,60 @@ import operator
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, loop, sequence, unrolled, vectorized, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, loop, sequence, unrolled, vectorized, when
 from ...contraction.problem.fuse_epilogue import store_results
 from ...gpu.cp_async import warp_sync
 from ...gpu.launch import storage_sync
 from ...gpu.register_moves import move_16, store_pair
 from ...gpu.warp import LANES, shuffle
 from ..problem.online_softmax import assign, float_, masked_row, store_result
-from .block import PAIR, FlashMmaBlock
+from .block import FlashBlock, FlashMmaBlock
+from .softmax import PAIR
 
 
-class FlashEpilogue(FlashMmaBlock):
-    """One thread, with its part of the results."""
+class FlashResults(FlashBlock):
+    """One thread, with vectors of results in registers."""
+
+    _result: ir.Var
+
+    def _store_vector(
+        self, at: dict[ir.Var, ir.Expr], column: ir.Expr, result: ir.Expr
+    ) -> tirx.Stmt:
+        pattern, staged = self._problem.pattern, self._problem.staged
+        product = pattern.product
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            place = pattern.place({**at, pattern.column.var: column + lane})
+            value: ir.Expr = load(self._result, [result + lane])
+            if str(product.total.ty.dtype) != staged:
+                value = tirx.Cast(str(product.total.ty.dtype), value)
+            return self._if_column(column + lane, store_results(product, place, value))
+
+        if self._problem.is_vector:
+            return vectorized(self._config.staged_lanes, one)
+        return unrolled("lane", self._config.staged_lanes, one)
+
+    def _store_masked(self, at: dict[ir.Var, ir.Expr], column: ir.Expr) -> tirx.Stmt:
+        """Compute the vector of a row without a softmax."""
+        pattern = self._problem.pattern
+        total = load(self._m_new, [index(self._slots - 1)])
+
+        def one(lane: ir.Expr) -> tirx.Stmt:
+            place = {**at, pattern.column.var: column + lane}
+            stmts = [*masked_row(pattern, place, total), store_result(pattern, place, total)]
+            return self._if_column(column + lane, sequence(stmts))
+
+        return loop("lane", self._config.staged_lanes, one)
+
+    def _if_column(self, column: ir.Expr, stmt: tirx.Stmt) -> tirx.Stmt:
+        if self._problem.v.extent % self._config.staged_lanes == 0:
+            return stmt
+        return when(column < self._problem.v.extent, stmt)
+
+
+class FlashMmaEpilogue(FlashResults, FlashMmaBlock):
+    """One thread of a warp whose results pass through shared memory."""
 
     def _finish(self) -> list[tirx.Stmt]:
         """Store the results of the warp's rows."""
@@ -42,7 +83,7 @@ class FlashEpilogue(FlashMmaBlock):
         return load(self._shared, [row * (config.staged_pitch * 8) + column * words])
 
     def _stage_results(self) -> tirx.Stmt:
-        columns8 = self._columns8
+        columns8 = self._column_cells
 
         def inverse(slot: ir.Expr) -> tirx.Stmt:
             value = float_(1) / load(self._l_i, [slot])
@@ -102,37 +143,3 @@ class FlashEpilogue(FlashMmaBlock):
             is_slot = tirx.EQ(tirx.floordiv(row, rows), index(slot))
             value = tirx.Select(is_slot, load(self._alpha, [index(slot)]), value)
         return [*stmts, assign(found, value)], found
-
-    def _store_vector(
-        self, at: dict[ir.Var, ir.Expr], column: ir.Expr, result: ir.Expr
-    ) -> tirx.Stmt:
-        pattern, staged = self._problem.pattern, self._problem.staged
-        product = pattern.product
-
-        def one(lane: ir.Expr) -> tirx.Stmt:
-            place = pattern.place({**at, pattern.column.var: column + lane})
-            value: ir.Expr = load(self._result, [result + lane])
-            if str(product.total.ty.dtype) != staged:
-                value = tirx.Cast(str(product.total.ty.dtype), value)
-            return self._if_column(column + lane, store_results(product, place, value))
-
-        if self._problem.is_vector:
-            return vectorized(self._config.staged_lanes, one)
-        return unrolled("lane", self._config.staged_lanes, one)
-
-    def _store_masked(self, at: dict[ir.Var, ir.Expr], column: ir.Expr) -> tirx.Stmt:
-        """Compute the vector of a row without a softmax."""
-        pattern = self._problem.pattern
-        total = load(self._m_new, [index(self._slots - 1)])
-
-        def one(lane: ir.Expr) -> tirx.Stmt:
-            place = {**at, pattern.column.var: column + lane}
-            stmts = [*masked_row(pattern, place, total), store_result(pattern, place, total)]
-            return self._if_column(column + lane, sequence(stmts))
-
-        return loop("lane", self._config.staged_lanes, one)
-
-    def _if_column(self, column: ir.Expr, stmt: tirx.Stmt) -> tirx.Stmt:
-        if self._problem.v.extent % self._config.staged_lanes == 0:
-            return stmt
-        return when(column < self._problem.v.extent, stmt)

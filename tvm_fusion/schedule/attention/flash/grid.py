@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.loops import ceildiv, constant, coordinates, index, product, threads
+from ....core.tir.loops import ceildiv, constant, coordinates, index, product, threads
 from .config import FlashMmaConfig
 from .problem import FlashProblem
 

@@ -28,21 +28,23 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.loops import index, kernel, loop, sequence, simplified, when
+from ....core.tir.loops import index, kernel, loop, sequence, simplified, when
 from ....program.program import Program
 from ...gpu.cp_async import commit, wait
 from ...gpu.launch import block_by_address, min_blocks_per_sm, storage_sync
 from ...gpu.warp import LANES, each_thread
 from ...gpu.wgmma import WARPS, fence_proxy
 from .config import FlashMmaConfig
-from .epilogue import FlashEpilogue
+from .copies import FlashCopies
+from .epilogue import FlashMmaEpilogue
 from .grid import query_blocks
-from .loads import TileLoads
 from .problem import FlashProblem
 from .products import FlashMmaProducts
 from .softmax import FlashMmaSoftmax
 from .tma_config import FlashTmaConfig
 from .tma_consumers import flash_tma_kernel
+from .wave_config import FlashWaveConfig
+from .wave_kernel import flash_wave_kernel
 
 
 def flash_mma_kernel(
@@ -51,6 +53,8 @@ def flash_mma_kernel(
     """Make the kernel."""
     if isinstance(config, FlashTmaConfig):
         return flash_tma_kernel(program, problem, config)
+    if isinstance(config, FlashWaveConfig):
+        return flash_wave_kernel(program, problem, config)
 
     def write(where: dict[ir.Var, ir.Expr], first: ir.Expr) -> tirx.Stmt:
         axes = [("threadIdx.y", config.warps), ("threadIdx.x", LANES)]
@@ -63,7 +67,7 @@ def flash_mma_kernel(
     return kernel(program, query_blocks(problem, config, write))
 
 
-class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
+class _FlashBlock(FlashCopies, FlashMmaProducts, FlashMmaSoftmax, FlashMmaEpilogue):
     """One thread of a block: its part of the rows of its warp."""
 
     def stmt(self) -> tirx.Stmt:
@@ -170,36 +174,3 @@ class _FlashBlock(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
                 self._store_keys(n + 1),
             ]
         )
-
-    def _issue_queries(self) -> tirx.Stmt:
-        return self._q_loads.issue(self._config.block_m, index(0), self._of_block, None)
-
-    def _issue_keys(self, n: ir.Expr) -> tirx.Stmt:
-        return self._issue(self._k_loads, n)
-
-    def _issue_values(self, n: ir.Expr) -> tirx.Stmt:
-        return self._issue(self._v_loads, n)
-
-    def _store_keys(self, n: ir.Expr) -> tirx.Stmt:
-        return self._store(self._k_loads, n)
-
-    def _store(self, loads: TileLoads, n: ir.Expr) -> tirx.Stmt:
-        """Store the rows of a tile that are held in registers."""
-        return when(n < self._tiles.count, loads.store(self._config.block_n, index(0)))
-
-    def _issue(self, loads, n: ir.Expr) -> tirx.Stmt:
-        """Load the rows of a tile into its stage, if there is such a tile."""
-        config, tiles = self._config, self._tiles
-        start = tiles.start(n)
-
-        def place(row: ir.Expr) -> dict[ir.Var, ir.Expr]:
-            return {**self._where, self._problem.pattern.key.var: tiles.clamped(start + row)}
-
-        def is_row(row: ir.Expr) -> ir.Expr:
-            return start + row < tiles.keys
-
-        stage = tirx.floormod(n, index(config.stages)) * config.block_n
-        stmt = loads.issue(
-            config.block_n, simplified(stage), place, None if tiles.is_even else is_row
-        )
-        return when(n < tiles.count, stmt)

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, loop, sequence, substitute, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, loop, sequence, substitute, when
 from ...gpu.cp_async import copy_16
 from ...gpu.launch import VECTOR_BYTES
-from ...gpu.register_copies import load_or_zero
-from ...gpu.register_moves import move_16, zero_16
-from ...gpu.shared_tiles import store_shared
 from ...gpu.swizzle import VECTOR, SwizzledRows
+from ...gpu.vector_moves import NVIDIA_MOVES, VectorMoves
 from .problem import Operand
 
+UNROLLED = tirx.ForKind.UNROLLED
 Place = Callable[[ir.Expr], dict[ir.Var, ir.Expr]]
 
 
@@ -33,6 +32,8 @@ class TileLoads:
     ----------
     operand : Operand
         Its elements.
+    padded : int
+        Elements of a row in shared memory.
     rows : SwizzledRows
         Where they go.
     shared, vector : Var
@@ -43,15 +44,19 @@ class TileLoads:
         Which.
     held : Var or None
         Registers for the vectors of a tile, on their way where there is no cp.async.
+    moves : VectorMoves
+        How threads move vectors.
     """
 
     operand: Operand
+    padded: int
     rows: SwizzledRows
     shared: ir.Var
     vector: ir.Var
     threads: int
     thread: ir.Expr
     held: ir.Var | None = None
+    moves: VectorMoves = NVIDIA_MOVES
 
     def issue(
         self, count: int, first: ir.Expr, place: Place, is_row: Callable[[ir.Expr], ir.Expr] | None
@@ -89,7 +94,7 @@ class TileLoads:
 
         def one(number: ir.Expr, row: ir.Expr, vector: ir.Expr) -> tirx.Stmt:
             to = self._place(first, row, vector)
-            return store_shared(to, load(held, [number * VECTOR]), VECTOR_BYTES)
+            return self.moves.store(to, load(held, [number * VECTOR]), VECTOR_BYTES)
 
         return self._each(count, self._vectors, one)
 
@@ -97,18 +102,29 @@ class TileLoads:
     def _vectors(self) -> int:
         """Vectors of a row."""
         operand = self.operand
-        return (operand.extent if operand.loads else operand.extent16) // VECTOR
+        return (operand.extent if operand.loads else self.padded) // VECTOR
 
     def pad(self, count: int) -> tirx.Stmt | None:
         """Store the zeros behind the elements of copied rows once; ``None`` if there are none."""
-        begin, end = self.operand.extent // VECTOR, self.operand.extent16 // VECTOR
+        begin, end = self.operand.extent // VECTOR, self.padded // VECTOR
         if not self.operand.loads or begin == end:
             return None
 
         def one(_number: ir.Expr, row: ir.Expr, vector: ir.Expr) -> tirx.Stmt:
-            return zero_16(self._place(index(0), row, vector + begin))
+            return self._store_vector(self._place(index(0), row, vector + begin))
 
-        return self._each(count, end - begin, one)
+        return sequence([self._zeros(), self._each(count, end - begin, one)])
+
+    def _zeros(self) -> tirx.Stmt:
+        zero = tirx.const(0, str(self.vector.ty.dtype))
+
+        def lane(number: ir.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self.vector, zero, [number])
+
+        return loop("lane", VECTOR, lane, UNROLLED)
+
+    def _store_vector(self, to: ir.TensorLoad) -> tirx.Stmt:
+        return self.moves.store(to, load(self.vector, [index(0)]), VECTOR_BYTES)
 
     def _place(self, first: ir.Expr, row: ir.Expr, vector: ir.Expr) -> ir.TensorLoad:
         return load(self.shared, [self.rows.element(first + row, vector, row)])
@@ -125,7 +141,7 @@ class TileLoads:
             return stmt if total % self.threads == 0 else when(flat < total, stmt)
 
         # What is computed is too long to be written out.
-        kind = tirx.ForKind.UNROLLED if self.operand.loads else tirx.ForKind.SERIAL
+        kind = UNROLLED if self.operand.loads else tirx.ForKind.SERIAL
         return loop("item", -(-total // self.threads), item, kind)
 
     def _copy(
@@ -138,7 +154,7 @@ class TileLoads:
                 stmt = copy_16(to, source, inside)
             else:
                 is_loaded = tirx.const(True) if inside is None else inside
-                stmt = load_or_zero(to, source, VECTOR_BYTES, is_loaded)
+                stmt = self.moves.load_or_zero(to, source, VECTOR_BYTES, is_loaded)
             for condition in self.operand.conditions(x):
                 stmt = when(substitute(condition, at), stmt)
             stmts.append(stmt)
@@ -151,9 +167,9 @@ class TileLoads:
         dtype = str(self.vector.ty.dtype)
 
         def element(lane: ir.Expr) -> tirx.Stmt:
-            value = substitute(self.operand.element, {**at, along: start + lane})
+            value = self.moves.held(substitute(self.operand.element, {**at, along: start + lane}))
             conditions = [] if inside is None else [inside]
-            if self.operand.extent % VECTOR or self.operand.extent != self.operand.extent16:
+            if self.operand.extent % VECTOR or self.operand.extent != self.padded:
                 conditions.append(start + lane < self.operand.extent)
             if conditions:
                 value = tirx.if_then_else(tirx.all(*conditions), value, tirx.const(0, dtype))
@@ -161,7 +177,7 @@ class TileLoads:
 
         return sequence(
             [
-                loop("lane", VECTOR, element, tirx.ForKind.UNROLLED),
-                move_16(to, load(self.vector, [index(0)])),
+                loop("lane", VECTOR, element, UNROLLED),
+                self._store_vector(to),
             ]
         )

@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from tvm import DataType
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, product
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.launch import STATIC_SHARED_BYTES
@@ -29,6 +29,7 @@ from ...instructions.table import find, find_half
 from .config import MAX_REGISTERS, FlashMmaConfig
 from .problem import FlashProblem
 from .tma_config import FlashTmaConfig, tma_configs
+from .wave_config import FlashWaveConfig, wave_configs, wave_cycles
 
 WARPS = (1, 2, 4, 8)
 ROWS_OF_WARP = (16, 32)
@@ -101,6 +102,7 @@ def _reads_scores(problem: FlashProblem) -> bool:
 
 
 def _all(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
+    yield from wave_configs(problem, device)
     if find_half(device, problem.half) is None:
         return
     queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
@@ -179,6 +181,8 @@ def cycles(config: FlashMmaConfig, problem: FlashProblem, device: Device) -> flo
         tiles = float(-(-min(keys, seen) // config.block_n))
     elif problem.skips:
         tiles = _seen_tiles(config, queries, keys)
+    if isinstance(config, FlashWaveConfig):
+        return wave_cycles(config, problem, device, tiles)
     width = config.depth16 + config.column16
     if isinstance(config, FlashTmaConfig):
         waves = blocks / (device.sm_count or 1)

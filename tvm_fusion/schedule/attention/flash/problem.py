@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import call_name, loads, variables
-from ....core.loops import find
+from ....core.tir.expressions import call_name, loads, variables
+from ....core.tir.loops import find
 from ....program.stage import Axis
 from ...contraction.problem.fuse_epilogue import is_vector_code
 from ...gpu.launch import VECTOR_BYTES

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, sequence, unrolled
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, sequence, unrolled
 from ...gpu.ldmatrix import ELEMENTS, ldmatrix_x4, row_major_lane, transposed_lane
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.swizzle import SwizzledRows
@@ -70,7 +70,7 @@ class FlashMmaProducts(FlashMmaBlock):
                     start = begin + m * ELEMENTS
                     return [load(self._q_frag, [start + i * 4]) for i in range(2)]
 
-                return sequence([loaded, self._products(self._s, self._n8, n16, a_rows)])
+                return sequence([loaded, self._products(self._s, self._key_cells, n16, a_rows)])
 
             loaded = [] if config.q_in_registers else [self._load_fragments_of_queries(k16, begin)]
             return sequence([*loaded, unrolled("n16", config.block_n // 16, over_keys)])
@@ -103,10 +103,12 @@ class FlashMmaProducts(FlashMmaBlock):
                 loaded = ldmatrix_x4(to, load(self._shared, [place]), is_transposed=True)
 
                 def a_rows(m: ir.Expr) -> list[ir.TensorLoad]:
-                    start = (m * (self._n8 // 2) + k16) * ELEMENTS
+                    start = (m * (self._key_cells // 2) + k16) * ELEMENTS
                     return [load(self._p_frag, [start + i * 4]) for i in range(2)]
 
-                return sequence([loaded, self._products(self._acc, self._columns8, n16, a_rows)])
+                return sequence(
+                    [loaded, self._products(self._acc, self._column_cells, n16, a_rows)]
+                )
 
             return unrolled("n16", config.column16 // 16, over_columns)
 

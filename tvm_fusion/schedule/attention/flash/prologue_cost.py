@@ -15,9 +15,9 @@ import math
 
 from tvm import ir, tirx
 
-from ....core.expressions import choice, loads, variables
-from ....core.loops import find
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import choice, loads, variables
+from ....core.tir.loops import find
 from ....device import Device
 from ....ecg.work import at
 from ...index.address import known_step

@@ -1,6 +1,6 @@
 """The online softmax of FlashAttention on tensor cores, on accumulators of a tile's scores.
 
-s = score(s), masked;  m_new = max(m_i, row maxima of s)     over the four threads of a row
+s = score(s), masked;  m_new = max(m_i, row maxima of s)     over the threads of a row
 m_new = m_i where it is not far larger                       as in FlashAttention-4
 alpha = exp(m_i - m_new);  m_i = m_new;  l_i *= alpha;  acc *= alpha where a row's is not 1
 p = exp(s - m_i);  l_i += p;  p_frag = p, in pairs           A fragment of the product with v
@@ -9,16 +9,17 @@ p = exp(s - m_i);  l_i += p;  p_frag = p, in pairs           A fragment of the p
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, sequence, substitute, unrolled
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, sequence, substitute, unrolled
 from ...gpu.exponential import any_of_warp, exp2_fma_ftz, exp2_ftz
 from ...gpu.register_moves import store_pair
 from ..problem.online_softmax import assign, float_
-from .block import PAIR, FlashMmaBlock
+from .block import FlashBlock, FlashMmaBlock
 
 LOG2_E = math.log2(math.e)
 # Exponentials are of scores over a maximum that is at most so much, in powers of two, below the
@@ -27,9 +28,10 @@ LOG2_E = math.log2(math.e)
 # 126.1 and 122.6; of 256, causal, 135.8 and 128.3.
 FAR = 8.0
 LEAST_MAXIMUM = -1e30  # that is multiplied before it is subtracted
+PAIR = 2  # neighbouring weights that one instruction of CUDA's rounds
 
 
-class FlashMmaSoftmax(FlashMmaBlock):
+class FlashSoftmax(FlashBlock, ABC):
     """One thread, and the rows and columns that it has of scores."""
 
     _edges: ir.Var | None = None  # of each row of the thread, columns of a tile: from, and up to
@@ -59,36 +61,60 @@ class FlashMmaSoftmax(FlashMmaBlock):
 
         def larger(i: ir.Expr) -> tirx.Stmt:
             m_new = load(self._m_new, [self._slot_of(i)])
-            return assign(m_new, tirx.max(m_new, load(self._s, [i])))
-
-        def exp(x: ir.Expr) -> ir.Expr:
-            return exp2_ftz(x * float_(self._scale))
-
-        def rescale(slot: ir.Expr) -> tirx.Stmt:
-            m_new, m_i = load(self._m_new, [slot]), load(self._m_i, [slot])
-            is_far = (m_new - m_i) * float_(self._scale) > float_(FAR)
-            kept = assign(m_new, tirx.Select(is_far, m_new, m_i))
-            return sequence([kept, *self._state(slot).rescale(m_new, exp)])
+            return assign(m_new, self._larger(m_new, load(self._s, [i])))
 
         return sequence(
             [
                 scores,
                 unrolled("slot", self._slots, start),
                 unrolled("i", int(self._s.ty.shape[0]), larger),
-                *self._all_reduce(self._m_new, tirx.max),
-                unrolled("slot", self._slots, rescale),
+                *self._move_maxima(),
             ]
         )
+
+    def _move_maxima(self) -> list[tirx.Stmt]:
+        """Take the maxima of whole rows where they are far larger; rescale the sums of rows."""
+
+        def exp(x: ir.Expr) -> ir.Expr:
+            return self._exp2(x * float_(self._scale))
+
+        def rescale(slot: ir.Expr) -> tirx.Stmt:
+            m_new, m_i = load(self._m_new, [slot]), load(self._m_i, [slot])
+            kept = assign(m_new, tirx.Select(self._is_far(slot), m_new, m_i))
+            return sequence([kept, *self._state(slot).rescale(m_new, exp)])
+
+        reduced = self._all_reduce(self._m_new, self._larger)
+        return [*reduced, unrolled("slot", self._slots, rescale)]
+
+    def _is_far(self, slot: ir.Expr) -> ir.Expr:
+        """Whether a row's new maximum is far larger than that which its weights are relative to."""
+        m_new, m_i = load(self._m_new, [slot]), load(self._m_i, [slot])
+        return (m_new - m_i) * float_(self._scale) > float_(FAR)
+
+    @abstractmethod
+    def _larger(self, a: ir.Expr, b: ir.Expr) -> ir.Expr:
+        """Return the larger of two numbers; NaN need not be passed on."""
+
+    @abstractmethod
+    def _exp2(self, x: ir.Expr) -> ir.Expr:
+        """Compute ``2 ** x``; denormal results are 0."""
+
+    @abstractmethod
+    def _exp2_fma(self, x: ir.Expr, factor: ir.Expr, summand: ir.Expr) -> ir.Expr:
+        """Compute ``2 ** (x * factor + summand)``."""
+
+    @abstractmethod
+    def _pack_weights(self, n: ir.Expr) -> tirx.Stmt:
+        """Make of exponentials an operand of the second product."""
 
     @property
     def _scale(self) -> float:
         """What a score is multiplied with in the exponent of two."""
         return self._problem.score.factor * LOG2_E
 
+    @abstractmethod
     def _rescale_results(self) -> tirx.Stmt:
         """Move what was accumulated to the new maxima."""
-        is_rescaled = any_of_warp(self._is_rescaled())
-        return tirx.IfThenElse(is_rescaled, self._rescaled(), None)
 
     def _is_rescaled(self) -> ir.Expr:
         """Whether a row of the thread has a new maximum."""
@@ -97,14 +123,15 @@ class FlashMmaSoftmax(FlashMmaBlock):
 
     def _rescaled(self) -> tirx.Stmt:
         def scaled(i: ir.Expr) -> tirx.Stmt:
-            return self._state(self._slot_of(i, self._columns8)).scale(load(self._acc, [i]))
+            slot, *_ = self._place_of(i, self._column_cells)
+            return self._state(slot).scale(load(self._acc, [i]))
 
         return unrolled("i", int(self._acc.ty.shape[0]), scaled)
 
-    def _slot_of(self, i: ir.Expr, n8: int | None = None) -> ir.Expr:
-        """Return the row of an accumulator among those of the thread."""
-        m, _, half, _ = coordinates(i, [self._config.m16, n8 or self._n8, 2, PAIR])
-        return m * 2 + half
+    def _slot_of(self, i: ir.Expr) -> ir.Expr:
+        """Return the row of a score among those of the thread."""
+        slot, *_ = self._place_of(i, self._key_cells)
+        return slot
 
     def _scores(
         self,
@@ -120,15 +147,16 @@ class FlashMmaSoftmax(FlashMmaBlock):
         pattern, tiles = self._problem.pattern, self._tiles
 
         def one(i: ir.Expr) -> tirx.Stmt:
-            m, n8, half, lane = coordinates(i, [self._config.m16, self._n8, 2, PAIR])
-            slot, key = m * 2 + half, tiles.start(n) + self._own_column(n8, lane)
+            slot, cell, lane = self._place_of(i, self._key_cells)
+            key = tiles.start(n) + self._own_column(cell, lane)
             at = {**self._row(slot), pattern.key.var: tiles.clamped(key) if is_seen else key}
             raw: ir.Expr = load(self._s, [i])
             if self._problem.factor is not None:
                 raw = raw * substitute(self._problem.factor, at)
             value = substitute(score, {**at, pattern.raw: raw})
             if is_seen is not None:
-                value = tirx.Select(is_seen(slot, n8 * 8 + lane, key), value, float_(-math.inf))
+                column = cell * self._cell.shape[1] + lane
+                value = tirx.Select(is_seen(slot, column, key), value, float_(-math.inf))
             return assign(load(self._s, [i]), value)
 
         return unrolled("i", int(self._s.ty.shape[0]), one)
@@ -193,9 +221,9 @@ class FlashMmaSoftmax(FlashMmaBlock):
         def exponential(i: ir.Expr) -> tirx.Stmt:
             slot, p = self._slot_of(i), load(self._s, [i])
             if bounded:
-                value = exp2_fma_ftz(p, float_(scale), load(self._m_new, [slot]))
+                value = self._exp2_fma(p, float_(scale), load(self._m_new, [slot]))
             else:
-                value = exp2_ftz((p - load(self._m_i, [slot])) * float_(scale))
+                value = self._exp2((p - load(self._m_i, [slot])) * float_(scale))
             l_i = load(self._l_i, [slot])
             return sequence([assign(p, value), assign(l_i, l_i + p)])
 
@@ -203,22 +231,41 @@ class FlashMmaSoftmax(FlashMmaBlock):
         bases = [unrolled("slot", self._slots, base)] if bounded else []
         return sequence([*bases, unrolled("i", size, exponential)])
 
-    def _pack_weights(self, n: ir.Expr) -> tirx.Stmt:
-        """Make of exponentials the A fragment of the second product."""
+    def _weight(self, n: ir.Expr, i: ir.Expr) -> ir.Expr:
+        """Return the weight of an exponential."""
         pattern, tiles = self._problem.pattern, self._tiles
+        p = load(self._s, [i])
+        if pattern.weight.same_as(pattern.exponential):
+            return p
+        slot, cell, lane = self._place_of(i, self._key_cells)
+        key = tiles.clamped(tiles.start(n) + self._own_column(cell, lane))
+        at = {**self._row(slot), pattern.key.var: key}
+        return substitute(pattern.weight, {**at, pattern.exponential: p})
 
-        def weight(i: ir.Expr, lane: int) -> ir.Expr:
-            m, n8, half = coordinates(i, [self._config.m16, self._n8, 2])
-            p = load(self._s, [i * PAIR + lane])
-            if pattern.weight.same_as(pattern.exponential):
-                return p
-            key = tiles.clamped(tiles.start(n) + self._own_column(n8, index(lane)))
-            at = {**self._row(m * 2 + half), pattern.key.var: key}
-            return substitute(pattern.weight, {**at, pattern.exponential: p})
+
+class FlashMmaSoftmax(FlashSoftmax, FlashMmaBlock):
+    """The same of a warp of CUDA."""
+
+    def _larger(self, a: ir.Expr, b: ir.Expr) -> ir.Expr:
+        return tirx.max(a, b)
+
+    def _exp2(self, x: ir.Expr) -> ir.Expr:
+        return exp2_ftz(x)
+
+    def _exp2_fma(self, x: ir.Expr, factor: ir.Expr, summand: ir.Expr) -> ir.Expr:
+        return exp2_fma_ftz(x, factor, summand)
+
+    def _rescale_results(self) -> tirx.Stmt:
+        is_rescaled = any_of_warp(self._is_rescaled())
+        return tirx.IfThenElse(is_rescaled, self._rescaled(), None)
+
+    def _pack_weights(self, n: ir.Expr) -> tirx.Stmt:
+        pairs = self._key_cells // 2
 
         def pack(i: ir.Expr) -> tirx.Stmt:
-            m, k16, j, half = coordinates(i, [self._config.m16, self._n8 // 2, 2, 2])
-            place = (((m * (self._n8 // 2) + k16) * 2 + half) * 2 + j) * PAIR
-            return store_pair(load(self._p_frag, [place]), weight(i, 0), weight(i, 1), self._half)
+            m, k16, j, half = coordinates(i, [self._config.m16, pairs, 2, self._cell_rows])
+            place = (((m * pairs + k16) * self._cell_rows + half) * 2 + j) * PAIR
+            low, high = (self._weight(n, i * PAIR + lane) for lane in range(PAIR))
+            return store_pair(load(self._p_frag, [place]), low, high, self._half)
 
         return unrolled("i", int(self._s.ty.shape[0]) // PAIR, pack)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import ceildiv, constant, index, sequence, simplified, substitute, unrolled
-from ...gpu.warp import LANES, butterfly
+from ....core.tir.expressions import load
+from ....core.tir.loops import ceildiv, constant, index, sequence, simplified, substitute, unrolled
+from ...gpu.warp import butterfly
 from ..problem.mask_bounds import Bound
 from ..problem.online_softmax import assign
 from .config import FlashMmaConfig
@@ -111,7 +111,7 @@ DTYPE = "int32"
 
 def row_limits(
     problem: FlashProblem,
-    rows: int,
+    config: FlashMmaConfig,
     position: Callable[[ir.Expr], dict[ir.Var, ir.Expr]],
     lane: ir.Expr,
     limits: ir.Var,
@@ -127,24 +127,24 @@ def row_limits(
     limits : Var
         Gets the smallest and the largest limit of each bound that is loaded.
     """
-    keys = index(problem.pattern.key.extent)
+    keys, rows, lanes = index(problem.pattern.key.extent), config.block_m, config.lanes
 
     def of_bound(number: int, bound: Bound) -> list[tirx.Stmt]:
         low, high = (load(limits, [index(2 * number + i)]) for i in range(2))
 
         def one(i: ir.Expr) -> tirx.Stmt:
-            row = tirx.min(i * LANES + lane, index(rows - 1))
+            row = tirx.min(i * lanes + lane, index(rows - 1))
             limit = clamped_limit(problem, bound, position(row))
             return sequence(
                 [assign(low, tirx.min(low, limit)), assign(high, tirx.max(high, limit))]
             )
 
         stmts = [assign(low, tirx.Cast(DTYPE, keys)), assign(high, tirx.const(-1, DTYPE))]
-        stmts.append(unrolled("row", -(-rows // LANES), one))  # all loads at once
-        distance = LANES // 2
+        stmts.append(unrolled("row", -(-rows // lanes), one))  # all loads at once
+        distance = lanes // 2
         while distance:
             for value, combine in ((low, tirx.min), (high, tirx.max)):
-                other = butterfly(value, lane, distance)
+                other = butterfly(value, lane, distance, lanes, lanes)
                 stmts.append(assign(value, combine(value, other)))
             distance //= 2
         return stmts

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ...gpu import mbarrier
 from ...gpu.launch import STATIC_SHARED_BYTES

@@ -20,7 +20,7 @@ import operator
 
 from tvm import ir, tirx
 
-from ....core.loops import block, index, kernel, loop, sequence, simplified, threads, when
+from ....core.tir.loops import block, index, kernel, loop, sequence, simplified, threads, when
 from ....program.program import Program
 from ...gpu import tma, wgmma
 from ...gpu.cp_async import warp_sync

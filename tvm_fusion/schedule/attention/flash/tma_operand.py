@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import int64, variables
-from ....core.loops import constant, find, index, substitute
+from ....core.tir.expressions import int64, variables
+from ....core.tir.loops import constant, find, index, substitute
 from ....program.stage import Axis
 from ...gpu.tma import ALIGNMENT, MAX_RANK, PANEL, TensorMap
 from ...gpu.vector_loads import resolved

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, loop, sequence, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, loop, sequence, when
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
 from ...gpu.swizzle import BANKS, VECTOR, PanelRows
 from ..problem.pattern import FLOAT
-from .epilogue import FlashEpilogue
+from .epilogue import FlashMmaEpilogue
 from .problem import FlashProblem
 from .products import FlashMmaProducts
 from .softmax import FlashMmaSoftmax
@@ -22,7 +22,7 @@ from .tma_config import HALF_BYTES, FlashTmaConfig
 from .tma_operand import TmaRows
 
 
-class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashEpilogue):
+class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashMmaEpilogue):
     """A thread: as a producer all that it does, as a consumer its products and barriers.
 
     Parameters

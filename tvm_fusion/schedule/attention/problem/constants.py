@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ...._tvm.structural import structural_map
-from ....core.expressions import choice, map_loads
-from ....core.template import Refusal
+from ...._tvm.ir.structural import structural_map
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import choice, map_loads
 from ....ecg.closed_form import element_at
 from ....program.group import Group
 from .match import FLOATS, read

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tvm import DataType, ir, sym, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, index, substitute
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.stage import Axis
 from ...gpu.launch import VECTOR_BYTES
 from ...index.address import conditions_of, is_aligned, offset, same, stride

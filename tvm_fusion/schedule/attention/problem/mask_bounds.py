@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ...._tvm.structural import structural_map
-from ....core.expressions import choice, int64, loads, variables
-from ....core.loops import constant, find, index, simplified, substitute
+from ...._tvm.ir.structural import structural_map
+from ....core.tir.expressions import choice, int64, loads, variables
+from ....core.tir.loops import constant, find, index, simplified, substitute
 from ....program.domain import Domain
 from .pattern import Pattern
 

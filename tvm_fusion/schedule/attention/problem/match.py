@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, substitute
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, substitute
 from ....program.contractions import is_contraction
 from ....program.program import Program
 from ....program.stage import Axis, Stage

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.loops import Body, loop, sequence, substitute
+from ....core.tir.loops import Body, loop, sequence, substitute
 from ...contraction.problem.fuse_epilogue import store_results
 from .pattern import FLOAT, Pattern
 
@@ -106,6 +106,18 @@ def store_result(pattern: Pattern, at: Mapping[ir.Var, ir.Expr], value: ir.Expr)
     if str(product.total.ty.dtype) != FLOAT:
         value = tirx.Cast(str(product.total.ty.dtype), value)
     return store_results(product, pattern.place(at), value)
+
+
+def mean_of(
+    pattern: Pattern, at: Mapping[ir.Var, ir.Expr], acc: ir.TensorLoad, l_i: ir.TensorLoad
+) -> tirx.Stmt:
+    """Divide a merged sum of values by that of their weights."""
+    mean = assign(acc, acc / l_i)
+    if pattern.masked_weight is None:
+        return mean
+    # Not the other way round: NaN compares false.
+    otherwise = sequence(masked_row(pattern, at, acc))
+    return tirx.IfThenElse(l_i > float_(0), mean, otherwise)
 
 
 def masked_row(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ....core.expressions import choice
+from ....core.tir.expressions import choice
 from ....program.stage import Axis
 from ...contraction.problem.sum_of_products import SumOfProducts
 

@@ -8,15 +8,16 @@ from collections.abc import Collection, Iterable, Iterator
 from tvm import DataType, tirx
 
 from ....ecg.graph import Graph, Operator
-from ....ecg.mapping import MappingType
+from ....ecg.mapping_types.table import MappingType
 from ....ecg.work import at
-from ....program.bind import parts_of
 from ....program.contractions import is_contraction
 from ....program.stage import Stage, Unstructured
+from ....program.stages.bind import parts_of
 from ...index.proposals import LIGHT, MOVES, in_order, leaves, own_producers, reached, reductions
 
 MAX_BETWEEN = 48  # operators followed from one product on
 MAX_BEFORE = 64  # operators that feed one attention
+FEW_ELEMENTS = 1 << 16  # of rows that products of few rows have as results
 _IN_PLACE = (MappingType.ONE_TO_ONE, MappingType.REORGANIZE)
 
 
@@ -132,10 +133,11 @@ def _is_epilogue(op: Operator) -> bool:
 
     Arithmetic between them, such as that of a rotary embedding's halves, goes into it, too; what is
     broadcast does not, nor what would be written in a wider type than the product. A cast to a
-    half type counts as arithmetic: in front of it, twice the bytes would be written and read.
+    half type counts as arithmetic: in front of it, twice the bytes would be written and read. So
+    does the concatenation of a few rotated rows, which the product's kernel stores as a whole.
     """
     if _only_moves(op) and not _narrows(op):
-        return False
+        return _joins_few_rows(op)
     frontier, seen = [op], {op}
     while frontier:
         after = frontier.pop()
@@ -149,6 +151,12 @@ def _is_epilogue(op: Operator) -> bool:
                 frontier.append(before)
                 seen.add(before)
     return False
+
+
+def _joins_few_rows(op: Operator) -> bool:
+    before = [value.producer for value in op.tensors]
+    is_small = math.prod(map(at, op.results[0].shape)) <= FEW_ELEMENTS
+    return is_small and len(before) > 1 and all(p is not None and _is_epilogue(p) for p in before)
 
 
 def _only_moves(op: Operator) -> bool:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import variables
-from ....core.loops import constant, coordinates, index, substitute
+from ....core.tir.expressions import variables
+from ....core.tir.loops import constant, coordinates, index, substitute
 from ....program.stage import Axis
 from .pattern import Pattern
 

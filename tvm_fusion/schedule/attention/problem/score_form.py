@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import choice, loads, variables
-from ....core.loops import index, substitute
+from ....core.tir.expressions import choice, loads, variables
+from ....core.tir.loops import index, substitute
 from .mask_bounds import HIDDEN, Bound, MaskReader, number
 from .pattern import Pattern
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ....core.expressions import call_name, choice, substitute, variables
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import call_name, choice, substitute, variables
 from .pattern import FLOAT
 
 

@@ -6,5 +6,5 @@
                acc += fragments * W2[chunk]
 
 ``problem`` reads the two products, ``config`` and ``space`` hold the numbers and which pay,
-``roles`` is the kernel, ``hidden_fragments`` turns sums into fragments of A, ``template`` claims.
+``roles`` is the kernel, and turns sums into fragments of A, ``template`` claims.
 """

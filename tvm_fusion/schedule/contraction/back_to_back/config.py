@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tvm import DataType
 
-from ....core.expressions import loads, variables
+from ....core.tir.expressions import loads, variables
 from ...gpu import mbarrier
 from ...gpu.tma import PANEL
 from ...gpu.wgmma import THREADS, M

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads, variables
-from ....core.loops import substitute
-from ....core.template import Refusal
+from ...._tvm.ir.buffer import declare
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import load, loads, variables
+from ....core.tir.loops import substitute
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.contractions import operands_of

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from tvm import ir
 
-from ....core.expressions import is_expensive
-from ....core.loops import constant, index
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import is_expensive
+from ....core.tir.loops import constant, index
 from ....device import Device
 from ...gpu import mbarrier
 from ...gpu.tma import PANEL

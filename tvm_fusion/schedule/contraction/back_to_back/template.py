@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from tvm.target import Target
 
+from ....core.contract.template import Claim, Config, Emission, Refusal, Template
 from ....core.once import once
-from ....core.template import Claim, Config, Emission, Refusal, Template
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.group import Group
 from ....program.stage import Unstructured
-from ...index.design_space import Kernels, not_in_space
+from ...index.design_space import Kernels, member
 from ...index.estimate import too_many_parameters, traffic
 from ...index.inline import inlined, inlined_size
 from ..wgmma.dual_gemm import has_two_products
@@ -86,9 +86,9 @@ class BackToBackGemm(Template):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed pair of GEMMs."""
-        chosen = KERNELS.find(self._designs(claim, device), config)
-        if chosen is None:
-            return not_in_space(claim, config)
+        chosen = member(claim, config, self._designs(claim, device), KERNELS.plain)
+        if isinstance(chosen, Refusal):
+            return chosen
         return self._claimed(claim.group, claim.details_as(BackToBackDetails).pair, chosen)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:

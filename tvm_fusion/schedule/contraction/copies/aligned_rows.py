@@ -18,11 +18,20 @@ from functools import partial
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads
-from ....core.forms import other_form
-from ....core.loops import Body, constant, coordinates, index, local, product, sequence, vectorized
-from ....core.template import Refusal
+from ...._tvm.ir.buffer import declare
+from ....core.contract.forms import other_form
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import load, loads
+from ....core.tir.loops import (
+    Body,
+    constant,
+    coordinates,
+    index,
+    local,
+    product,
+    sequence,
+    vectorized,
+)
 from ....program.stage import Axis
 from ...gpu.launch import block_by_address
 from ...gpu.shifted_loads import ELEMENTS, load_words, shift_words

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads, variables
-from ....core.loops import constant, find, index, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load, loads, variables
+from ....core.tir.loops import constant, find, index, substitute
 from ....program.stage import Axis
 from ..problem.results import Result
 from ..problem.sum_of_products import SumOfProducts, is_weight

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads, variables
-from ....core.forms import other_form
-from ....core.loops import constant, index
-from ....core.template import Emission, Refusal
+from ...._tvm.ir.buffer import declare
+from ....core.contract.forms import other_form
+from ....core.contract.template import Emission, Refusal
+from ....core.tir.expressions import load, loads, variables
+from ....core.tir.loops import constant, index
 from ....ecg.graph import Graph, Operator
-from ....ecg.mapping import MappingType
+from ....ecg.mapping_types.table import MappingType
 from ....program.images import convolved_rank
 from ....program.program import Program
 from ....program.stage import Axis

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, relax, tirx
 
-from ....core.loops import Body, add, block, ceildiv, choose, constant, product, threads, when
-from ....core.template import Emission, Kernel, Slot
+from ....core.contract.template import Emission, Kernel, Slot
+from ....core.tir.loops import Body, add, block, ceildiv, choose, constant, product, threads, when
 from ....core.untouched import SCHEDULED
 from ....device import Device
 from ....program.program import Program

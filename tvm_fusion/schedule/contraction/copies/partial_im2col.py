@@ -24,10 +24,11 @@ from functools import partial
 
 from tvm import DataType, ir, tirx
 
-from ...._tvm.buffer import declare, scratch
-from ....core.expressions import load, loads
-from ....core.forms import other_form
-from ....core.loops import (
+from ...._tvm.ir.buffer import declare, scratch
+from ....core.contract.forms import other_form
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import load, loads
+from ....core.tir.loops import (
     block,
     constant,
     coordinates,
@@ -40,7 +41,6 @@ from ....core.loops import (
     vectorized,
     when,
 )
-from ....core.template import Refusal
 from ....core.untouched import SCHEDULED
 from ....program.stage import Axis
 from ...gpu.tma import ALIGNMENT, ROW_BYTES
@@ -122,8 +122,6 @@ class _Window:
 
     Attributes
     ----------
-    dims : tuple of ImageDim
-        Of the image.
     pixels : tuple of Axis
         Of the results, the axis along rows last.
     row, along : int

@@ -13,11 +13,11 @@ from collections.abc import Collection
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads, variables
-from ....core.forms import other_form
-from ....core.loops import constant, index, substitute
-from ....core.template import Refusal
+from ...._tvm.ir.buffer import declare
+from ....core.contract.forms import other_form
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import load, loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ...index.address import known_step
 from ..problem.sum_of_products import SumOfProducts, is_weight
 from ..tile.config import is_plain, narrow_operand

@@ -6,14 +6,14 @@
 
 On tile registers (AMX) the loop over panels is outside of that over passes.
 
-``blocking``, ``config``, ``tuning``
-    sizes by registers and caches; a configuration; their space
+``blocking``, ``config``
+    sizes by registers and caches; a configuration, and all that fit
 ``dot_products``, ``tile_product``
     instructions of int8, int16 and bfloat16: of vectors, of tile registers
 ``operand_a``, ``operand_b``, ``packed_weights``, ``tile_operands``
     where A and B are read from; A a tile at a time
-``half_operands``
-    half types without an instruction, widened to float32 panels
+``computed_a``, ``half_operands``
+    A that a task computes first; B of half types without an instruction, in float32 panels
 ``blocks``
     packed weights in blocks with a scale each
 ``kernel``, ``tile``, ``accumulators``

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, local, over, prefetch, sequence, simplified
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, local, over, prefetch, sequence, simplified
 from ...cpu.register_tile import accumulate, each
 from ...cpu.tile_block import WORD_BYTES, TileBlock, heights_of
 from ...instructions.tiles import TILE_ROW_BYTES, TILE_ROWS, TileAddress, configure

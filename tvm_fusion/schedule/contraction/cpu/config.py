@@ -13,10 +13,12 @@ from typing import Literal
 
 from tvm import DataType, ir
 
-from ....core.loops import constant, product
+from ....core.contract.template import Config
+from ....core.tir.loops import constant, product
 from ....device import Device
 from ....program.stage import Axis
-from ...index.design_space import default_first
+from ...index.address import conditional_loads
+from ...index.design_space import default_first, plain
 from ...instructions.tiles import TILE_ROWS
 from ..problem.gemm_view import GemmView, gemm_view, interleave_parts
 from ..problem.norm_prologue import NormPrologue
@@ -35,6 +37,7 @@ from .blocking import (
 from .blocks.choice import block_blocking, block_product, tile_blocks
 from .blocks.product import BlockProduct
 from .blocks.weights import is_packable
+from .computed_a import computed_parts
 from .dot_products import WordProduct, dot_product
 from .packed_weights import packable
 from .ragged_rows import RaggedTasks, ragged_tasks
@@ -53,8 +56,6 @@ class CpuGemmConfig:
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The contraction.
     view : GemmView
         The contraction as GEMMs: K in groups of the dot product, and a panel of B holds columns of
         all parts of a column split.
@@ -129,6 +130,11 @@ def configs(
     chosen = gemm.default()
     every = dict.fromkeys(blockings(gemm.problem, gemm.machine))
     yield from map(gemm.config, default_first(chosen, every))
+
+
+def blocking_of(gemm: CpuGemmConfig) -> Config:
+    """Write what a tuner varies of a GEMM, its blocking, as plain data."""
+    return plain(gemm.sizes)
 
 
 def _in_blocks(
@@ -212,8 +218,11 @@ def _gemm(
 ) -> _Gemm | None:
     ragged = ragged_tasks(contraction)
     contraction = contraction if ragged is None else ragged.contraction
-    view = gemm_view(contraction, allows_symbolic=True)
-    if view is None:
+    view = gemm_view(contraction, allows_conditions=True, allows_symbolic=True)
+    if view is None or conditional_loads(view.b):
+        return None
+    has_choices = bool(conditional_loads(view.a))
+    if has_choices and (prologue is not None or ragged is not None or not computed_parts(view)):
         return None
     is_packed = packable(contraction, view, constants) is not None
     if not (view.m_axes or is_packed):
@@ -224,6 +233,8 @@ def _gemm(
     dot: WordProduct | None = tiles
     if dot is None and prologue is None:
         dot = dot_product(contraction, view, is_packed, device)
+    if dot is not None and has_choices:
+        return None
     if dot is not None:
         view = dot.groups(view)
     lanes = machine.unit.lanes if tile_words is None else TILE_ROWS

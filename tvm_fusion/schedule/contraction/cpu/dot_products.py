@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...._tvm.bf16 import with_dot_bf16
-from ....core.expressions import load
-from ....core.loops import (
+from ...._tvm.ir.bf16 import with_dot_bf16
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     ceildiv,
     constant,
     index,
@@ -30,6 +30,7 @@ from ....program.stage import Axis
 from ...cpu.register_tile import Element, VectorUnit, with_prefetch
 from ...instructions.cpu import WORD, dot_of, multiply
 from ...instructions.table import find
+from ...math.half_math import HALF_TYPES
 from ..problem.gemm_view import GemmView
 from ..problem.sum_of_products import SumOfProducts
 
@@ -225,7 +226,7 @@ def dot_product(
         Whether B is a packed constant. Panels that a task copies cannot hold K of several axes.
         Without an instruction for bfloat16 they are copied as float32; of a packed constant, which
         is half as large, pairs are taken apart in registers where few rows read them once, else
-        widened for many (half_operands.py).
+        widened for many (computed_a.py).
     """
     if len(view.k_axes) > 1 and not is_packed:
         return None
@@ -252,12 +253,12 @@ def is_thin(view: GemmView) -> bool:
 
 
 def uncast(operand: ir.Expr) -> ir.Expr:
-    """Take lossless casts of bytes and of bfloat16 off an operand."""
+    """Take lossless casts of bytes and of half types off an operand."""
     core = operand
     while isinstance(core, tirx.Cast) and str(core.ty.dtype) in ("int16", "int32", "float32"):
         core = core.value
     dtype, narrow = str(operand.ty.dtype), str(core.ty.dtype)
-    keeps = narrow in BYTES if dtype == "int32" else narrow == "bfloat16"
+    keeps = narrow in BYTES if dtype == "int32" else narrow in HALF_TYPES
     return core if keeps else operand
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
 
-from ....core.expressions import load, loads, variables
+from ....core.tir.expressions import load, loads, variables
 from ....device import Device
 from ....program.program import Program
 from ...cpu.block_info import block_info
@@ -46,8 +46,6 @@ class CpuContractionConfig:
     ----------
     program : Program
         The program of the claimed group.
-    contraction : SumOfProducts
-        Its contraction.
     gemm : CpuGemmConfig or None
         Where it is a GEMM whose panels are packed or copied.
     operands : tuple of MaterializedOperand

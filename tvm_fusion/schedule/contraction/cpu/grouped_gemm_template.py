@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ....core.expressions import loads
-from ....core.loops import Body, add, choose, index, sequence, tasks
-from ....core.template import Claim, Emission, Refusal, Template
+from ....core.contract.template import Claim, Emission, Refusal, Template
+from ....core.tir.expressions import loads
+from ....core.tir.loops import Body, add, choose, index, sequence, tasks
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.group import Group

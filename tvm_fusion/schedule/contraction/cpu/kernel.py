@@ -5,8 +5,8 @@
       norm prologue: rows of the block are normalized into a buffer               (operand_a)
       for pass over K, of kc:
         copy panels of B [panels][kc][nr], unless packed at compile time      level 2 cache
-        for part of mc rows of the block:  rows of half types in float32      (half_operands)
-          for panel:  in float32, too                                                  (below)
+        for part of mc rows of the block:  rows that are computed                (computed_a)
+          for panel:  of half types in float32                          (half_operands)
             for tile of mr rows:                                                       (tile)
               acc[mr][nr] = 0, or partial sums of the pass before             registers
               for k in kc:  acc += broadcast A[mr, k] * B[k, nr];  prefetch the next panel
@@ -25,7 +25,7 @@ from dataclasses import replace
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ....core.loops import (
+from ....core.tir.loops import (
     block,
     ceildiv,
     constant,
@@ -44,8 +44,9 @@ from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from ..problem.packing_function import PackedConstant, packed_kernel
 from .blocks.tile_operands import UnpackedTiles
 from .blocks.weights import BlockWeights
+from .computed_a import ComputedA, computed_parts
 from .config import FEW, CpuGemmConfig
-from .half_operands import WidenedA, WidenedB, is_half, widens_a
+from .half_operands import WidenedB, is_half
 from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
 from .operand_b import CopiedB, DirectB, OperandB, Panel, by_columns
 from .packed_weights import PackedB
@@ -113,8 +114,8 @@ def operand_a(config: CpuGemmConfig, target: Target) -> OperandA:
         return NormalizedTileRows(view, prologue, sizes.block_m, target, dot)
     if prologue is not None:
         return NormalizedA(view, prologue, sizes.block_m, target)
-    if dot is None and config.ragged is None and widens_a(view):
-        return WidenedA(view, sizes.mc, sizes.kc)
+    if dot is None and config.ragged is None and (parts := computed_parts(view)):
+        return ComputedA(view, parts, sizes.mc, sizes.kc)
     return DirectA(view)
 
 

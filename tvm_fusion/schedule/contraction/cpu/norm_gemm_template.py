@@ -9,28 +9,29 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ....core.template import Claim, Config, Emission, Refusal, Template
+from ....core.contract.template import Claim, Config, Emission, Refusal, Template
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.group import Group
 from ....program.program import Program
 from ....program.stage import Axis, Stage, Unstructured
+from ...index.design_space import member
 from ...index.estimate import flops, points, terms, too_many_parameters, traffic
 from ...index.inline import inlined, inlined_size
 from ...instructions.table import find
+from ...math.half_math import HALF_TYPES
 from ...rows.program.passes import lanes_are_rows
 from ...rows.program.row_program import row_program
 from ..problem.gemm_view import GemmView, gemm_view
 from ..problem.norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
 from ..problem.sum_of_products import SumOfProducts, analyse
 from ..problem.template import constants_of
-from .config import CpuGemmConfig, configs, default
+from .config import CpuGemmConfig, blocking_of, configs, default
 from .dot_products import uncast
 from .kernel import gemm_cpu
 from .packed_weights import packable
 from .template import scattered
 from .tile_product import matrix_dtype, vector_work
-from .tuning import blockings, of_blocking
 from .unpacked_split import refuse_unpacked_split, unpacked_split
 
 FAR = 6  # operations that take as long as an element of B from a far cache
@@ -112,11 +113,11 @@ class NormGemm(Template):
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the blockings of the GEMM."""
-        return blockings(_gemms(claim, device))
+        return map(blocking_of, _gemms(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure the GEMM with another blocking."""
-        gemm = of_blocking(claim, config, _gemms(claim, device))
+        gemm = member(claim, config, _gemms(claim, device), blocking_of)
         if isinstance(gemm, Refusal):
             return gemm
         claimed = claim.details_as(NormGemmDetails).config
@@ -155,8 +156,8 @@ def _analysed(group: Group, device: Device) -> _Analysed | Refusal:
     if reductions < 2:
         return Refusal("not_mine", f"There is no norm prologue: {reductions} reductions.")
     # Tile registers multiply what vectors would cast in each step.
-    has_tiles = find(device, "amx", "bfloat16", "bfloat16") is not None
-    prologue = norm_prologue(program, "bfloat16" if has_tiles else None)
+    narrow = [half for half in HALF_TYPES if find(device, "amx", half, half) is not None]
+    prologue = norm_prologue(program, narrow)
     if isinstance(prologue, Refusal):
         return prologue
     refusal = too_many_parameters(program) or inlined_size(prologue.product)

@@ -10,9 +10,9 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load
-from ....core.loops import coordinates, index, loop, product, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, loop, product, substitute
 from ...rows.cpu.kernel import row_by_number
 from ..problem.gemm_view import GemmView
 from ..problem.norm_prologue import NormPrologue

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads
-from ....core.loops import constant, index, loop, over, sequence, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load, loads
+from ....core.tir.loops import constant, index, loop, over, sequence, substitute
 from ...cpu.register_tile import in_vectors
 from ...index.address import known_step
 from ..problem.gemm_view import GemmView

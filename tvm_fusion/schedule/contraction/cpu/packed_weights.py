@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads, variables
-from ....core.loops import constant, index, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load, loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.stage import Axis
 from ..problem.gemm_view import GemmView
 from ..problem.packing_function import packing_function

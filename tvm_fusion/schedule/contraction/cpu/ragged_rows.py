@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.loops import index, loop, over, sequence, substitute, when
+from ....core.tir.loops import index, loop, over, sequence, substitute, when
 from ....program.stage import Axis
 from ..problem.fuse_epilogue import store_results
 from ..problem.ragged_rows import RaggedRows, ragged_rows

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import call_name, variables
-from ....core.loops import block, constant, find, index, loop, sequence, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import call_name, variables
+from ....core.tir.loops import block, constant, find, index, loop, sequence, substitute
 from ....program.stage import Axis
 from ...cpu.vector_loops import by_vectors
 from ..problem.cut_axis import cut, cuts_of

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tvm import DataType, ir
 from tvm.target import Target
 
-from ....core.expressions import call_name, is_expensive
-from ....core.loops import find
-from ....core.template import Claim, Config, Emission, Refusal
+from ....core.contract.template import Claim, Config, Emission, Refusal
+from ....core.tir.expressions import call_name, is_expensive, variables
+from ....core.tir.loops import find
 from ....device import Device
 from ....ecg.graph import Graph, Operator
+from ....ecg.mapping_types.table import MappingType
 from ....ecg.work import at
 from ....program.group import Group
 from ....program.layouts import is_layout_map
@@ -21,9 +23,10 @@ from ....program.program import Program
 from ....program.stage import Axis, Stage
 from ...elementwise.cpu import ElementwiseCpuConfig
 from ...index.address import lies_along
-from ...index.estimate import flops, operations, points, traffic
+from ...index.design_space import member
+from ...index.estimate import flops, operations, points, terms, traffic
+from ...index.proposals import LIGHT
 from ...index.strides import SCATTER, strided_access_cost
-from ..problem.block_proposals import block_proposals
 from ..problem.concat_epilogue import concat_epilogue
 from ..problem.prim_func import MaterializedOperand
 from ..problem.ragged_rows import ragged_rows
@@ -37,11 +40,49 @@ from ..problem.template import (
     has_prologue,
 )
 from .blocks.choice import block_flops
-from .config import CpuGemmConfig, configs
+from .computed_a import computed_parts
+from .config import CpuGemmConfig, blocking_of, configs
 from .emit import CpuContractionConfig, contraction_cpu, is_strided
 from .tile_product import matrix_dtype, vector_work
-from .tuning import blockings, of_blocking
 from .unpacked_split import refuse_unpacked_split, unpacked_split
+
+# Products with the operators that unpack their weights, which growth keeps apart.
+#
+# Numbers are joined from halves of bytes by a concatenation of several times the bytes: no edge of
+# that chain pays before all of it is in the product.
+
+
+def block_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
+    """Name products with the operators that make their operands of constants and of integers."""
+    for op in graph.operators:
+        if op.type is not MappingType.MANY_TO_MANY:
+            continue
+        weights, rows = (_of_integers(graph, op, only) for only in (True, False))
+        if weights:
+            yield *sorted(weights, key=lambda x: x.index), op
+            if rows - weights:
+                yield *sorted(weights | rows, key=lambda x: x.index), op
+
+
+def _of_integers(graph: Graph, reader: Operator, of_constants: bool) -> set[Operator]:
+    """Find what leads from constants, or from int8 of any tensor, to an operator."""
+    found: set[Operator] = set()
+    for producer in graph.predecessors(reader):
+        if producer.type not in LIGHT or len(producer.results) != 1:
+            continue
+        before = graph.predecessors(producer)
+        dtypes = [v.dtype for v in producer.tensors]
+        is_free = all(v.producer is None and v.is_constant for v in producer.tensors)
+        reads_bytes = "int8" in dtypes and producer.results[0].dtype != "int8"
+        if (of_constants and is_free) or (not of_constants and reads_bytes):
+            found.add(producer)
+            continue
+        more = _of_integers(graph, producer, of_constants) if before else set()
+        others = [v for v in producer.tensors if v.producer not in more]
+        if more and (not of_constants or all(v.is_constant for v in others)):
+            found |= {producer, *more}
+    return found
+
 
 PROLOGUE = 2  # operations on an operand's element, of which a vector meets a few vectors of sums
 TILE = 256  # accumulators of one tile, roughly
@@ -127,11 +168,11 @@ class CpuContraction(Contraction):
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate the blockings of a GEMM; other contractions have no choices."""
-        return blockings(_gemms(claim, device))
+        return map(blocking_of, _gemms(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed GEMM with another blocking."""
-        gemm = of_blocking(claim, config, _gemms(claim, device))
+        gemm = member(claim, config, _gemms(claim, device), blocking_of)
         if isinstance(gemm, Refusal):
             return gemm
         claimed = claim.details_as(CpuContractionDetails).config
@@ -143,7 +184,7 @@ class CpuContraction(Contraction):
         yield from block_proposals(graph)
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:
-        return not any(op.flops for op in expanded)
+        return True
 
 
 def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:
@@ -156,14 +197,51 @@ def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:
 def _flops(group: Group, stages: tuple[Stage, ...], config: CpuContractionConfig) -> int:
     """Count the operations of vectors, in units of those of one product."""
     gemm, contraction = config.gemm, config.contraction
-    if gemm is None or gemm.blocks is None:
-        return flops(stages) * _slowdown(group, contraction, config.operands)
-    maps = flops(tuple(s for s in stages if s.is_map))
-    return maps + block_flops(gemm.view, gemm.blocks, gemm.sizes)
+    if gemm is not None and gemm.blocks is not None:
+        maps = flops(tuple(s for s in stages if s.is_map))
+        return maps + block_flops(gemm.view, gemm.blocks, gemm.sizes)
+    once = [] if gemm is None else list(_computed_once(gemm))
+    left, right = contraction.left, contraction.right
+    others = [x for x in (left, right) if not any(x.same_as(one.operand) for one in once)]
+    work = flops(stages) * _slowdown(group, contraction, config.operands, others)
+    return work + sum(one.work - one.in_terms for one in once)
+
+
+class _Computed(NamedTuple):
+    """An operand that tasks compute before they multiply: its operations, and if terms did."""
+
+    operand: ir.Expr
+    work: int
+    in_terms: int
+
+
+def _computed_once(gemm: CpuGemmConfig) -> Iterator[_Computed]:
+    """Find what is computed once for all terms of a task that read it."""
+    contraction, view, sizes = gemm.contraction, gemm.view, gemm.sizes
+    if gemm.dot is not None or gemm.prologue is not None or gemm.ragged is not None:
+        return
+    column, stage = view.n_axes[-1].var, contraction.stage
+    count = {
+        name: math.prod(at(a.extent) for a in getattr(view, name))
+        for name in ("batch", "m_axes", "n_axes", "k_axes")
+    }
+    for operand in (contraction.left, contraction.right):
+        is_b, each = column in variables(operand), operations(operand)
+        if is_b and (gemm.b_source != "copied" or _choices(operand) or is_expensive(operand)):
+            continue
+        if not (each if is_b else computed_parts(view)):
+            continue
+        own = count["batch"] * count["k_axes"] * count["n_axes" if is_b else "m_axes"]
+        columns = math.ceil(count["n_axes"] / (sizes.nr * sizes.panels))
+        tasks = math.ceil(count["m_axes"] / sizes.block_m) if is_b else columns
+        yield _Computed(operand, each * own * tasks, each * points(stage) * terms(stage))
 
 
 def _slowdown(
-    group: Group, contraction: SumOfProducts, written: Sequence[MaterializedOperand]
+    group: Group,
+    contraction: SumOfProducts,
+    written: Sequence[MaterializedOperand],
+    operands: Sequence[ir.Expr],
 ) -> int:
     """Weigh producers that the sum evaluates again and again, or makes it read across."""
     if not has_prologue(group):
@@ -171,7 +249,7 @@ def _slowdown(
     padded = [x.operand for x in written if x.is_padded]
     if any(_choices(operand) > 1 for operand in padded):
         return RECOMPUTE_FACTOR  # the copy is not vectorized, as it is for padding alone
-    for operand in (contraction.left, contraction.right):
+    for operand in operands:
         if any(operand.same_as(other) for other in padded):
             continue  # computed once, into the padded copy
         if is_expensive(operand) or operations(operand) > PROLOGUE or _choices(operand):

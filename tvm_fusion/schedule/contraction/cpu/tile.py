@@ -15,17 +15,9 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import is_expensive, load, variables
-from ....core.loops import (
-    block,
-    constant,
-    index,
-    loop,
-    sequence,
-    substitute,
-    when,
-)
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import is_expensive, load, variables
+from ....core.tir.loops import block, constant, index, loop, sequence, substitute, when
 from ...cpu.register_tile import each, in_vectors
 from ...cpu.tile_block import TileBlock, heights_of
 from ...index.estimate import operations
@@ -52,11 +44,6 @@ class GemmTile:
         How the operands are read.
     passes : Expr
         How many passes over K a task makes.
-
-    Attributes
-    ----------
-    task_buffers : list of Var
-        Buffers of a task.
     """
 
     def __init__(self, config: CpuGemmConfig, a: OperandA, b: OperandB, passes: ir.Expr) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from tvm import DataType, ir, sym, tirx
 from tvm.target import Target
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load
-from ....core.loops import (
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     ceildiv,
     constant,
     index,
@@ -22,7 +22,7 @@ from ....core.loops import (
     substitute,
     vectorized,
 )
-from ....core.loops import product as product_of
+from ....core.tir.loops import product as product_of
 from ....program.stage import Axis
 from ...cpu.register_tile import in_vectors
 from ...index.address import known_step, offset, stride

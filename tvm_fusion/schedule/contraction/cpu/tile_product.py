@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.loops import ceildiv, constant, index, product, simplified
+from ....core.tir.loops import ceildiv, constant, index, product, simplified
 from ....device import Device
 from ....program.stage import Axis
 from ...cpu.tile_block import WORD_BYTES
@@ -32,8 +32,6 @@ class TileProduct(WordProduct):
 
     Attributes
     ----------
-    row : Instruction
-        The instruction.
     words : int
         Words of K in a step.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
 from ....program.group import Group
 from ..problem.gemm_view import gemm_view
 from ..problem.ragged_rows import ragged_rows

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ....core.expressions import load, loads
-from ....core.loops import (
+from ....core.tir.expressions import load, loads
+from ....core.tir.loops import (
     Body,
     add,
     block,

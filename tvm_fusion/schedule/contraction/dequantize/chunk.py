@@ -18,7 +18,7 @@ from operator import mul
 import tvm_ffi
 from tvm import ir, tirx
 
-from ....core.loops import substitute
+from ....core.tir.loops import substitute
 from ...gpu import half_pairs
 from ...gpu.register_buffers import RegisterBuffers, Word
 from .f16x2 import FRACTION, HALF, Quantized, are_alike, quantized_and_scales

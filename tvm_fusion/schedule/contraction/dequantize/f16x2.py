@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, local, sequence
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, local, sequence
 from ...gpu.register_buffers import RegisterBuffers, Word
 from .float32 import FLOATS, BitField, bit_field_of, factors
 

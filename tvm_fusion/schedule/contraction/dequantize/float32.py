@@ -15,8 +15,8 @@ from operator import mul
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import call_name
-from ....core.loops import find
+from ....core.tir.expressions import call_name
+from ....core.tir.loops import find
 
 FLOATS = ("float16", "bfloat16", "float32")
 Word = Callable[[ir.Var], "tuple[ir.Expr, int] | None"]

@@ -5,11 +5,10 @@
                                                 as they are or of copies
     otherwise                                   DLight's schedules, or untiled sums
 
-``template``               claims a group, and lets it be tuned (``tuning``)
+``template``               claims a group, tells its work and its design space
 ``product``                what a group computes: one product, two of one A, parts beside them
 ``forms``                  the table: each form of a product, its kernel and time, or a refusal
 ``tile_forms``             tiles of operands as they are, of groups, of copies
-``kernel_work``            what a tiled kernel loads and stores by elements, for its price
 ``space``                  the problem, its default and every configuration
 ``dynamic_m``              symbolic M: a skinny GEMM beside the tiled one, chosen by the host
 ``emit``                   the PrimFunc of a configuration

@@ -19,8 +19,8 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ....core.expressions import variables
-from ....core.loops import block, constant, index, one_of, substitute
+from ....core.tir.expressions import variables
+from ....core.tir.loops import block, constant, index, one_of, substitute
 from ....device import Device
 from ....program.program import Program
 from ....program.stage import Axis

@@ -26,8 +26,8 @@ from tvm.s_tir import dlight
 from tvm.target import Target
 
 from ....core.decisions import Decision, record
-from ....core.expressions import load, variables
-from ....core.loops import (
+from ....core.tir.expressions import load, variables
+from ....core.tir.loops import (
     block,
     ceildiv,
     constant,
@@ -76,8 +76,6 @@ class GpuContractionConfig:
         The program of the claimed group.
     contraction : SumOfProducts
         Its contraction; behind a norm prologue, without the scale.
-    device : Device
-        The GPU.
     gemm : GemvConfig, TileGemmConfig or None
         Of few rows, or of tiles on tensor cores; ``None`` for tiled and untiled kernels, which
         DLight configures, with skinny GEMMs in front if M is symbolic.

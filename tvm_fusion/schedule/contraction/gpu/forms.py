@@ -10,6 +10,7 @@
     aligned rows          as it is                      by the least estimated time, of these and
     partial im2col        implicit GEMM, as it is       of what they stand for
     packed weight         implicit GEMM, as it is
+    windows of pixels     implicit GEMM, as it is
 
 A rank is a rule: an implicit GEMM is not compared with what would gather the same image. A row
 gives what the kernel reads, its tile and its time, or a refusal with its sentence. A refusal of
@@ -22,8 +23,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ....core.forms import OTHER_FORM, Form, other_form
-from ....core.template import Refusal
+from ....core.contract.forms import OTHER_FORM, Form, other_form
+from ....core.contract.template import Refusal
 from ..tile.read_problem import LEAST_ROWS
 from ..wgmma.dual_gemm import dual_gemm_tile
 from .product import Product, Reading, no_dual
@@ -135,22 +136,33 @@ def _packed_weight(product: Product, base: GemmForm) -> Found:
     return packed_weight_form(product.contraction, base, inputs, constants, product.device)
 
 
+def _by_pixels(product: Product, base: GemmForm) -> Found:
+    if product.by_pixels is None:
+        return other_form("It is not pooled by a maximum of whole windows.")
+    found = implicit_form(product.by_pixels, product.constants, product.device)
+    if not isinstance(found, Refusal) or not base.is_gathered:
+        return found
+    return im2col_form(product.by_pixels, base, product.constants, product.device)
+
+
 _ALONE = (Reading.PRODUCT, Reading.STATISTICS)
 _ONE = (*_ALONE, Reading.PARTS)
+_ANY = (*_ONE, Reading.POOLED)
 _ANY_IMAGE = ("implicit GEMM", "as it is")
 
 BY_RANK = (
     Ranked("dual GEMM", (Reading.DUAL,), _dual),
     Ranked("ragged rows", _ALONE, _ragged),
     Ranked("grouped convolution", _ONE, _grouped),
-    Ranked("implicit GEMM", _ONE, _implicit),
-    Ranked("weight along K", _ONE, _along_k),
-    Ranked("as it is", (*_ONE, Reading.NORM), _as_it_is),
+    Ranked("implicit GEMM", _ANY, _implicit),
+    Ranked("weight along K", _ANY, _along_k),
+    Ranked("as it is", (*_ANY, Reading.NORM), _as_it_is),
 )
 BY_TIME = (
     Timed("aligned rows", _ALONE, ("as it is",), _aligned_rows),
     Timed("partial im2col", _ALONE, _ANY_IMAGE, _im2col),
     Timed("packed weight", _ALONE, _ANY_IMAGE, _packed_weight),
+    Timed("windows of pixels", (Reading.POOLED,), _ANY_IMAGE, _by_pixels),
 )
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tvm import ir
 from tvm.target import Target
 
-from ....core.loops import constant
-from ....core.template import Claim, Emission, Refusal, Template
+from ....core.contract.template import Claim, Emission, Refusal, Template
+from ....core.tir.loops import constant
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.group import Group

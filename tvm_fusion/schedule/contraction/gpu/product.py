@@ -3,6 +3,7 @@
 product                    a sum of products, and maps of it
 product and other parts    the same, written beside the other parts of a concatenation
 product and statistics     the same, and sums of few elements of its rows, or of its results
+product that is pooled      the same of convolutions, reduced over windows of pixels
 product of a norm          the same, and the sum that scales its rows (RMS norm)
 two products               of one A, whose results one epilogue reads
 """
@@ -16,7 +17,7 @@ from functools import cached_property
 
 from tvm import ir
 
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
 from ....device import Device
 from ....program.group import Group
 from ....program.program import Program
@@ -24,9 +25,10 @@ from ....program.stage import Stage
 from ..copies.implicit_gemm import with_stored_columns
 from ..problem.concat_epilogue import concat_epilogue
 from ..problem.norm_scale import NormScale, with_norm_scale
+from ..problem.pooled_rows import pooled_product
 from ..problem.row_statistics import with_statistics
 from ..problem.sum_of_products import SumOfProducts, analyse
-from ..problem.template import constants_of
+from ..problem.template import constants_of, has_convolution
 from ..tile.concat_parts import ConcatParts
 from ..wgmma.dual_gemm import dual_gemm, has_two_products
 from .space import GpuGemmProblem
@@ -38,6 +40,7 @@ class Reading(Enum):
     PRODUCT = "one product"
     PARTS = "one product, and other parts of a concatenation"
     STATISTICS = "one product, and statistics of rows"
+    POOLED = "one product, pooled over windows of its rows"
     NORM = "one product, and the scale of a norm before it"
     DUAL = "two products of one operand"
 
@@ -48,10 +51,6 @@ class Product:
 
     Attributes
     ----------
-    reading : Reading
-        As what.
-    group : Group
-        The group.
     stages : tuple of Stage
         Its program's, without internal maps; a concatenation is cut into its parts.
     as_read : SumOfProducts
@@ -62,6 +61,8 @@ class Product:
         Of a norm before the product.
     beside : ConcatParts, optional
         Other parts of a concatenation.
+    by_pixels : SumOfProducts, optional
+        The same product, pooled, whose rows are pixels in their order.
     """
 
     reading: Reading
@@ -71,6 +72,7 @@ class Product:
     device: Device
     norm_scale: NormScale | None = None
     beside: ConcatParts | None = None
+    by_pixels: SumOfProducts | None = None
 
     @property
     def program(self) -> Program:
@@ -121,6 +123,12 @@ def read_product(group: Group, stages: tuple[Stage, ...], device: Device) -> Pro
             return Product(Reading.STATISTICS, group, stages, found, device)
         if reductions > 2:
             return found
+        if has_convolution(group):
+            pooled = pooled_product(program, stages)
+            if isinstance(pooled, Refusal):
+                return pooled
+            given = Reading.POOLED, group, stages, pooled.by_rows, device
+            return Product(*given, by_pixels=pooled.by_pixels)
         scaled = with_norm_scale(program, stages)
         if isinstance(scaled, Refusal):
             return scaled

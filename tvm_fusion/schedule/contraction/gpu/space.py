@@ -20,6 +20,7 @@ from ..mma.default import best_tile
 from ..mma.model import estimated_clocks, rates_of
 from ..mma.space import tile_gemm_configs
 from ..problem.norm_scale import NormScale
+from ..problem.pooled_rows import PooledPixels
 from ..problem.sum_of_products import SumOfProducts
 from ..skinny.gemv_config import GemvConfig
 from ..skinny.mma_config import SkinnyMmaConfig, skinny_gemm_config
@@ -60,8 +61,6 @@ class GpuGemmProblem:
     ----------
     contraction : SumOfProducts
         What is computed.
-    device : Device
-        A GPU.
     norm_scale : NormScale, optional
         The scale of an RMS norm prologue, which skinny GEMM alone has.
     least_rows : int
@@ -77,7 +76,9 @@ class GpuGemmProblem:
     def skinny(self) -> GemvConfig | None:
         """The default of few rows, on CUDA cores or tensor cores; ``None`` if there are many."""
         split = self.contraction.column_split
-        if self.contraction.has_statistics or (split is not None and split.is_of_pairs):
+        if self.contraction.has_statistics or self.contraction.pool is not None:
+            return None
+        if split is not None and split.is_of_pairs:
             return None
         return skinny_gemm_config(self.contraction, self.device, self.norm_scale)
 
@@ -85,13 +86,13 @@ class GpuGemmProblem:
     def tile(self) -> TileGemmConfig | None:
         """The default of tiles, by the models of mma.sync and wgmma; ``None`` if there is none.
 
-        Statistics of rows are wgmma's alone.
+        Statistics of rows and windows of pixels are wgmma's alone.
         """
         problem = gemm_problem(self.contraction, self.device, self.least_rows)
         if problem is None:
             return None
         large = best_wgmma_tile(problem, self.device)
-        if self.contraction.has_statistics:
+        if self.contraction.has_statistics or isinstance(self.contraction.pool, PooledPixels):
             return large
         rows = assumed_rows(problem)
         small = best_tile(problem, self.device, rows)
@@ -155,7 +156,9 @@ def configs(problem: GpuGemmProblem, chosen: GemmConfig | None = None) -> Iterat
 
 def _tiles(problem: GpuGemmProblem) -> Iterator[TileGemmConfig]:
     given = (problem.contraction, problem.device)
-    small = () if problem.contraction.has_statistics else tile_gemm_configs(*given)
+    is_large = isinstance(problem.contraction.pool, PooledPixels)
+    is_large |= problem.contraction.has_statistics
+    small = () if is_large else tile_gemm_configs(*given)
     every = chain(small, wgmma_configs(*given))
     found = [(config, clocks(config, problem.device)) for config in every]
     least = min((estimate for _, estimate in found), default=0.0)

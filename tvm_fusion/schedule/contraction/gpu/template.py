@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from tvm import ir
 from tvm.target import Target
 
-from ....core.expressions import is_expensive
-from ....core.forms import Form
-from ....core.loops import constant
-from ....core.template import Claim, Config, Emission, RaggedExtents, Refusal
+from ....core.contract.forms import Form
+from ....core.contract.kernel_work import NO_WORK, KernelWork
+from ....core.contract.template import Claim, Config, Emission, RaggedExtents, Refusal
+from ....core.tir.expressions import is_expensive, loads
+from ....core.tir.loops import constant
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....ecg.work import at
 from ....program.group import Group
 from ....program.program import Program
 from ....program.stage import Stage
-from ...index.design_space import not_in_space
+from ...index.design_space import member
 from ...index.estimate import flops, operations, points, traffic
 from ...index.inline import inlined
 from ...instructions.nvidia import HALF_TYPES
@@ -25,22 +28,122 @@ from ...instructions.table import find_of_fragments
 from ..copies.implicit_gemm import transpose_proposals
 from ..copies.operand_copies import OperandCopies
 from ..mma.grouped_choice import has_few_sums
+from ..mma.model import residency
 from ..mma.split_k_workspace import split_k_kernels
+from ..problem.epilogue_proposals import epilogue_proposals
 from ..problem.norm_prologue import norm_gemm_proposals
+from ..problem.pool import pooling_proposals
 from ..problem.row_statistics import statistics_proposals
 from ..problem.sum_of_products import SumOfProducts, reads_windows, reuses_operands
 from ..problem.template import RECOMPUTE_FACTOR, Contraction, has_convolution, has_prologue
-from ..tile.config import TileGemmConfig, narrow_operand
-from ..tile.result_vectors import lie_across
-from ..wgmma.config import WgmmaConfig
+from ..skinny.gemv_config import GemvConfig
+from ..tile.config import TileGemmConfig, is_plain, narrow_operand
+from ..tile.operand_chunks import OperandChunks
+from ..tile.problem import Sizes, assumed_rows, gemm_sizes
+from ..tile.result_vectors import WIDTHS, lie_across, result_vectors
+from ..wgmma.config import WgmmaConfig, WgmmaRowsConfig
 from ..wgmma.dual_gemm import dual_gemm_proposals
 from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .forms import choose, weighed
-from .kernel_work import work_of
 from .product import Product, Reading, read_product
-from .space import KERNELS, GemmConfig, clocks
+from .space import KERNELS, GemmConfig, GpuGemmProblem, clocks, configs
 from .tile_forms import GATHERED, GemmForm, computes_weights_only, refuse_parts
-from .tuning import configured, designs, gemm_launches, workspace_bytes
+
+# The design space of a claimed contraction on a GPU, and the claim of another configuration.
+
+
+def designs(claim: Claim, device: Device) -> Iterator[GemmConfig]:
+    """Enumerate configurations, the claimed one first; none where the kernel has no choices."""
+    details = claim.details_as(GpuContractionDetails)
+    claimed = details.config
+    if claimed.gemm is None or not details.has_choices:
+        return
+    norm_scale = claimed.gemm.norm_scale if isinstance(claimed.gemm, GemvConfig) else None
+    problem = GpuGemmProblem(claimed.contraction, device, norm_scale)
+    yield from configs(problem, claimed.gemm)
+
+
+def configured(claim: Claim, config: GemmConfig) -> Claim:
+    """Reconfigure a claim."""
+    details = claim.details_as(GpuContractionDetails)
+    claimed = details.config
+    return replace(
+        claim,
+        launches=claim.launches - gemm_launches(claimed.gemm) + gemm_launches(config),
+        bytes=claim.bytes - workspace_bytes(claimed.gemm) + workspace_bytes(config),
+        parallelism=at(config.blocks),
+        shared_bytes=config.shared_bytes,
+        registers=config.registers,
+        details=replace(details, config=replace(claimed, gemm=config)),
+    )
+
+
+def gemm_launches(gemm: GemmConfig | None) -> int:
+    """Count the kernels of a product: a second one adds up the sums of split-K in memory."""
+    return 2 if isinstance(gemm, TileGemmConfig) and gemm.tile.has_workspace else 1
+
+
+def workspace_bytes(gemm: GemmConfig | None) -> int:
+    """Count the bytes of sums of split-K that are written to memory and read again."""
+    return 2 * 4 * gemm.workspace_elements if isinstance(gemm, TileGemmConfig) else 0
+
+
+#: How many loads one counts as whose place another one gives: on an H200, rows of a shifted window
+#: that are taken by their numbers made products of 4 to 5 us take 4.4, 10.5 and 63.
+DEPENDENT = 4
+
+
+def work_of(form: GemmForm) -> KernelWork:
+    """Count what a form's kernel does beside what its clocks tell of."""
+    tile = form.tile
+    if tile is None:
+        return NO_WORK
+    single = computed = 0.0
+    for is_a, is_staged in ((True, tile.problem.staged_a), (False, tile.problem.staged_b)):
+        if not is_staged or (is_a and isinstance(tile, WgmmaRowsConfig)):
+            continue  # boxes of rows leave out what is computed: zeros around an image
+        chunks = OperandChunks(tile.problem, is_a)
+        elements = _loaded(tile, is_a)
+        if chunks.is_gathered:
+            single += elements * (DEPENDENT if _is_dependent(chunks.expr) else 1)
+        if not is_plain(chunks.expr):
+            computed += elements * max(1, operations(chunks.expr))
+    _, waves = residency(tile.tile, _sizes(tile), form.device)
+    of_thread = waves * single / (at(tile.blocks) * tile.threads)
+    return KernelWork(form.clocks_of_vectors or 0.0, single, of_thread, _stores(tile), computed)
+
+
+def _loaded(tile: TileGemmConfig, is_a: bool) -> float:
+    """Count the elements of an operand that all blocks load."""
+    rows = tile.tile.block_m if is_a else tile.tile.block_n
+    return float(at(tile.blocks)) * rows * tile.tile.block_k * tile.grid.k_tiles
+
+
+def _stores(tile: TileGemmConfig) -> float:
+    """Count the stores of less than a vector of 16 bytes.
+
+    Parts of a column split, such as halves of a rotary embedding, meet in registers of mma.sync:
+    512x2048x3072 with heads of 64 took 54.6 us on an H200, by wgmma with heads of 128 15.
+    """
+    width = result_vectors(tile.problem).width
+    if tile.problem.contraction.column_split is not None and not isinstance(tile, WgmmaConfig):
+        width = 1
+    if width >= WIDTHS[0]:
+        return 0.0
+    sizes, results = _sizes(tile), tile.problem.contraction.results
+    whole = sum(result.condition is None for result in results)  # others are parts of one
+    stored = sizes.batch * sizes.m * sizes.n / tile.problem.contraction.pooled
+    return stored * max(1, whole) / width
+
+
+def _sizes(tile: TileGemmConfig) -> Sizes:
+    return gemm_sizes(tile.problem, assumed_rows(tile.problem))
+
+
+def _is_dependent(operand: ir.Expr) -> bool:
+    """Whether the place of a load is loaded before."""
+    return any(loads(i) for x in loads(operand) for i in x.indices)
+
 
 # How much longer windows without tiles take: adjacent threads load single elements, as often as
 # there are taps. So do depthwise convolutions over NCHW; 3 channels of 512 by 512 pixels of 128
@@ -134,19 +237,22 @@ class GpuContraction(Contraction):
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed contraction."""
-        chosen = KERNELS.find(designs(claim, device), config)
-        return not_in_space(claim, config) if chosen is None else configured(claim, chosen)
+        chosen = member(claim, config, designs(claim, device), KERNELS.plain)
+        return chosen if isinstance(chosen, Refusal) else configured(claim, chosen)
 
     def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
         """Name norms with the skinny GEMM behind them, dual GEMMs, and operands that are expanded.
 
         A tile of an operand is computed on its way to shared memory, so that the largest tensor of
-        a squeeze-and-excitation block goes. Convolutions are named with the transposes around them.
+        a squeeze-and-excitation block goes. Convolutions are named with the transposes around them,
+        or with their pooling.
         """
         yield from norm_gemm_proposals(graph)
+        yield from epilogue_proposals(graph)
         yield from statistics_proposals(graph)
         yield from dual_gemm_proposals(graph, device)
         yield from transpose_proposals(graph)
+        yield from pooling_proposals(graph)
         yield from super().propose(graph, device)
 
     def _takes(self, expanded: Sequence[Operator]) -> bool:
@@ -164,6 +270,9 @@ def _refuse(product: Product, form: GemmForm) -> Refusal | None:
     is_copied = isinstance(form.copies, OperandCopies)
     if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):
         return _no_statistics(contraction)
+    if contraction.pool is not None and tile is None:
+        sentence = f"{contraction.stage.title} is pooled by tiles on tensor cores only."
+        return Refusal("pooling_windows", sentence)
     if tile is not None and lie_across(tile.problem):
         return _across(contraction)
     if form.gemm is None and (refusal := _refuse_split(contraction, product.device)):

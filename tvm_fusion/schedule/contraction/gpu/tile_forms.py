@@ -18,8 +18,8 @@ from functools import cached_property
 
 from tvm import ir
 
-from ....core.forms import other_form
-from ....core.template import Refusal
+from ....core.contract.forms import other_form
+from ....core.contract.template import Refusal
 from ....device import Device
 from ....ecg.work import at
 from ...instructions.amd import FAMILIES as AMD_FAMILIES

@@ -10,9 +10,8 @@ On AMD GPUs the same with MFMA and WMMA, one barrier a tile: its loads are on th
 registers, while the tile before is multiplied.
 
 ``kernel``                              the PrimFunc; ``mainloop``: the pipeline
-``fragments``                           registers of both operands, and their products
-``operand_fragments``, ``wave_fragments``
-                                        of a warp, by ldmatrix; of AMD's waves
+``fragments``                           registers of both operands, by ldmatrix or of AMD's waves,
+                                        and their products
 ``wave_tiles``                          tiles of AMD's waves, and their issue clocks
 ``split_k_workspace``                   partial sums in global memory, added up by a second kernel
 ``model``, ``default``                  estimated clocks, and the tile of the least; ``space``: all

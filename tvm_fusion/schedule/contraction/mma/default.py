@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES
 from ..problem.sum_of_products import SumOfProducts

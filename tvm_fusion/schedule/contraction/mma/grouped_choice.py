@@ -37,8 +37,6 @@ class GroupedProduct:
 
     Attributes
     ----------
-    sizes : Sizes
-        Of the product.
     start : TileOperands
         Before tiles are chosen.
     unaligned : tuple of bool

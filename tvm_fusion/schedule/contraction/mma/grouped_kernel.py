@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.loops import (
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.loops import (
     Body,
     block,
     choose,

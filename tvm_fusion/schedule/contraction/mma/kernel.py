@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.loops import block, index, kernel, sequence, threads, when
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.loops import block, index, kernel, sequence, threads, when
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
 from ..tile.concat_parts import ConcatParts

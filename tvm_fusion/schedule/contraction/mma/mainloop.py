@@ -29,8 +29,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, local, loop, sequence, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, local, loop, sequence, unrolled, when
 from ...gpu.pipeline import OffsetRing, WrittenOutRing
 from ...gpu.shared_tiles import touch
 from ...gpu.warp import warp_of

@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ....core.expressions import is_expensive
+from ....core.tir.expressions import is_expensive
 from ....device import Device
 from ....program.stage import Axis
 from ...gpu.launch import STATIC_SHARED_BYTES
@@ -155,8 +155,9 @@ def result_bytes(problem: GemmProblem) -> float:
     return WRITTEN * written + read
 
 
-def _result_traffic(problem: GemmProblem) -> tuple[int, int]:
-    return _traffic(problem.contraction.results, problem.m_axes, problem.n_axes)
+def _result_traffic(problem: GemmProblem) -> tuple[float, float]:
+    written, read = _traffic(problem.contraction.results, problem.m_axes, problem.n_axes)
+    return written / problem.contraction.pooled, read / problem.contraction.pooled
 
 
 @lru_cache(maxsize=256)  # asked for each candidate of a product

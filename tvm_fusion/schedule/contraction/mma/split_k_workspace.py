@@ -17,10 +17,10 @@ from dataclasses import replace
 
 from tvm import ir, relax, tirx
 
-from ...._tvm.buffer import declare, scratch
-from ....core.expressions import load
-from ....core.loops import block, index, kernel, local, sequence, threads, unrolled, vectorized
-from ....core.template import Emission, Kernel, Slot
+from ...._tvm.ir.buffer import declare, scratch
+from ....core.contract.template import Emission, Kernel, Slot
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, index, kernel, local, sequence, threads, unrolled, vectorized
 from ....program.group import Group
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tvm import DataType, ir, sym, tirx
 
-from ....core.expressions import choice, loads, variables
-from ....core.loops import constant, find, index, substitute
+from ....core.tir.expressions import choice, loads, variables
+from ....core.tir.loops import constant, find, index, substitute
 from ....program.stage import Axis
 
 LEAST_SIZE = 16  # terms of a block: factors of fewer are as many bytes as the numbers

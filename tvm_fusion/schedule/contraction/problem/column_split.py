@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ....core.expressions import call_name, load, loads, variables
-from ....core.loops import constant, index, substitute
+from ....core.tir.expressions import call_name, load, loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.program import Program
 from ....program.stage import Axis, Stage
 from ...index.address import conditional_loads
@@ -27,8 +27,6 @@ class ColumnSplit:
 
     Attributes
     ----------
-    axis : Axis
-        The axis that is split.
     width : int
         Columns of a part.
     period : Axis or None

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from tvm import ir
 
-from ....core.expressions import loads
-from ....core.loops import constant
+from ....core.tir.expressions import loads
+from ....core.tir.loops import constant
 from ....program.stage import Stage
 from ...index.address import conditional_loads
 from .cut_axis import cut, cuts_of

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from tvm import ir, tirx
 
-from ....core.expressions import call_name
-from ....core.loops import constant, find, index, substitute
+from ....core.tir.expressions import call_name
+from ....core.tir.loops import constant, find, index, substitute
 from ....program.stage import Axis, Stage
 from ...index.index_ranges import Ranges
 

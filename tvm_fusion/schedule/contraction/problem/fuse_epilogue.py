@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from ....core.expressions import call_name, loads, variables
-from ....core.loops import find, sequence, substitute
+from ....core.tir.expressions import call_name, loads, variables
+from ....core.tir.loops import find, sequence, substitute
 from ....core.untouched import SCHEDULED
 from ....program.program import Program
 from .sum_of_products import Result, SumOfProducts

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.expressions import variables
-from ....core.loops import constant, index, product, substitute
+from ....core.tir.expressions import variables
+from ....core.tir.loops import constant, index, product, substitute
 from ....program.stage import Axis
 from ...index.address import conditional_loads
 from .column_split import ColumnSplit

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ....core.expressions import load, loads, map_loads, variables
-from ....core.loops import constant, index, substitute
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import load, loads, map_loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.contractions import term_of
 from ....program.stage import Stage
 from .results import Result, axes_at, result_of
@@ -32,8 +32,6 @@ class GroupSums:
 
     Attributes
     ----------
-    result : int
-        Which of the results.
     element : Var
         Stands for an element of it in terms.
     width : int

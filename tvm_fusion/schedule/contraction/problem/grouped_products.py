@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from tvm import ir
 
-from ....core.expressions import loads
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import loads
 from ....ecg.graph import Graph, Operator
-from ....ecg.mapping import MappingType
+from ....ecg.mapping_types.table import MappingType
 from ....program.contractions import is_contraction
 from ....program.group import Group
 from ....program.images import convolved_rank

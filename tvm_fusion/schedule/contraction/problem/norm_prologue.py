@@ -7,16 +7,16 @@ memory. Tasks that share rows normalize them again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads, variables
-from ....core.loops import constant, substitute
-from ....core.template import Refusal
+from ...._tvm.ir.buffer import declare
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import load, loads, variables
+from ....core.tir.loops import constant, substitute
 from ....ecg.graph import Graph, Operator
 from ....program.contractions import dependents, has_windows, is_contraction, operands_of
 from ....program.program import Program
@@ -51,13 +51,13 @@ class NormPrologue:
         return math.prod(int(d) for d in self.operand.ty.shape[self.rows.row_rank :])
 
 
-def norm_prologue(program: Program, narrow: str | None = None) -> NormPrologue | Refusal:
+def norm_prologue(program: Program, narrow: Collection[str] = ()) -> NormPrologue | Refusal:
     """Cut a program whose last reduction is a GEMM of rows that the others compute.
 
     Parameters
     ----------
-    narrow : str, optional
-        A type that the rows keep where the product casts them to that of its sums.
+    narrow : collection of str
+        Types that the rows keep where the product casts them to that of its sums.
 
     Returns
     -------
@@ -84,7 +84,7 @@ def norm_prologue(program: Program, narrow: str | None = None) -> NormPrologue |
             "norm_not_operand_a",
             f"The other reductions do not compute exactly one operand of {stage.title}.",
         )
-    if isinstance(operand_a, tirx.Cast) and str(operand_a.value.ty.dtype) == narrow:
+    if isinstance(operand_a, tirx.Cast) and str(operand_a.value.ty.dtype) in narrow:
         operand_a = operand_a.value
     rows = stage.axes[: program.row_rank]
     axes = (*rows, *stage.reduce)
@@ -172,14 +172,14 @@ def norm_gemm_proposals(graph: Graph) -> Iterator[tuple[Operator, ...]]:
         if len(found) == 1 and is_contraction(found[0]):
             inside = {op}
             for _ in range(LEVELS):
-                more = _nearest(graph, inside, stages)
+                more = nearest_reductions(graph, inside, stages)
                 if not more:
                     break
                 inside |= more
                 yield in_order(inside)
 
 
-def _nearest(
+def nearest_reductions(
     graph: Graph, inside: set[Operator], stages: dict[Operator, list[Stage]]
 ) -> set[Operator]:
     """Find the reductions that only light operators separate from a set, and those operators."""

@@ -13,9 +13,9 @@ from operator import mul
 
 from tvm import ir, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, substitute
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, substitute
 from ....program.contractions import is_contraction, operands_of
 from ....program.program import Program
 from ....program.stage import Stage

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tvm import ir, tirx
 
-from ....core.loops import block, kernel
+from ....core.tir.loops import block, kernel
 from ....program.program import Program
 from ....program.stage import Axis
 from .prim_func import nest
@@ -36,7 +36,7 @@ def packing_function(
     Returns
     -------
     tirx.PrimFunc
-        Of both buffers; :attr:`~tvm_fusion.core.template.Emission.packing` has such functions.
+        Of both buffers, for :attr:`tvm_fusion.core.contract.template.Emission.packing`.
     """
     func = tirx.PrimFunc([source, packed], block("root", nest("packed", axes, [], packed, value)))
     return func.with_attrs({"s_tir": True, "tirx.noalias": True, "global_symbol": "pack"})

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import variables
-from ....core.loops import ceildiv, constant, index, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import variables
+from ....core.tir.loops import ceildiv, constant, index, substitute
 from ....program.stage import Axis, Stage
 from ...index.address import conditional_loads
 from .prim_func import MaterializedOperand

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, loads, variables
-from ....core.loops import constant, index, over, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load, loads, variables
+from ....core.tir.loops import constant, index, over, substitute
 from ....program.program import Program
 from ....program.stage import Axis, Stage
 from .sum_of_products import SumOfProducts
@@ -24,10 +24,6 @@ class MaterializedOperand:
 
     Attributes
     ----------
-    operand : PrimExpr
-        The operand.
-    buffer : Var
-        The buffer.
     axes : tuple of Axis
         The axes of the buffer, one per dimension.
     value : PrimExpr

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ....core.expressions import choice, load, loads, variables
-from ....core.loops import constant, index
-from ....core.ragged import is_of_group
+from ....core.tir.expressions import choice, load, loads, variables
+from ....core.tir.loops import constant, index
+from ....core.tir.ragged import is_of_group
 from ....program.stage import Axis
 from .sum_of_products import SumOfProducts
 
@@ -47,7 +47,7 @@ def ragged_rows(contraction: SumOfProducts) -> tuple[SumOfProducts, RaggedRows] 
     Parameters
     ----------
     contraction : SumOfProducts
-        Of which one operand is zero but for rows of a group (:mod:`....core.ragged`).
+        Of which one operand is zero but for rows of a group (:mod:`....core.tir.ragged`).
 
     Returns
     -------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import DataType, ir
 
-from ....core.expressions import loads, variables
+from ....core.tir.expressions import loads, variables
 from ....device import Device
 from ....program.stage import Axis
 from .results import Result

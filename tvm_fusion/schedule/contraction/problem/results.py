@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, index, substitute
-from ....core.template import Refusal
-from ....program.reindex import reindex
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.stage import Stage
+from ....program.stages.reindex import reindex
 from ...index.address import conditional_loads
 
 _UNBOUNDED = 1 << 40  # larger bounds are none

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
 from ....ecg.graph import Graph, Operator
 from ....program.contractions import dependents, is_contraction
 from ....program.program import Program

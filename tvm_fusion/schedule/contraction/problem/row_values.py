@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, index, substitute
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.contractions import term_of
 from ....program.stage import Stage
 from .results import axes_at

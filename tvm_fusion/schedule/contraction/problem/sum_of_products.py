@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
-from ....core.expressions import is_load_of, loads, variables
-from ....core.loops import constant
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import is_load_of, loads, variables
+from ....core.tir.loops import constant
 from ....program.contractions import has_windows, operands_of
 from ....program.program import Program
 from ....program.stage import Stage
@@ -20,6 +20,7 @@ from .results import Result, result_of
 
 if TYPE_CHECKING:
     from .group_sums import GroupSums
+    from .pooled_rows import PooledPixels, PooledRows
     from .row_values import RowValues
 
 
@@ -46,6 +47,9 @@ class SumOfProducts:
         What results read of sums of few elements of each row.
     group_sums : GroupSums or None
         Sums over groups of columns of a result.
+    pool : PooledRows, PooledPixels or None
+        What rows are reduced by before the results, for which ``total`` stands for what is
+        pooled.
     """
 
     stage: Stage
@@ -57,11 +61,17 @@ class SumOfProducts:
     column_split: ColumnSplit | None = None
     row_values: RowValues | None = None
     group_sums: GroupSums | None = None
+    pool: PooledRows | PooledPixels | None = None
 
     @property
     def has_statistics(self) -> bool:
         """Whether sums stand beside the product's own."""
         return self.row_values is not None or self.group_sums is not None
+
+    @property
+    def pooled(self) -> int:
+        """Rows of the product that a row of the results is of."""
+        return 1 if self.pool is None else self.pool.size
 
     @property
     def totals(self) -> tuple[ir.Var, ...]:

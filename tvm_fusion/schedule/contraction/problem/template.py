@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from tvm import ir
 
-from ....core.template import Claim, Refusal, Template
+from ....core.contract.template import Claim, Refusal, Template
 from ....device import Device
 from ....ecg.graph import Graph, Operator
-from ....ecg.mapping import MappingType
+from ....ecg.mapping_types.table import MappingType
 from ....program.contractions import is_contraction
 from ....program.group import Group
 from ....program.images import convolved_rank

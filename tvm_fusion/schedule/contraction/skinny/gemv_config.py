@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import loads
-from ....core.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
+from ....core.tir.expressions import loads
+from ....core.tir.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
 from ...gpu.cp_async import BYTES as CP_ASYNC_BYTES
 from ...instructions.instruction import Instruction
 from ..problem.gemm_view import GemmView, static_extent
@@ -32,8 +32,6 @@ class GemvConfig(GemmView):
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The product.
     tile : ThreadTile
         The elements of B that a thread loads at a time.
     threads_n : int

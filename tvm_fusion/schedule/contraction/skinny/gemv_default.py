@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import ceildiv, constant, product
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import ceildiv, constant, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.cp_async import BYTES as CP_ASYNC_BYTES

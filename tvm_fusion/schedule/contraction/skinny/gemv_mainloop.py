@@ -17,9 +17,9 @@ from functools import partial
 
 from tvm import ir, sym, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import (
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     block,
     ceildiv,
     constant,

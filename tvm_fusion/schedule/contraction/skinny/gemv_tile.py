@@ -16,8 +16,8 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import Body, index, local, sequence, substitute, unrolled
+from ....core.tir.expressions import load
+from ....core.tir.loops import Body, index, local, sequence, substitute, unrolled
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.vector_loads import ElementLoads
 from ...instructions.amd import multiply

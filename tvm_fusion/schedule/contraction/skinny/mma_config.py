@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ....core.loops import constant, index, product
+from ....core.tir.loops import constant, index, product
 from ....device import Device
 from ....ecg.work import at
 from ....program.stage import Axis

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import DataType, ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import coordinates, index, local, loop, sequence, substitute, unrolled, when
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, local, loop, sequence, substitute, unrolled, when
 from ...gpu.launch import VECTOR_BYTES
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.register_buffers import RegisterBuffers

@@ -12,8 +12,8 @@ from operator import mul
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import load, variables
-from ....core.loops import index, local, sequence, substitute, unrolled
+from ....core.tir.expressions import load, variables
+from ....core.tir.loops import index, local, sequence, substitute, unrolled
 from ...gpu.mma_sync import mma_m16n8k16
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.vector_loads import ElementLoads, VectorLoad
@@ -40,8 +40,6 @@ class WeightTiles:
         For integers, of each column the scale of its sums at a copy, a place and a thread.
     encodings : list of list of Encoding
         For integers, of each column the encoding of the k of each instruction.
-    buffers : list of Var
-        Buffers of the weights.
     """
 
     def __init__(self, config: SkinnyMmaConfig, analyzer: sym.Analyzer) -> None:
@@ -117,11 +115,6 @@ class GroupAccumulators:
     ----------
     encodings : sequence of sequence of Encoding
         Of each column the encoding of the k of each instruction.
-
-    Attributes
-    ----------
-    buffers : list of Var
-        Their buffers.
     """
 
     def __init__(self, config: SkinnyMmaConfig, encodings: Sequence[Sequence[Encoding]]) -> None:

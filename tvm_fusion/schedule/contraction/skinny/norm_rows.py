@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import (
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     Body,
     block,
     ceildiv,

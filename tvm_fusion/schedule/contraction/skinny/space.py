@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ....core.loops import ceildiv, constant
+from ....core.tir.loops import ceildiv, constant
 from ....device import Device
 from ...gpu.launch import STATIC_SHARED_BYTES
 from ...index.design_space import varied

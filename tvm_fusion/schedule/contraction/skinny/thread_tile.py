@@ -8,8 +8,8 @@ from functools import cached_property
 
 from tvm import DataType, ir, sym, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, coordinates, index, substitute
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, coordinates, index, substitute
 from ....program.stage import Axis
 from ...gpu.vector_loads import resolved, vector_sizes
 from ...index.address import conditional_loads, is_aligned, offset, stride

@@ -15,7 +15,9 @@
 ``window_copies``                the same of an image under a window
 ``results``, ``result_vectors``  results in vectors, and the widest that all can be stored in
 ``shared_epilogue``              sums through shared memory to these vectors
+``pool_registers``               results that are pooled, in registers
 ``adjacent_columns``             results that read pairs of columns, which lie in one vector
 ``group_sums``, ``row_values``   what is added up beside them; ``ragged_tiles``: rows in groups
+``pool_registers``                rows that are reduced over windows of pixels
 ``concat_parts``                 other parts of a concatenation, copied by idle threads
 """

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...._tvm.structural import structural_map
-from ....core.loops import index, substitute
+from ...._tvm.ir.structural import structural_map
+from ....core.tir.loops import index, substitute
 from ....program.contractions import operands_of
 from ....program.stage import Stage
 from ..problem.column_split import ColumnSplit, analyzer_of

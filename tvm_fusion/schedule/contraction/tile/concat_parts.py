@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import loads
-from ....core.loops import constant, coordinates, index, loop, product, sequence, when
+from ....core.tir.expressions import loads
+from ....core.tir.loops import constant, coordinates, index, loop, product, sequence, when
 from ....ecg.work import at
 from ....program.stage import Stage
 from ...elementwise.group_maps import iteration_spaces

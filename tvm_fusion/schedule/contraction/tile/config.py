@@ -13,8 +13,8 @@ from typing import Any, ClassVar, TypeVar
 
 from tvm import ir, tirx
 
-from ....core.expressions import call_name, loads
-from ....core.loops import index
+from ....core.tir.expressions import call_name, loads
+from ....core.tir.loops import index
 from ...instructions.nvidia import BYTE_TYPES, FLOAT8_TYPES, HALF_TYPES
 from .grid import TileGrid
 from .problem import GemmProblem

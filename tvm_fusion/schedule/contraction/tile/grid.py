@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.loops import ceildiv, constant, coordinates, index, product
+from ....core.tir.loops import ceildiv, constant, coordinates, index, product
 from ....program.stage import Axis
 from .problem import GemmProblem
 from .ragged_tiles import Table

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ....core.expressions import load
-from ....core.loops import index, local, sequence, substitute, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, local, sequence, substitute, unrolled, when
 from .config import TileGemmConfig
 
 _SUM = """
@@ -43,8 +43,6 @@ class GroupRegisters:
     ----------
     size : int
         Elements of a thread.
-    buffers : list of Var
-        Registers.
     """
 
     def __init__(self, config: TileGemmConfig, lanes: int) -> None:

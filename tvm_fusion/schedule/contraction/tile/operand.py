@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, local, sequence, substitute, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, local, sequence, substitute, unrolled, when
 from ...gpu.cp_async import copy_16, copy_narrow
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.shifted_loads import ELEMENTS, load_words, shift_words

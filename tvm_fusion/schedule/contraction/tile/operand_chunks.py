@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, index, product, substitute
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, index, product, substitute
 from ....program.stage import Axis
 from ...gpu.cp_async import NARROW_BYTES
 from ...gpu.vector_loads import ElementLoads, VectorLoad, resolved

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tvm import ir, tirx
 
-from ....core.loops import constant, coordinates, index, product, substitute
+from ....core.tir.loops import constant, coordinates, index, product, substitute
 from ...gpu.shared_tiles import CHUNK_BYTES
 from ...gpu.swizzle import exchanged, swizzle
 from .config import TileGemmConfig
@@ -54,8 +54,6 @@ class OperandLayout:
     ----------
     is_k_contiguous : bool
         Whether rows of a tile are of K.
-    row_chunks : int
-        Chunks of a row.
     is_copied : bool
         Whether it is loaded as it is, by cp.async.
     is_gathered : bool

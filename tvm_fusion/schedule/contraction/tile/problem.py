@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tvm import ir
 
-from ....core.loops import constant, index, product
+from ....core.tir.loops import constant, index, product
 from ....ecg.work import at
 from ....program.stage import Axis
 from ..problem.gemm_view import GemmView, interleave_parts, static_extent
@@ -28,8 +28,6 @@ class GemmProblem(TileOperands, GemmView):
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The product.
     ragged : RaggedTiles or None
         Groups of rows whose number is the batch; then the place of a tile along M is its first row.
     is_streamed : bool

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, local, loop, sequence, simplified, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, local, loop, sequence, simplified, when
 from ...gpu.shared_tiles import touch
 from ...gpu.vector_moves import VectorMoves
 from ...gpu.warp import LANES, shuffle

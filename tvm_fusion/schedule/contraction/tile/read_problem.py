@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tvm import tirx
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ....program.stage import Axis
 from ...instructions.nvidia import FLOAT8_TYPES, HALF_TYPES, SUM_TYPES
@@ -108,7 +108,11 @@ def _typed(
         else replace(
             problem,
             is_streamed=outgrows_l2(
-                contraction.results, view.m_axes, n_axes, batch * m * n, device
+                contraction.results,
+                view.m_axes,
+                n_axes,
+                batch * m * n // contraction.pooled,
+                device,
             ),
         )
     )

@@ -17,8 +17,8 @@ from functools import lru_cache
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, index, substitute
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.stage import Axis
 from ...gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ...index.address import conditional_loads, is_aligned, offset
@@ -69,6 +69,7 @@ def _vectors(contraction: SumOfProducts, m_axis: Axis, n_axis: Axis) -> ResultVe
     if any(n_axis.var in variables(inner) for inner in gathered):
         return ResultVectors(1, False, False)
     needs_columns = bool(gathered) or isinstance(contraction, AdjacentColumns)
+    needs_columns |= contraction.pool is not None
     for width in WIDTHS:
         for is_along_m in (False,) if needs_columns else (False, True):
             axis = m_axis if is_along_m else n_axis

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, local, sequence, substitute, vectorized, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, local, sequence, substitute, vectorized, when
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.streaming import STORED_WORDS, store_streamed
 from ...gpu.vector_loads import ElementLoads

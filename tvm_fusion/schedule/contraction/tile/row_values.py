@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import load
-from ....core.loops import constant, index, local, sequence, substitute
+from ....core.tir.expressions import load
+from ....core.tir.loops import constant, index, local, sequence, substitute
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.vector_loads import ElementLoads
 from .config import TileGemmConfig
@@ -28,11 +28,6 @@ class RowRegisters:
         The product, with row values.
     copies : int
         Rows that are held at once.
-
-    Attributes
-    ----------
-    buffers : list of Var
-        Registers.
     """
 
     def __init__(self, config: TileGemmConfig, copies: int) -> None:

@@ -5,6 +5,7 @@
       barrier, of the cluster for split-K
       thread per vector of columns (or of rows, where outputs are contiguous along M):
         total = staged[0] + staged[1] + ..                ranks and slices in their order
+        of pooled rows: of each row of a window, reduced      (pool_registers)
         load what the results read, in vectors            global
         compute element by element, store in vectors      global
 
@@ -16,20 +17,22 @@ Of a column split, a thread adds up the sums of each part at its positions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, coordinates, index, local, sequence, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, coordinates, index, local, sequence, unrolled, when
 from ...gpu.launch import VECTOR_BYTES
 from ...gpu.shared_tiles import cluster_barrier, load_cluster
 from ...gpu.warp import lane_of
 from ..problem.fuse_epilogue import store_results
+from ..problem.pooled_rows import PooledRows
 from .config import TileGemmConfig
 from .grid import TilePlace
 from .group_sums import GroupRegisters
+from .pool_registers import PoolRegisters
 from .result_vectors import result_vectors
 from .results import VectorResults
 from .row_values import RowRegisters
@@ -103,7 +106,10 @@ class TileEpilogue:
         has_slices = mainloop.warps_k * config.tile.split_k > 1
         self._buffers = [self._total, *([self._partial] if has_slices else [])]
         self._buffers += self._made.buffers if self._made is not None else []
-        self._row_values = self._group = None
+        self._row_values = self._group = self._pool = None
+        if isinstance(pool := config.problem.contraction.pool, PooledRows):
+            self._pool = PoolRegisters(config, pool, width)
+            self._buffers += self._pool.buffers
         if config.problem.contraction.row_values is not None:
             self._row_values = RowRegisters(config, self._batch)
             self._buffers += self._row_values.buffers
@@ -168,7 +174,8 @@ class TileEpilogue:
         all that the compiler knows. The ranks of split-K share the vectors.
         """
         width, is_along_m = self._vectors.width, self._vectors.is_along_m
-        count = self._rows * self._positions // width
+        size = self._config.problem.contraction.pooled
+        count = self._rows // size * self._positions // width
         step_size = self._config.tile.split_k * self._mainloop.threads
         steps = -(-count // step_size)
         reads = self._row_values is not None or (self._made is not None and self._made.reads)
@@ -176,7 +183,7 @@ class TileEpilogue:
         # each would wait for its own instructions. 3241x24x2273 with GELU took 22.4 us, not 25.5;
         # but where results read others, 4432x37x1569 with a residual 28.9, not 22.1.
         is_alone = width == 1 and count % step_size == 0 and self._made is not None
-        is_alone = is_alone and not (reads or self._group is not None)
+        is_alone = is_alone and not (reads or self._group is not None or self._pool is not None)
 
         def at(step: ir.Expr) -> VectorPlace:
             flat = step * step_size + self._place.rank * self._mainloop.threads + thread
@@ -185,13 +192,13 @@ class TileEpilogue:
                 row = row * width
             else:
                 row, column = coordinates(flat, [index(1), self._positions // width])
-                column = column * width
+                row, column = row * size, column * width
             has_one = tirx.const(True) if count % step_size == 0 else flat < count
             return self._vector(row, column, slab, first, has_one)
 
         stmts = []
         for start in range(0, steps, self._batch):
-            size = min(self._batch, steps - start)
+            some = min(self._batch, steps - start)
 
             def fill(i: ir.Expr, start: int = start) -> tirx.Stmt:
                 place = at(i + start)
@@ -207,8 +214,8 @@ class TileEpilogue:
                     return self._store(i, place, thread, place.inside)
                 return when(place.inside, self._store(i, place, thread))
 
-            fills = unrolled("vector", size, fill) if reads else sequence([])
-            stmts += [fills, unrolled("vector", size, finish)]
+            fills = unrolled("vector", some, fill) if reads else sequence([])
+            stmts += [fills, unrolled("vector", some, finish)]
         return stmts
 
     def _vector(
@@ -240,13 +247,18 @@ class TileEpilogue:
         where, width = place.where, self._vectors.width
         parts = range(self._config.problem.parts)
         stmts = []
-        for part in parts:
+
+        def total(part: int, lane: int) -> ir.Expr:
+            if self._pool is not None:
+                return self._pool.at(lane)
+            return load(self._total, [index(part * width + lane)])
+
+        if self._pool is not None:
+            stmts.append(self._pool.reduce(where, lambda row: self._of_window(place, row)))
+        for part in parts if self._pool is None else ():
             stmts += self._totals(
                 part * width, place.row, place.column + part * self._config.problem.panel
             )
-
-        def total(part: int, lane: int) -> ir.Expr:
-            return load(self._total, [index(part * width + lane)])
 
         if self._made is None:
             at = [where[a.var] for a in self._config.problem.contraction.stage.axes]
@@ -262,6 +274,13 @@ class TileEpilogue:
             stmts.append(self._group.keep(0, made, width))
             stmts.append(self._group.store(thread, where, None))
         return sequence(stmts)
+
+    def _of_window(
+        self, place: VectorPlace, row: int
+    ) -> tuple[list[tirx.Stmt], Callable[[int], ir.Expr]]:
+        """Load the sums of a row of a window, of which a place is the first."""
+        stmts = self._totals(0, place.row + row, place.column)
+        return stmts, lambda lane: load(self._total, [index(lane)])
 
     def _totals(self, first: int, row: ir.Expr, column: ir.Expr) -> list[tirx.Stmt]:
         """Load staged sums of a part, those of further slices added in their order."""

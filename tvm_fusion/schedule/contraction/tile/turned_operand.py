@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, local, sequence, substitute, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, local, sequence, substitute, unrolled, when
 from ...gpu.shared_tiles import CHUNK_BYTES
 from .config import TileGemmConfig
 from .grid import axis_values

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import load, variables
-from ....core.loops import constant, index, local, product, sequence, substitute
+from ....core.tir.expressions import load, variables
+from ....core.tir.loops import constant, index, local, product, sequence, substitute
 from ....program.stage import Axis
 from ...index.address import offset
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from tvm import ir, tirx
 
-from ....core.loops import ceildiv, constant, index, product
+from ....core.tir.loops import ceildiv, constant, index, product
 from ....program.stage import Axis
 from ...gpu import mbarrier
 from ...gpu.tma import ROW_BYTES
@@ -48,8 +48,6 @@ class WgmmaConfig(TileGemmConfig):
 
     Attributes
     ----------
-    operand_a, operand_b : TmaOperand
-        The operands.
     consumers : int
         Warpgroups that multiply, 1 or 2.
     is_ping_pong : bool

@@ -12,21 +12,25 @@ one tile: eight adjacent columns. Rows and columns beyond the edge load the last
 all parts of a column split are in one thread, which has the tiles of the same positions of each
 part: so a head is rotated by the thread that has both of its halves. Where a tile's positions are
 no multiple of 32, some lanes have none of the last group's.
+
+Of pooled sums, the sixteen rows of a fragment are two rows of eight pixels: each thread has one
+above the other, the lane four further the next pixel. One of the two stores the largest.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, local, sequence, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, local, sequence, unrolled, when
 from ...gpu.shared_tiles import touch
-from ...gpu.warp import LANES
+from ...gpu.warp import LANES, butterfly, lane_of
 from ...gpu.wgmma import M
 from ...instructions.table import newest
 from ..problem.fuse_epilogue import store_results
@@ -36,7 +40,7 @@ from ..tile.result_vectors import ResultVectors, result_vectors
 from ..tile.results import VectorResults
 from ..tile.row_values import RowRegisters
 from ..tile.shape import M16
-from .config import WgmmaConfig
+from .config import WgmmaConfig, WgmmaWindowConfig
 
 _MMA = newest("mma.sync", "float16", "float16")  # of all types C lies the same
 COLUMNS = _MMA.n * _MMA.c.lanes_per_row  # of four lanes
@@ -90,6 +94,8 @@ class StoredFragment(NamedTuple):
         The slab of the row.
     own_row : int
         The row's number among the thread's.
+    is_first : Expr or None
+        Whether the thread stores them, where others have the same.
     """
 
     row: ir.Expr
@@ -98,6 +104,7 @@ class StoredFragment(NamedTuple):
     register: int
     slab: int
     own_row: int
+    is_first: ir.Expr | None
 
 
 class DirectEpilogue:
@@ -123,6 +130,11 @@ class DirectEpilogue:
         found = result_vectors(config.problem)
         self._vectors = ResultVectors(1 if found.is_along_m else found.width, False)
         self._positions = config.tile.tile_positions
+        self._apart: list[int] = []  # lanes of a window, from each other
+        if isinstance(config, WgmmaWindowConfig) and config.window.pooled:
+            inner = config.window.pooled[1:]
+            rows = [math.prod(inner[n + 1 :]) for n in range(len(inner))]
+            self._apart = [n * _MMA.c.lanes_per_row for n in rows]
         groups = -(-self._positions // COLUMNS)
         self._groups, self._is_ragged = groups, self._positions % COLUMNS != 0
         at_once = min(
@@ -180,6 +192,8 @@ class DirectEpilogue:
         memory for all that the compiler knows.
         """
         stmts = [touch(self._acc, self._config.accumulators - 1)]
+        if self._apart:
+            stmts.append(self._pool(thread))
         parts = list(self._parts(thread))
         for number, part in enumerate(parts):
             if self._results is None:
@@ -191,18 +205,41 @@ class DirectEpilogue:
             stmts += self._store(part, number, thread)
         return sequence(stmts)
 
+    def _pool(self, thread: ir.Expr) -> tirx.Stmt:
+        """Put the largest sums of windows in place of those of a thread's first rows."""
+        lane = lane_of(thread)
+
+        def one(number: ir.Expr) -> tirx.Stmt:
+            fragment, column = coordinates(number, [index(1), _MMA.c.run])
+            first = fragment * _MMA.c.per_lane + column
+            own = load(self._acc, [first])
+            down = tirx.Max(own, load(self._acc, [first + _MMA.c.run]))
+            stmts = [tirx.BufferStore(self._acc, down, [first])]
+            for apart in self._apart:
+                across = tirx.Max(own, butterfly(own, lane, apart))
+                stmts.append(tirx.BufferStore(self._acc, across, [first]))
+            return sequence(stmts)
+
+        fragments = self._config.accumulators // _MMA.c.per_lane
+        return unrolled("pooled", fragments * _MMA.c.run, one)
+
     def _parts(self, thread: ir.Expr) -> Iterator[StoredFragment]:
         """Yield the groups of columns whose results are stored together, row after row."""
         config, c = self._config, _MMA.c
         warp, lane = coordinates(thread, [index(1), LANES])
         in_row = tirx.floormod(lane, index(c.lanes_per_row))
+        firsts = [tirx.floormod(tirx.floordiv(lane, n), index(2)).equal(0) for n in self._apart]
+        is_first = tirx.all(*firsts) if firsts else None
         for slab in range(config.slabs):
             for half, register in enumerate(range(0, c.per_lane, c.run)):
+                if half and self._apart:
+                    break
                 down, _ = c.of_register(register)
                 row = self._first_row + slab * M + warp * M16 + down + c.of_lane(lane)[0]
                 for first in range(0, self._groups, self._at_once):
                     n = in_row * _MMA.n + first * COLUMNS
-                    yield StoredFragment(row, n, first, register, slab, 2 * slab + half)
+                    given = row, n, first, register, slab, 2 * slab + half
+                    yield StoredFragment(*given, is_first)
 
     def _columns(self, part: StoredFragment) -> list[ir.Expr]:
         """List the first columns of a part's vectors."""
@@ -304,6 +341,8 @@ class DirectEpilogue:
         inside = self._config.grid.bounds(self._place, part.row, column)
         if self._has_absent(part):
             inside.append(column < self._positions)
+        if part.is_first is not None:
+            inside.append(part.is_first)
         return tirx.all(*inside) if inside else None
 
     def _has_absent(self, part: StoredFragment) -> bool:

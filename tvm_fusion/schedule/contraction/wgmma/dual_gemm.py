@@ -16,9 +16,9 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load, variables
-from ....core.loops import constant, index, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load, variables
+from ....core.tir.loops import constant, index, substitute
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.contractions import is_contraction, operands_of

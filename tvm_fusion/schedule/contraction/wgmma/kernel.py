@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.loops import block, index, kernel, sequence, threads
+from ....core.tir.loops import block, index, kernel, sequence, threads
 from ....program.program import Program
 from ...gpu import tma, wgmma
 from ...gpu.launch import min_blocks_per_sm

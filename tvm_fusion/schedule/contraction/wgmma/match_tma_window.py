@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tvm import DataType, ir, sym, tirx
 
-from ....core.loops import constant, index, product, simplified, substitute
+from ....core.tir.loops import constant, index, product, simplified, substitute
 from ....program.stage import Axis
 from ...gpu.tma import ALIGNMENT, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
 from ...index.address import known_step, offset, stride

@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ....core.expressions import is_expensive
-from ....core.loops import constant
+from ....core.tir.expressions import is_expensive
+from ....core.tir.loops import constant
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.wgmma import THREADS, K, M

@@ -27,8 +27,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, coordinates, index, local, loop, sequence, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, coordinates, index, local, loop, sequence, unrolled, when
 from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import VECTOR_BYTES, dependents_launch
 from ...gpu.register_moves import zero_16

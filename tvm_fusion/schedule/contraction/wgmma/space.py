@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from ....core.expressions import is_expensive
-from ....core.loops import constant
+from ....core.tir.expressions import is_expensive
+from ....core.tir.loops import constant
 from ....device import Device
 from ...gpu.wgmma import WARPS, M
 from ...index.design_space import default_first
@@ -25,6 +26,7 @@ from ...instructions.nvidia import FLOAT8_TYPES
 from ...instructions.table import find
 from ..mma.default import GROUPS_M, MOST_ACCUMULATORS, in_order
 from ..mma.model import RESERVED_SHARED
+from ..problem.pooled_rows import PooledPixels, PooledRows
 from ..problem.sum_of_products import SumOfProducts
 from ..tile.problem import GemmProblem, gemm_sizes
 from ..tile.read_problem import gemm_problem
@@ -43,6 +45,7 @@ from .match_tma_window import tma_window
 from .model import wgmma_clocks
 from .tma_operand import TmaOperand, tma_operand, whole_periods
 from .tma_rows import tma_rows
+from .tma_window import FRAGMENTS, TmaWindow
 
 Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.
@@ -99,7 +102,7 @@ def best_wgmma_tile(problem: GemmProblem, device: Device) -> WgmmaConfig | None:
     row = find(device, "wgmma", problem.a_dtype, problem.b_dtype)
     if row is None or not device.tma or problem.products > 1:
         return None
-    if gemm_sizes(problem).m <= FEW_ROWS:
+    if gemm_sizes(problem).m <= FEW_ROWS or isinstance(problem.contraction.pool, PooledRows):
         return None
     skipped: tuple[int, ...] = ()
     has_expensive = any(is_expensive(r.value) for r in problem.contraction.results)
@@ -160,6 +163,12 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         if found is None or vectors.is_along_m:
             return
         (a, b), kind = found, WgmmaWindowConfig
+    if isinstance(pool := problem.contraction.pool, PooledPixels):
+        is_whole = vectors.width == problem.mma.n and not vectors.is_along_m
+        fragment = FRAGMENTS.get(pool.window(problem.m_axes), ())
+        if not (isinstance(a, TmaWindow) and is_whole and fragment):
+            return
+        a = replace(a, pooled=fragment)
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
@@ -244,7 +253,7 @@ def _splits(config: WgmmaConfig) -> Iterator[WgmmaConfig]:
     yield config
     tiles = constant(config.grid.tiles)
     is_fit = config.blocks_per_sm == config.problem.parts == 1 and not config.is_ping_pong
-    is_fit = is_fit and config.problem.ragged is None
+    is_fit = is_fit and config.problem.ragged is None and config.problem.contraction.pool is None
     if tiles is None or not is_fit or config.accumulators > MOST_SPLIT_ACCUMULATORS:
         return
     for split_k in SPLIT_K[1:]:

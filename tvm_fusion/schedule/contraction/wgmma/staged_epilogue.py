@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import coordinates, index, local, sequence, substitute, unrolled, when
+from ....core.tir.expressions import load
+from ....core.tir.loops import coordinates, index, local, sequence, substitute, unrolled, when
 from ...gpu.cp_async import warp_sync
 from ...gpu.shared_tiles import load_shared, store_shared, touch
 from ...gpu.wgmma import WARPS, M

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, sequence
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, sequence
 from ...gpu import tma, wgmma
 from ...gpu.cp_async import warp_sync
 from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
@@ -27,11 +27,6 @@ class TileStages:
     ----------
     shared : Var
         Shared memory, bytes.
-
-    Attributes
-    ----------
-    ring : Ring
-        Of the stages.
     """
 
     def __init__(self, config: WgmmaConfig, shared: ir.Var) -> None:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, sym, tirx
 
-from ...._tvm.structural import structural_map
-from ....core.expressions import int64
-from ....core.loops import constant, index, product, simplified, substitute
+from ...._tvm.ir.structural import structural_map
+from ....core.tir.expressions import int64
+from ....core.tir.loops import constant, index, product, simplified, substitute
 from ....program.stage import Axis
 from ...gpu.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
 from ...gpu.vector_loads import resolved

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, sym, tirx
 
-from ....core.expressions import variables
-from ....core.loops import constant, coordinates, find, index, simplified, substitute
+from ....core.tir.expressions import variables
+from ....core.tir.loops import constant, coordinates, find, index, simplified, substitute
 from ....program.stage import Axis
 from ...gpu.tma import ALIGNMENT, MAX_BOX, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
 from ...gpu.wgmma import M

@@ -21,10 +21,14 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.loops import ceildiv, coordinates, index, simplified
+from ....core.tir.loops import ceildiv, coordinates, index, simplified
 from ....ecg.work import at
 from ...gpu.tma import MAX_BOX
 from .tma_operand import TmaOperand
+
+# By a window of pooling, the pixels of a fragment's sixteen rows: a thread has two along the first
+# axis, eight rows apart; others are of other lanes.
+FRAGMENTS = {(2, 2): (2, 8), (2, 2, 2): (2, 2, 4)}
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,8 @@ class TmaWindow(TmaTaps):
         Pixels of a tile along each axis: together its rows, or columns.
     multiple : int
         What the last of them is a multiple of: pixels that are stored together.
+    pooled : tuple of int
+        Where windows are pooled: pixels of sixteen rows, as :data:`FRAGMENTS` has them.
     """
 
     dims: tuple[ImageDim, ...] = ()
@@ -109,6 +115,7 @@ class TmaWindow(TmaTaps):
     taps: tuple[int, ...] = ()
     rectangle: tuple[int, ...] = ()
     multiple: int = 1
+    pooled: tuple[int, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -142,6 +149,9 @@ class TmaWindow(TmaTaps):
     @property
     def _has_box(self) -> bool:
         is_whole = self.rectangle[-1] % self.multiple == 0
+        if self.pooled:
+            outer, *inner = self.rectangle[-len(self.pooled) :]
+            is_whole &= outer % self.pooled[0] == 0 and (*inner,) == self.pooled[1:]
         return is_whole and all(self._span(d) <= MAX_BOX for d in self.dims)
 
     @property

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from tvm import ir
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ....program.stage import Axis
 from ...contraction.cpu.blocking import Machine, cycles_of

@@ -18,16 +18,16 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import is_expensive, load
-from ....core.loops import constant, coordinates, index, loop, sequence, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import is_expensive, load
+from ....core.tir.loops import constant, coordinates, index, loop, sequence, substitute
 from ...contraction.problem.fuse_epilogue import is_vector_code
+from ...contraction.problem.pool import Pool
 from ...contraction.problem.sum_of_products import Result
 from ...cpu.register_tile import in_vectors
 from ...index.estimate import operations
 from ...index.index_ranges import Ranges
 from ...math.vector_math import vector_math
-from ..problem.pool import Pool
 from ..problem.problem import ConvProblem
 from ..problem.result_layout import has_vectors, is_contiguous
 from .row_stores import GatheredRows, RowStores
@@ -88,13 +88,6 @@ class ConvEpilogue:
             The rows of pixels that results are gathered in.
         in_memory : bool
             Whether the sums are in memory already, rather than in registers.
-
-        Returns
-        -------
-        stmt : Stmt
-            The stores.
-        buffers : list of Var
-            What the tile owns for them.
         """
         pixels, width = (int(d) for d in acc.ty.shape)
         inside = width

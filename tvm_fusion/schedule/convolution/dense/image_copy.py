@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load
-from ....core.loops import constant, index, loop, sequence, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load
+from ....core.tir.loops import constant, index, loop, sequence, substitute
 from ...cpu.register_tile import in_vectors
 from ...index.index_ranges import Ranges
 from ...math.vector_math import makes_vectors, vector_math

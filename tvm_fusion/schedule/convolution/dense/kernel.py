@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from tvm import ir, tirx
 
-from ....core.loops import block, ceildiv, constant, index, product, sequence
+from ....core.tir.loops import block, ceildiv, constant, index, product, sequence
 from ....program.program import Program
 from ....program.stage import Axis
 from ...contraction.cpu.blocking import GRAIN

@@ -8,8 +8,8 @@ from enum import IntFlag
 
 from tvm import DataType, ir
 
-from ....core.expressions import has_load, loads, variables
-from ....core.loops import constant
+from ....core.tir.expressions import has_load, loads, variables
+from ....core.tir.loops import constant
 from ...contraction.cpu.blocking import Machine
 from ...index.address import lies_along
 from ..problem.problem import ConvProblem

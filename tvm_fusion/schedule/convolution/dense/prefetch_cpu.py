@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import index, prefetch, substitute
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, prefetch, substitute
 from ...index.index_ranges import Ranges
 from ..problem.image_reader import ImageReader
 from ..problem.problem import ConvProblem

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load
-from ....core.loops import block, constant, index, loop, sequence, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, constant, index, loop, sequence, substitute
 from ...contraction.problem.sum_of_products import Result
 from ...cpu.transpose import transposed
 from ...cpu.vector_loops import by_vectors

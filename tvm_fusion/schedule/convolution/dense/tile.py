@@ -22,8 +22,8 @@ from functools import partial
 from tvm import ir, tirx
 from tvm.tirx import ForKind
 
-from ....core.expressions import load
-from ....core.loops import block, constant, coordinates, index, local, loop, sequence, unrolled
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, constant, coordinates, index, local, loop, sequence, unrolled
 from ...contraction.problem.sum_of_products import Result
 from ...cpu.register_tile import WIDEST, clear, each, with_prefetch
 from ...index.index_ranges import Ranges

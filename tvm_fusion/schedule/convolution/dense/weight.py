@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load
-from ....core.loops import ceildiv, constant, coordinates, index, loop, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load
+from ....core.tir.loops import ceildiv, constant, coordinates, index, loop, substitute
 from ....program.stage import Axis
-from ...contraction.cpu.half_operands import HALF_TYPES
 from ...contraction.problem.packing_function import packing_function
 from ...cpu.register_tile import in_vectors
+from ...math.half_math import HALF_TYPES
 from ..problem.groups import Band
 from ..problem.problem import ConvProblem
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant
 from ....device import Device
 from ....program.stage import Axis
 from ...contraction.cpu.blocking import Machine

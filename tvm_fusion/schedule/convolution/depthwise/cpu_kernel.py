@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, ceildiv, constant, index, local, loop, sequence, substitute
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, ceildiv, constant, index, local, loop, sequence, substitute
 from ....program.program import Program
 from ....program.stage import Axis
 from ...contraction.problem.packing_function import packed_kernel
@@ -267,13 +267,7 @@ class Direction:
 
 
 class DepthwiseWindow:
-    """Writes the loops over a window.
-
-    Attributes
-    ----------
-    rows, columns : Direction
-        Of the window.
-    """
+    """Writes the loops over a window."""
 
     def __init__(self, problem: ConvProblem, ranges: Ranges) -> None:
         self._problem, self._ranges = problem, ranges

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ....ecg.work import at
 from .gpu_view import DepthwiseView

@@ -24,8 +24,8 @@ from math import prod
 
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import load, variables
-from ....core.loops import (
+from ....core.tir.expressions import load, variables
+from ....core.tir.loops import (
     block,
     ceildiv,
     constant,

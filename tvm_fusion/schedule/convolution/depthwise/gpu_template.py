@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 
 from tvm.target import Target
 
-from ....core.template import Claim, Config, Emission, Refusal, Template
+from ....core.contract.template import Claim, Config, Emission, Refusal, Template
 from ....device import Device
 from ....program.group import Group
 from ....program.images import convolution_groups
 from ....program.stage import Unstructured
 from ...contraction.problem.sum_of_products import analyse
 from ...contraction.problem.template import constants_of
-from ...index.design_space import find as find_config
-from ...index.design_space import not_in_space, plain
+from ...index.design_space import member, plain
 from ...index.estimate import flops, too_many_parameters, traffic
 from ...index.inline import inlined, inlined_size
 from .gpu_config import DepthwiseGpuConfig, blocks, depthwise_gpu_configs, registers
@@ -102,9 +101,9 @@ class GpuDepthwise(Template):
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure a claimed convolution."""
         view = claim.details_as(DepthwiseDetails).view
-        chosen = find_config(depthwise_gpu_configs(view, device), config)
-        if chosen is None:
-            return not_in_space(claim, config)
+        chosen = member(claim, config, depthwise_gpu_configs(view, device))
+        if isinstance(chosen, Refusal):
+            return chosen
         return replace(
             claim,
             parallelism=blocks(view, chosen),

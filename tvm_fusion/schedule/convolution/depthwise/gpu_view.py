@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, sym, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import loads, variables
-from ....core.loops import constant, index, substitute
-from ....core.template import Refusal
+from ...._tvm.ir.buffer import declare
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.stage import Axis
 from ...contraction.problem.packing_function import Reordered
 from ...contraction.problem.padding import merge_sums
@@ -28,8 +28,6 @@ class DepthwiseView:
 
     Attributes
     ----------
-    contraction : SumOfProducts
-        The sum.
     batch : tuple of Axis
         Pixel axes around y and x.
     y, x : Axis

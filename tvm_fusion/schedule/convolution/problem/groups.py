@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.expressions import variables
-from ....core.loops import constant, index, substitute
+from ....core.tir.expressions import variables
+from ....core.tir.loops import constant, index, substitute
 from ....program.stage import Axis
 from ...index.index_ranges import Ranges
 from .problem import ConvProblem, Groups, block_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....core.expressions import call_name
-from ....core.loops import constant
+from ....core.tir.expressions import call_name
+from ....core.tir.loops import constant
 from ....program.stage import Axis, Stage
 from ...contraction.problem.padding import merge_sums
 from ...index.address import conditional_loads

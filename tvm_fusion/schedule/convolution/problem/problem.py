@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import loads, variables
-from ....core.loops import constant, find, index, substitute
-from ....core.template import Refusal
+from ....core.contract.template import Refusal
+from ....core.tir.expressions import loads, variables
+from ....core.tir.loops import constant, find, index, substitute
 from ....program.program import Program
 from ....program.stage import Axis, Stage
 from ...contraction.cpu.dot_products import DotProduct
+from ...contraction.problem.pool import Pool, pool_of
 from ...contraction.problem.sum_of_products import SumOfProducts, analyse, is_weight
 from ...index.address import conditional_loads
 from .image import Image, image_of
-from .pool import Pool, pool_of
 
 SUMS = ("float32", "int32")
 BLOCK = 16  # input channels that are taken together where more are contiguous

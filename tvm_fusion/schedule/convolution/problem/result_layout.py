@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from ....core.expressions import call_name, loads, variables
-from ....core.loops import find, index
+from ....core.tir.expressions import call_name, loads, variables
+from ....core.tir.loops import find, index
 from ...contraction.problem.sum_of_products import Result
 from ...index.address import lies_along
 from .problem import ConvProblem

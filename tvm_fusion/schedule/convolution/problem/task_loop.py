@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ....core.loops import coordinates, product, sequence, tasks
+from ....core.tir.loops import coordinates, product, sequence, tasks
 from ....program.stage import Axis
 from ...cpu.schedule import PARALLEL_WORK, pays_threads
 from ...index.index_ranges import Ranges

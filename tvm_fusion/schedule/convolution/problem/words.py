@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import ceildiv, constant, index
+from ....core.tir.expressions import load
+from ....core.tir.loops import ceildiv, constant, index
 from ....device import Device
 from ....program.stage import Axis
 from ...contraction.cpu.dot_products import BYTES, Bf16Dot, DotProduct, Int16Dot, VnniDot, uncast
@@ -94,13 +94,7 @@ def _core(operand: ir.Expr) -> ir.Expr:
 
 
 class WordImage(ImageReader):
-    """Words of an image.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-        With words.
-    """
+    """Words of an image."""
 
     def __init__(self, problem: ConvProblem, inner: ImageReader) -> None:
         super().__init__(problem)

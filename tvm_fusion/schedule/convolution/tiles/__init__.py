@@ -2,7 +2,7 @@
 
     tasks in parallel, as of a dense convolution                             (``dense/kernel``)
       shape the tiles;  copy padded lines, all channels of a pixel beside each other
-      for tile of channels, tile of pixels:                                        (``tile``)
+      for tile of channels, tile of pixels:                                      (``kernel``)
         C[pixels][16 channels] = 0
         for row of the window, step of K:  C += A[pixels, k] * B[k, channels]
         store C;  results                                                    (``dense/epilogue``)

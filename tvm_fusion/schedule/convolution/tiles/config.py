@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ...contraction.cpu.blocking import Machine
 from ...cpu.tile_block import fits

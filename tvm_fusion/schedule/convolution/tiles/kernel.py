@@ -2,21 +2,178 @@
 
 from __future__ import annotations
 
-from tvm import tirx
+from tvm import ir, tirx
 
-from ....core.loops import constant
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, constant, index, local, sequence
 from ....program.program import Program
 from ...contraction.problem.packing_function import packed_kernel
+from ...cpu.tile_block import WORD_BYTES, TileBlock
 from ...index.index_ranges import Ranges
+from ...instructions.tiles import (
+    TILE_ROW_BYTES,
+    TILE_ROWS,
+    TileAddress,
+    configure,
+    keep_extents,
+    release,
+    tile_config,
+)
 from ..dense.image_copy import CopiedImage, DirectImage
 from ..dense.kernel import DenseLoops
+from ..dense.prefetch import Prefetch
+from ..dense.prefetch_cpu import operands_of
+from ..dense.row_stores import RowStores
+from ..dense.tile import PixelTile
 from ..problem.groups import Band
 from ..problem.image_reader import ImageReader
 from ..problem.problem import ConvProblem
 from .config import TileConvConfig
-from .problem import TileConv
-from .tile import RegisterTiles
+from .problem import TileConv, last_index
 from .weight import TileWeight
+
+# A tile of pixels by output channels in tile registers, and its results.
+#
+# C = 0
+# for window around runs, step of a run:
+#   load A[pixels of each row of tiles];  for column of tiles: load B, C += A * B
+# store C to memory;  results                                              (dense/epilogue)
+
+
+class RegisterTiles(PixelTile):
+    """Writes tiles.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        As results see it.
+    image : ImageReader
+        Of the single elements of ``conv``.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        conv: TileConv,
+        config: TileConvConfig,
+        image: ImageReader,
+        weight: TileWeight,
+        ranges: Ranges,
+    ) -> None:
+        super().__init__(problem, config, ranges)
+        self._conv, self._image, self._weight = conv, image, weight
+        self._heights = config.heights
+        self._tiles = TileBlock(conv.row, config.heights, config.vectors, conv.words)
+        self._memory = tile_config()
+
+    @property
+    def task_buffers(self) -> list[ir.Var]:
+        """The memory of the tiles' shapes."""
+        return [self._memory]
+
+    def begin_task(self) -> list[tirx.Stmt]:
+        """Shape the tiles, and keep the lines as they are declared."""
+        lines = [keep_extents(buffer) for buffer in self._image.buffers()]
+        return [*lines, configure(self._memory, self._tiles.shapes())]
+
+    def end_task(self) -> list[tirx.Stmt]:
+        """Give up the tiles."""
+        return [release()]
+
+    def write(
+        self,
+        task: dict,
+        number: ir.Expr,
+        y: ir.Expr,
+        x: ir.Expr,
+        shape: tuple[int, int],
+        vectors: int,
+        is_last: bool,
+        tile_index: ir.Expr,
+        row_tiles: int,
+        rows: RowStores,
+    ) -> tirx.Stmt:
+        """Write one tile: clear, multiply, store, results."""
+        problem, config = self._problem, self._config
+        height, width = shape
+        first_k = number * self._nr
+        full = TileConvConfig(config.lanes, height, width, vectors)
+        heights = full.heights
+        is_shaped = heights == self._heights[: len(heights)]
+        tiles = self._tiles
+        if not is_shaped:
+            tiles = TileBlock(tiles.row, heights, config.vectors, tiles.words)
+        tiles = tiles.part(len(heights), vectors)
+        columns = vectors * TILE_ROWS
+        acc = local("acc", [height * width, columns], problem.contraction.dtype)
+
+        def first_row(i: int) -> int:
+            return i * width if height > 1 else i * TILE_ROWS
+
+        def c_tile(i: int, j: int) -> TileAddress:
+            element = load(acc, [index(first_row(i)), index(j * TILE_ROWS)])
+            return TileAddress(element, columns * WORD_BYTES)
+
+        count = config.band * row_tiles
+        products = self._products(tiles, task, number, (y, x), height, (tile_index, count))
+        place = self._place(task, y, x)
+        results, buffers = self._epilogue.tile(
+            acc, shape, first_k, is_last, place, self._ranges, rows, in_memory=True
+        )
+        is_beyond = is_last and int(first_k) >= problem.channels  # of a concatenation
+        # Pixels of channels-last results are far apart: hardware prefetches nothing.
+        ahead = operands_of(problem, config.lanes, shape, columns, first_k, place, self._ranges)
+        sums = [*ahead, tiles.clear(), *([] if is_beyond else [products]), tiles.store(c_tile)]
+        if not is_shaped:
+            before, after = (configure(self._memory, t.shapes()) for t in (tiles, self._tiles))
+            sums = [before, *sums, after]
+        return block("tile", sequence([keep_extents(acc), *sums, results]), [acc, *buffers])
+
+    def _products(
+        self,
+        tiles: TileBlock,
+        task: dict,
+        number: ir.Expr,
+        pixel: tuple[ir.Expr, ir.Expr],
+        height: int,
+        place: tuple[ir.Expr, int],
+    ) -> tirx.Stmt:
+        """Multiply; ``place`` is the number of the tile of those that read the same weight."""
+        conv, problem, ranges = self._conv, self._conv.single, self._ranges
+        chunk = conv.words * conv.group
+        begin = self._weight.band.begin(number)
+
+        def run(window: list[ir.Expr]) -> tirx.Stmt:
+            around = dict(zip((a.var for a in conv.outer), window, strict=True))
+            if conv.column is not None:
+                around[conv.column.var] = index(0)
+
+            def a_tile(i: int, k: ir.Expr) -> TileAddress:
+                row, column = (i, 0) if height > 1 else (0, i * TILE_ROWS)
+                at = {problem.y.var: pixel[0] + row, problem.x.var: pixel[1] + column}
+                where = {**task, **at, **around, problem.k.var: index(0)}
+                where[conv.c.var] = index(0)
+                element = self._image.at(task, where, ranges)
+                first = last_index(element, begin + k * chunk)
+                return TileAddress(load(element.source, first), conv.pixel * conv.itemsize)
+
+            def b_tile(j: int, k: ir.Expr) -> TileAddress:
+                return TileAddress(self._weight.at(number, window, k, j), TILE_ROW_BYTES)
+
+            def prefetched(k: ir.Expr) -> tirx.Stmt:
+                return self._weight.prefetch(number, window, k, *place)
+
+            is_far = bool(self._config.prefetches & Prefetch.WEIGHT)
+            return tiles.accumulate(conv.steps, a_tile, b_tile, prefetched if is_far else None)
+
+        def level(done: list[ir.Expr]) -> tirx.Stmt:
+            if len(done) == len(conv.outer):
+                return run(done)
+            axis = conv.outer[len(done)]
+            size = constant(axis.extent) or 1
+            return self.loop(f"r{len(done)}", size, size, lambda i: level([*done, i]))
+
+        return level([])
 
 
 def tile_conv_cpu(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ....program.stage import Axis
 from ...contraction.cpu.dot_products import uncast
@@ -35,8 +35,6 @@ class TileConv:
 
     Attributes
     ----------
-    row : Instruction
-        The instruction.
     single : ConvProblem
         The convolution over elements as they are multiplied; a block is all channels of a pixel, as
         lines hold them.

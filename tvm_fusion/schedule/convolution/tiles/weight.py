@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import load
-from ....core.loops import ceildiv, constant, index, prefetch, sequence, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import load
+from ....core.tir.loops import ceildiv, constant, index, prefetch, sequence, substitute
 from ....program.stage import Axis
 from ...contraction.problem.packing_function import packing_function
 from ...instructions.tiles import TILE_ROWS

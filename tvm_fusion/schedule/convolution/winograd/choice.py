@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ....core.flags import APPROXIMATE
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ....program.stage import Axis
 from ...contraction.cpu.blocking import Machine

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ....core.loops import constant
+from ....core.tir.loops import constant
 from ....device import Device
 from ...contraction.cpu.blocking import Machine, cycles_of
 from ...index.design_space import default_first

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.expressions import load
-from ....core.loops import block, constant, index, local, loop, sequence
+from ....core.tir.expressions import load
+from ....core.tir.loops import block, constant, index, local, loop, sequence
 from ...cpu.register_tile import in_vectors
 from ...index.index_ranges import Ranges
 from ..dense.epilogue import ConvEpilogue

@@ -12,8 +12,8 @@ from fractions import Fraction
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.loops import ceildiv, constant, coordinates, index, substitute
+from ...._tvm.ir.buffer import declare
+from ....core.tir.loops import ceildiv, constant, coordinates, index, substitute
 from ....program.stage import Axis
 from ...contraction.problem.packing_function import packing_function
 from ..dense.weight import KernelWeight

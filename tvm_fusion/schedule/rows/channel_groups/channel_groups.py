@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import call_name, loads, map_loads, substitute, variables
-from ....core.loops import constant, coordinates, find, index
+from ....core.tir.expressions import call_name, loads, map_loads, substitute, variables
+from ....core.tir.loops import constant, coordinates, find, index
 from ....program.domain import Domain
 from ....program.stage import Axis
 from ...gpu.launch import VECTOR_BYTES, VECTOR_TYPES
@@ -46,10 +46,6 @@ class ChannelGroups:
         The axes of rows but that of groups.
     pixels : tuple of Axis
         What a statistic is over, beside the channels of its group.
-    channel : Axis
-        All channels.
-    size : int
-        Channels of a group.
     width : int
         Channels of a vector, 16 bytes of the widest type.
     term : Expr

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.loops import index
+from ...._tvm.ir.buffer import declare
+from ....core.tir.loops import index
 from ....device import Device
 from ....program.program import Program
 from ...gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES

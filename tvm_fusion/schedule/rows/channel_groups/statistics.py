@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import load
-from ....core.loops import (
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     block,
     coordinates,
     index,

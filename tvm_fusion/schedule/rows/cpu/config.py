@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...._tvm.structural import structural_walk
-from ....core.loops import constant
+from ...._tvm.ir.structural import structural_walk
+from ....core.tir.loops import constant
 from ....device import Device
 from ....program.program import Program
 from ...cpu.schedule import PARALLEL_WORK, VectorRegisters

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from tvm import ir, sym, tirx
 from tvm.target import Target
 
-from ....core.loops import block, index, kernel, loop, sequence, tasks
+from ....core.tir.loops import block, index, kernel, loop, sequence, tasks
 from ....device import device_of
 from ....program.program import Program
 from ..program.emit import unflatten, volume

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, sym, tirx
 
-from ....core.loops import index, loop, sequence
+from ....core.tir.loops import index, loop, sequence
 from ....program.stage import Axis
 from ..program.emit import Pairs, bind, nest, static_volume, unflatten, volume
 from ..program.passes import unit_strides, vector_axes

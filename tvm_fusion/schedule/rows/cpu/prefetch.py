@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ....core.expressions import substitute, variables
-from ....core.loops import find, prefetch
+from ....core.tir.expressions import substitute, variables
+from ....core.tir.loops import find, prefetch
 from ...index.address import offset
 from ..program.emit import Pairs, bind, replace, static_volume, unflatten
 from ..program.passes import Pass, equal_loops

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.expressions import substitute, variables
-from ....core.loops import Body, index, loop, product, sequence, store_all, update_in_turn
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import substitute, variables
+from ....core.tir.loops import Body, index, loop, product, sequence, store_all, update_in_turn
 from ...math.half_math import HALF_TYPES
 from ...math.vector_functions import decay, half_decay
 from ...math.vector_math import makes_vectors, vector_math

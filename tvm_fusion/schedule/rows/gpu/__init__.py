@@ -9,7 +9,7 @@
 ``config``, ``space``
     threads of a row, rows of a block
 ``kernel``, ``passes``, ``thread_block``
-    the PrimFunc; loops and reductions; buffers, positions
+    the PrimFunc, integers of 64 bits; loops and reductions; buffers, positions
 ``vectorize``, ``vector_loop``, ``row_vectors``, ``contiguity``
     widths of loads and stores
 ``unaligned``, ``unaligned_loop``
@@ -20,6 +20,6 @@
     what rows share is loaded once
 ``split_form``
     several blocks for a row
-``half_precision``, ``one_pass_variance``, ``arg_extremum``, ``wide_integers``
+``half_precision``, ``one_pass_variance``, ``arg_extremum``
     special reductions
 """

@@ -1,8 +1,9 @@
 """Argmax and argmin of rows on a GPU: first the extremum of a row, then its first index.
 
-The program's argmax compares integers in the order of the numbers (``ecg/legalizations/extrema``),
-13 integer instructions an element, of which a multiprocessor has half as many a cycle as of
-floating point ones. With the row in registers, two passes over the numbers take 6:
+The program's argmax compares integers in the order of the numbers
+(:mod:`tvm_fusion.ecg.legalization.operators.extrema`), 13 integer instructions an element, of which
+a multiprocessor has half as many a cycle as of floating point ones. With the row in registers, two
+passes over the numbers take 6:
 
 top   = max(x[k])                                     # NaN if there is one
 place = min(k where x[k] == top or x[k] is NaN)       # if x[k] is NaN, so is top
@@ -15,10 +16,10 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import call_name
-from ....core.loops import find
-from ....ecg.legalizations.extrema import ordered
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import call_name
+from ....core.tir.loops import find
+from ....ecg.legalization.operators.extrema import ordered
 from ....lower.nan import isnan
 from ..program.combiner import Combiner
 from ..program.row_program import RowProgram, RowStage

@@ -6,8 +6,8 @@ import math
 
 from tvm import DataType, ir
 
-from ....core.expressions import call_name, variables
-from ....core.loops import constant, find
+from ....core.tir.expressions import call_name, variables
+from ....core.tir.loops import constant, find
 from ....ecg.work import at
 from ....program.stage import Stage
 from ...index.address import offset

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ....core.forms import Row, first_of, other_form
-from ....core.template import Refusal
+from ....core.contract.forms import Row, first_of, other_form
+from ....core.contract.template import Refusal
 from ....device import Device
 from ....program.program import Program
 from ...gpu.launch import STATIC_SHARED_BYTES

@@ -18,9 +18,9 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import loads, map_loads, substitute
-from ....core.loops import index
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import loads, map_loads, substitute
+from ....core.tir.loops import index
 from ..program.emit import static_volume
 from ..program.passes import equal_axes
 from ..program.row_program import RowProgram, RowStage

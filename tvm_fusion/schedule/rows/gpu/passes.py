@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Sequence
 
 from tvm import ir, sym, tirx
 
-from ....core.loops import index, loop, sequence, store_all, update_all
+from ....core.tir.loops import index, loop, sequence, store_all, update_all
 from ....program.stage import Axis
 from ...gpu.block_reduce import Reduction, block_all_reduce
 from ..program.emit import Pairs, bind, nest, unflatten, volume

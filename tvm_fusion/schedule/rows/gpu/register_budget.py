@@ -21,13 +21,7 @@ BLOCK_REGISTERS = 1 << 16
 
 @dataclass(frozen=True)
 class RegisterBudget:
-    """Room for rows in the registers of a block's threads.
-
-    Attributes
-    ----------
-    config : RowThreads
-        The threads.
-    """
+    """Room for rows in the registers of a block's threads."""
 
     config: RowConfig
 

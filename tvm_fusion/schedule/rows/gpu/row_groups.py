@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from tvm import ir
 
-from ....core.forms import other_form
-from ....core.loops import constant
-from ....core.template import Refusal
+from ....core.contract.forms import other_form
+from ....core.contract.template import Refusal
+from ....core.tir.loops import constant
 from ....device import Device
 from ..program.emit import static_volume
 from ..program.row_program import RowProgram

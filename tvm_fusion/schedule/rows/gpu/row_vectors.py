@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, tirx
 
-from ....core.expressions import has_load
-from ....core.loops import index
+from ....core.tir.expressions import has_load
+from ....core.tir.loops import index
 from ....program.stage import Axis
 from ...math.half_math import HALF_TYPES
 from ..program.emit import Pairs, bind, replace, static_volume, unflatten
@@ -35,8 +35,6 @@ class RowVectorLoad:
     ----------
     stage : RowStage
         Whose axes it mentions.
-    load : TensorLoad
-        The load.
     registers : Var
         Its destination.
     is_row : bool

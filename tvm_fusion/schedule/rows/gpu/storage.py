@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import call_name, loads, map_loads, substitute, variables
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import call_name, loads, map_loads, substitute, variables
 from ...index.estimate import points, terms
 from ..program.passes import equal_loops, plan_passes, private_buffers
 from ..program.row_program import RowProgram, RowStage

@@ -9,8 +9,8 @@ from dataclasses import replace as replace_fields
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ...._tvm.buffer import scratch
-from ....core.loops import index, sequence
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.loops import index, sequence
 from ....program.stage import Axis
 from ..program.emit import Pairs, bind, replace, unflatten, volume
 from ..program.passes import Pass, equal_axes, private_buffers

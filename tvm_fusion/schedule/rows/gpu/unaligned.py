@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ....core.expressions import loads, substitute, variables
+from ....core.tir.expressions import loads, substitute, variables
 from ....program.stage import Axis
 from ...index.address import offset
 from ..program.row_program import RowStage

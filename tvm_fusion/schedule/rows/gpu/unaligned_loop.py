@@ -7,7 +7,7 @@ from functools import cached_property
 
 from tvm import ir, sym, tirx
 
-from ....core.loops import index, loop, product
+from ....core.tir.loops import index, loop, product
 from ....program.stage import Axis
 from ...gpu.launch import VECTOR_TYPES
 from ...index.address import offset

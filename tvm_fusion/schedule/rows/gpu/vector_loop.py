@@ -16,7 +16,7 @@ from dataclasses import replace as replace_fields
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ....core.loops import NEAR, index, loop, sequence, update_all, vectorized
+from ....core.tir.loops import NEAR, index, loop, sequence, update_all, vectorized
 from ...math.half_math import HALF_TYPES
 from ..program.emit import Pairs, replace
 from ..program.row_program import RowStage

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import DataType, ir, sym, tirx
 
-from ....core.expressions import call_name, loads, variables
-from ....core.loops import substitute
+from ....core.tir.expressions import call_name, loads, variables
+from ....core.tir.loops import substitute
 from ....program.stage import Axis
 from ...gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ...index.address import offset

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ....core.expressions import loads, substitute, variables
+from ....core.tir.expressions import loads, substitute, variables
 
 
 @dataclass(frozen=True)

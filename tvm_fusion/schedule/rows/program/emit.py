@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import ir, tirx
 
-from ....core.loops import coordinates, index, loop, product, substitute
+from ....core.tir.loops import coordinates, index, loop, product, substitute
 from ....program.stage import Axis
 
 Pairs = list[tuple[ir.Var, ir.Expr]]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...._tvm.structural import structural_map
-from ....core.expressions import loads
+from ...._tvm.ir.structural import structural_map
+from ....core.tir.expressions import loads
 
 _Linear = tuple[ir.Expr, ir.Expr | None, ir.Expr | None]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ....core.expressions import call_name, variables
+from ....core.tir.expressions import call_name, variables
 from ....program.stage import Axis
 from ...index.address import offset
 from .emit import static_volume

@@ -13,9 +13,9 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import call_name, loads, substitute
-from ....core.loops import find
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import call_name, loads, substitute
+from ....core.tir.loops import find
 from ....program.stage import Axis
 from ...math.vector_math import is_maximum, plain_maximum
 from .combiner import Combiner

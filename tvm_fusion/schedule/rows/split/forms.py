@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ....core.forms import Form, Row, first_of, other_form
-from ....core.template import Refusal
+from ....core.contract.forms import Form, Row, first_of, other_form
+from ....core.contract.template import Refusal
 from ....device import Device
 from ....program.group import Group
 from ....program.layouts import is_layout_map

@@ -19,9 +19,9 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from ...._tvm.buffer import declare
-from ....core.expressions import map_loads, substitute
-from ....core.loops import index
+from ...._tvm.ir.buffer import declare
+from ....core.tir.expressions import map_loads, substitute
+from ....core.tir.loops import index
 from ....program.stage import Axis
 from ..gpu.split_form import outer_extents, sums_then_maps
 from ..program.emit import flatten

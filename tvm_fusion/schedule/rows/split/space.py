@@ -38,8 +38,6 @@ class SplitRowsConfig:
     ----------
     split : SplitReduction
         The programs.
-    first, second : RowConfig
-        Of each.
     """
 
     split: SplitReduction

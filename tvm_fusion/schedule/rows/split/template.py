@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from tvm import relax
 from tvm.target import Target
 
-from ....core.forms import Form
-from ....core.template import Claim, Config, Emission, Kernel, Refusal, Slot, Template
+from ....core.contract.forms import Form
+from ....core.contract.template import Claim, Config, Emission, Kernel, Refusal, Slot, Template
 from ....device import Device, device_of
 from ....program.group import Group
-from ...index.design_space import not_in_space
+from ...index.design_space import member
 from ...index.estimate import flops, traffic
 from ..channel_groups.space import ChannelGroupsConfig, channel_groups_configs
 from .forms import TwoLaunches, choose, weighed, whole_rows
@@ -53,14 +54,14 @@ class SplitRows(Template):
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:
         """Enumerate parts of a row and the threads of both launches."""
-        return (config.plain for config in _space(claim, device))
+        return map(attrgetter("plain"), _space(claim, device))
 
     def configure(self, claim: Claim, config: Config, device: Device) -> Claim | Refusal:
         """Reconfigure claimed norms."""
-        for chosen in _space(claim, device):
-            if chosen.plain == dict(config):
-                return self._claimed(claim.group, chosen, device)
-        return not_in_space(claim, config)
+        chosen = member(claim, config, _space(claim, device), attrgetter("plain"))
+        if isinstance(chosen, Refusal):
+            return chosen
+        return self._claimed(claim.group, chosen, device)
 
     def _claimed(self, group: Group, config: TwoLaunches, device: Device) -> Claim:
         program = group.program

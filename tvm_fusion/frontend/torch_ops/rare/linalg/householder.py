@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from .....core.loops import index
-from .....core.task_kernel import Local, loop, store, when
+from .....core.tir.loops import index
+from .....core.tir.task_kernel import Local, loop, store, when
 from ...call import Call, name_of, static
 from ..registry import REAL
 from .matrices import Batch, copy

@@ -9,8 +9,8 @@ from typing import Any
 from tvm import relax, tirx
 
 from .....core.decisions import Decision, record
-from .....core.loops import index
-from .....core.task_kernel import Local, loop, store, when
+from .....core.tir.loops import index
+from .....core.tir.task_kernel import Local, loop, store, when
 from ....tensor_types import dtype_of
 from ...call import Call, static
 from ...kernel import emit_kernel

@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from .....core.loops import index
-from .....core.task_kernel import Local, loop
+from .....core.tir.loops import index
+from .....core.tir.task_kernel import Local, loop
 from ....registry import Unsupported
 from ...call import Call, name_of, static
 from ..registry import REAL

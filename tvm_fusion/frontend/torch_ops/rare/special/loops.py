@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tvm import relax, te, tirx
 
-from .....core.task_kernel import Local, repeat_while, when
+from .....core.tir.task_kernel import Local, repeat_while, when
 from ....registry import Unsupported
 from ...call import Call
 from ...elementwise import operands

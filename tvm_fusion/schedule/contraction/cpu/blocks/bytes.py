@@ -7,9 +7,9 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ....._tvm.buffer import declare
-from .....core.expressions import load
-from .....core.loops import block, constant, index, local, loop, sequence, simplified
+from ....._tvm.ir.buffer import declare
+from .....core.tir.expressions import load
+from .....core.tir.loops import block, constant, index, local, loop, sequence, simplified
 from ....instructions.cpu import dot_of, multiply
 from ...problem.block_quantized import BlockQuantized
 from ...problem.gemm_view import GemmView

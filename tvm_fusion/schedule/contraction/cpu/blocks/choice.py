@@ -6,7 +6,7 @@ import math
 
 from tvm import ir, tirx
 
-from .....core.loops import constant, product
+from .....core.tir.loops import constant, product
 from .....device import Device
 from .....ecg.work import at
 from .....program.stage import Axis

@@ -7,8 +7,8 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from .....core.expressions import load
-from .....core.loops import loop, sequence
+from .....core.tir.expressions import load
+from .....core.tir.loops import loop, sequence
 from ...problem.gemm_view import GemmView
 from .product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....._tvm.buffer import declare
-from .....core.expressions import load
-from .....core.loops import index, loop, sequence, vectorized
+from ....._tvm.ir.buffer import declare
+from .....core.tir.expressions import load
+from .....core.tir.loops import index, loop, sequence, vectorized
 from ....instructions.tiles import (
     TILE_ROW_BYTES,
     TILE_ROWS,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from .....core.expressions import load
-from .....core.loops import constant, index, loop, sequence, unrolled
+from .....core.tir.expressions import load
+from .....core.tir.loops import constant, index, loop, sequence, unrolled
 from ....cpu.register_tile import VectorUnit
 from ....instructions.instruction import Instruction
 from ....instructions.tiles import (

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ....._tvm.buffer import declare
-from .....core.expressions import load, loads
-from .....core.loops import ceildiv, constant, index, substitute
+from ....._tvm.ir.buffer import declare
+from .....core.tir.expressions import load, loads
+from .....core.tir.loops import ceildiv, constant, index, substitute
 from .....program.stage import Axis
 from ...problem.block_quantized import BlockQuantized, Factor
 from ...problem.gemm_view import GemmView

@@ -1,0 +1,1 @@
+"""A decoder on several workers, beside one: logits, and time of prefill and decode."""

@@ -1,0 +1,136 @@
+"""The command line: a language model of drawn weights on one worker and on several, in turns.
+
+On GPUs each worker has one; on a CPU the workers share its cores, which shows what exchanges cost
+and not what several sockets would save. It writes ``results/parallel.json`` and ``README.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import tvm_fusion
+from benchmarks.harness import environment
+from benchmarks.harness.__main__ import write
+from benchmarks.harness.client import ROOT
+from benchmarks.kernels.measure import alternate
+from benchmarks.llm.__main__ import SHAPES, model_of
+from benchmarks.markdown import table
+
+HERE = Path(__file__).parent
+RECORD = HERE / "results" / "parallel.json"
+TOLERANCE = {"fp32": 1e-6, "fp16": 2e-2, "bf16": 1e-1}
+
+
+def main() -> int:
+    """Measure and render; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parallel", description=__doc__)
+    parser.add_argument("--model", choices=SHAPES, default="Llama-3.2-1B")
+    parser.add_argument("--layers", type=int, help="all when omitted")
+    parser.add_argument("--vocabulary", type=int, help="the model's when omitted")
+    parser.add_argument("--length", type=int, default=512, help="positions of the caches")
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2])
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--precision", choices=TOLERANCE, default="fp32")
+    parser.add_argument("--by-price", action="store_true", help="split what pays, and not all")
+    parser.add_argument("--render", action="store_true", help="write the table again, no more")
+    options = parser.parse_args()
+    if not options.render:
+        write(RECORD, {"environment": environment.describe(ROOT), "rows": measure(options)})
+    (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())))
+    return 0
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compile for each number of workers, check logits, and time all in turns."""
+    torch.set_grad_enabled(False)
+    model = model_of(options.model, options.layers, options.vocabulary, options.length)
+    programs = tvm_fusion.models.causal_lm(model, options.length)
+    ids = np.random.default_rng(0).integers(3, model.config.vocab_size, (1, options.prompt))
+    rows, sessions, kept = [], [], []
+    with tempfile.TemporaryDirectory(prefix="parallel-") as folder:
+        for size in (1, *options.workers):
+            many = {"workers": size} if size > 1 else {}
+            if many and not options.by_price:
+                many["shards"] = {"*": "split"}
+            start = time.perf_counter()
+            artifact = tvm_fusion.compile(
+                programs,
+                options.target,
+                in_place=programs.caches,
+                precision=options.precision,
+                **many,
+            )
+            seconds = time.perf_counter() - start
+            kept.append(tvm_fusion.load(artifact.export(Path(folder, str(size)))))
+            sessions.append(kept[-1].session())
+            rows.append(
+                {
+                    "model": options.model,
+                    "layers": model.config.num_hidden_layers,
+                    "target": options.target,
+                    "precision": options.precision,
+                    "workers": size,
+                    "compile_s": round(seconds, 1),
+                    "split": artifact.manifest.get("workers", {}).get("split", []),
+                }
+            )
+        logits = [_host(session.prefill(ids)) for session in sessions]
+        for row, found in zip(rows, logits, strict=True):
+            row["error"] = float(np.abs(found - logits[0]).max() / np.abs(logits[0]).max())
+            if row["error"] > TOLERANCE[options.precision]:
+                raise RuntimeError(
+                    f"logits of {row['workers']} workers differ by {row['error']:.1e}"
+                )
+        one, at = ids[:, :1], options.prompt
+        prefill = alternate([lambda s=s: _host(s.prefill(ids, position=0)) for s in sessions])
+        decode = alternate([lambda s=s: _host(s.decode(one, position=at)) for s in sessions])
+    for row, whole, single in zip(rows, prefill, decode, strict=True):
+        row["prefill_ms"], row["decode_ms"] = 1e3 * whole, 1e3 * single
+    return rows
+
+
+def _host(outputs: dict[str, Any]) -> np.ndarray:
+    logits = outputs["logits"]
+    return np.asarray(logits.numpy() if hasattr(logits, "numpy") else logits, "float32")
+
+
+def render(record: dict[str, Any]) -> str:
+    """Write the page."""
+    rows = record["rows"]
+    cells = [
+        [
+            f"{row['model']}, {row['layers']} layers",
+            row["target"],
+            row["precision"],
+            str(row["workers"]),
+            f"{row['error']:.1e}",
+            f"{row['prefill_ms']:.1f}",
+            f"{row['decode_ms']:.2f}",
+            f"{rows[0]['decode_ms'] / row['decode_ms']:.2f}",
+        ]
+        for row in rows
+    ]
+    head = ["model", "target", "precision", "workers", "error", "prefill ms", "decode ms",
+            "times faster"]  # fmt: skip
+    lines = "\n".join(table(head, cells))
+    return (
+        "# Several workers\n\n"
+        "Generated by `python -m benchmarks.parallel`; edits are lost.\n\n"
+        "A decoder of drawn weights on one worker and on several, in turns in one run; medians. "
+        "Errors are the largest difference of a logit from one worker's, relative to the largest "
+        f"logit. Workers on one CPU share its cores: there, what is measured is that they cost "
+        f"something.\n\n{lines}\n"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,236 @@
+"""FlashAttention on AMD's matrix cores: machine code in the interpreter, against float64."""
+
+import math
+
+import group_kernels
+import numpy as np
+import pytest
+from amd_code import amd_module, run_on_amd
+from group_kernels import array, arrays, close, extents, group, tensor
+from tvm import relax
+
+from tests.schedule.attention import attention_graphs
+from tests.schedule.attention.attention_graphs import (
+    CASES,
+    LOWEST,
+    PLAIN,
+    SYMBOLIC,
+    attention,
+    op,
+    packed,
+    reference,
+    tensors,
+    visible,
+)
+from tvm_fusion.deploy.toolchain.rocm_code import kernels
+from tvm_fusion.device import parse
+from tvm_fusion.schedule.attention.flash.kernel import flash_mma_kernel
+from tvm_fusion.schedule.attention.flash.model import configs
+from tvm_fusion.schedule.attention.flash.problem import flash_problem
+from tvm_fusion.schedule.attention.flash.wave_config import FlashWaveConfig
+from tvm_fusion.schedule.attention.problem.constants import read_group
+from tvm_fusion.schedule.attention.problem.match import FLOATS
+from tvm_fusion.schedule.attention.template import Attention
+
+pytestmark = pytest.mark.slow_beyond(2)
+
+HALF, ARCHS = "float16", ("gfx942", "gfx1100", "gfx90a")
+OTHERS = {"one query", "softmax written out", "causal", "many keys", "many queries"}
+SIZE = 45  # of a symbolic dimension
+
+
+def halves(params):
+    return [tensor(p.name, *p.ty.shape, dtype=HALF) for p in params]
+
+
+def problem_of(params, body, arch):
+    spec = parse(f"rocm:{arch}")
+    members = group(params, body, spec)
+    problem = flash_problem(read_group(members, (*FLOATS, "bfloat16")))
+    return members, problem, list(configs(problem, spec.device))
+
+
+def compare(params, body, expected, arch, tolerance=2e-3, accept=None, edit=None):
+    """Run a drawn configuration of those that are accepted, its waves in a drawn order."""
+    rng = np.random.default_rng()
+    members, problem, found = problem_of(params, body, arch)
+    accepted = [c for c in found if accept is None or accept(c)]
+    config = accepted[rng.integers(len(accepted))]
+    func = flash_mma_kernel(members.program, problem, config)
+    inputs = arrays(params)
+    if edit is not None:
+        edit(inputs)
+    given = [array(v, inputs) for v in members.inputs]
+    results = [np.full(extents(v.type), 7).astype(v.dtype) for v in members.outputs]
+    heads = math.prod(extents(params[0].ty)[:-2])
+    queries = extents(params[0].ty)[-2]
+    symbols = {
+        "blocks": heads * -(-queries // config.block_m),
+        "size": group_kernels.SIZE,
+        "reverse": bool(rng.integers(2)),
+    }
+    run_on_amd(func, arch, *given, *results, **symbols)
+    wide = [x.astype("float64") if x.dtype.kind in "fV" else x for x in inputs.values()]
+    close(results, expected(*wide), tolerance)
+    return problem, config
+
+
+@pytest.fixture
+def numbers_are_halves(monkeypatch):
+    def number(value, dtype=HALF):
+        return relax.const(np.array(value, dtype))
+
+    monkeypatch.setattr(attention_graphs, "number", number)
+
+
+@pytest.mark.usefixtures("numbers_are_halves")
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("case", sorted(set(CASES) - OTHERS))
+def test_against_float64(case, arch):
+    params, body, expected = CASES[case]
+    if (case, arch) == ("head of 256", "gfx1100"):
+        pytest.skip("its sums leave no registers: tested below")
+    compare(halves(params), body, expected, arch, 4e-3)
+
+
+@pytest.mark.usefixtures("numbers_are_halves")
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("case", sorted(set(SYMBOLIC) - {"heads in rows"}))
+def test_symbolic_lengths(case, arch, monkeypatch):
+    monkeypatch.setattr(group_kernels, "SIZE", SIZE)
+    params, body, expected = SYMBOLIC[case]
+    compare(halves(params), body, expected, arch, 4e-3)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("size", "columns"), [(20, 24), (32, 96), (80, 96), (128, 64), (192, 128)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 1.6e-2), (HALF, 2e-3)])
+def test_sizes_of_heads(size, columns, dtype, tolerance, arch):
+    params = tensors(1, 2, 37, 70, size, columns, dtype=dtype)
+    compare(params, *PLAIN, arch, tolerance)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx90a"])
+def test_heads_of_256(arch):
+    compare(tensors(1, 2, 37, 70, 256, dtype="bfloat16"), *PLAIN, arch, 1.6e-2)
+
+
+def test_heads_of_256_leave_no_registers_on_rdna():
+    assert not problem_of(tensors(1, 2, 37, 70, 256, dtype=HALF), PLAIN[0], "gfx1100")[2]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_products_in_float32_of_halves(arch):
+    def body(emit, *operands):
+        return attention()(emit, *(emit(op.astype(x, "float32")) for x in operands))
+
+    compare(tensors(1, 2, 40, 70, 64, dtype=HALF), body, PLAIN[1], arch)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    ("queries", "keys", "options", "skips"),
+    [
+        (100, 100, {}, True),
+        (37, 100, {"offset": 63}, True),
+        (150, 150, {"window": 20}, True),
+        (60, 60, {"fill": -100.0}, False),
+    ],
+)
+def test_hidden_tiles_are_skipped(queries, keys, options, skips, arch):
+    params = tensors(1, 2, queries, keys, 32, dtype=HALF)
+    problem, _ = compare(
+        params, *visible(queries, keys, **options), arch, accept=lambda c: c.block_n == 32
+    )
+    assert problem.skips == skips
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_packed_sequences_skip_keys_of_others(is_causal, arch):
+    offsets = np.array([0, 5, 6, 96, 133])
+    total = int(offsets[-1])
+    params = tensors(1, 1, total, total, 32, dtype=HALF)
+    params += [tensor(name, total, dtype="int64") for name in ("begin", "end")]
+    body, expected, edit = packed(offsets, is_causal)
+    problem, _ = compare(params, body, expected, arch, 4e-3, lambda c: c.block_n == 32, edit)
+    assert problem.skips
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_scores_that_grow_are_rescaled(arch):
+    """Each tile's scores are far beyond those of the one before."""
+
+    def grow(inputs):
+        inputs["q"][:] = 1
+        inputs["k"][:] = (np.arange(130) / 8)[:, None]
+
+    params = tensors(1, 1, 33, 130, 32, dtype=HALF)
+    compare(params, *PLAIN, arch, accept=lambda c: c.block_n == 32, edit=grow)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("masked_weight", [0.0, 0.5])
+def test_rows_whose_weights_are_nan(masked_weight, arch):
+    params = [*tensors(1, 2, 40, 40, 32, dtype=HALF), tensor("mask", 1, 1, 40, 40, dtype=HALF)]
+    instead = relax.const(np.array(masked_weight, HALF))
+
+    def weigh(emit, p, mask):
+        return emit(op.where(emit(op.isnan(p)), instead, p))
+
+    def hide(inputs):
+        inputs["mask"][:] = np.where(inputs["mask"] > 0, 0, -np.inf)
+        inputs["mask"][..., 3, :] = -np.inf
+
+    body = attention(score=lambda emit, s, mask: emit(op.add(s, mask)), weigh=weigh)
+    expected = reference(
+        lambda s, mask: s + mask, lambda p, mask: np.where(np.isnan(p), masked_weight, p)
+    )
+    compare(params, body, expected, arch, edit=hide)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_appended_keys_are_copied_from_their_own_buffers(arch):
+    def body(emit, q, keys, values, key, value):
+        k, v = emit(op.concat([keys, key], 2)), emit(op.concat([values, value], 2))
+        return attention()(emit, q, k, v)
+
+    def expected(q, keys, values, key, value):
+        k, v = np.concatenate([keys, key], 2), np.concatenate([values, value], 2)
+        return PLAIN[1](q, k, v)
+
+    params = [tensor("q", 1, 2, 40, 64, dtype=HALF)]
+    params += [tensor(name, 1, 2, 50, 64, dtype=HALF) for name in ("keys", "values")]
+    params += [tensor(name, 1, 2, 40, 64, dtype=HALF) for name in ("key", "value")]
+    problem, _ = compare(params, body, expected, arch)
+    assert len(problem.k.loads) == len(problem.v.loads) == 2
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("size", [64, 128])
+def test_claims_are_kept_and_nothing_is_spilled(size, arch):
+    """One matrix instruction after another, no exchange through LDS in the loop."""
+    spec = parse(f"rocm:{arch}")
+    members = group(tensors(1, 16, 1024, 1024, size, dtype=HALF), PLAIN[0], spec)
+    claim = Attention(True).claim(members, spec.device)
+    config = claim.details.config
+    assert isinstance(config, FlashWaveConfig)
+    (made,) = Attention(True).emit(claim, spec.tvm_target()).kernels
+    assembly = amd_module({"main": made.func}, arch).inspect_source("asm")
+    (code,) = kernels(assembly)
+    assert code.shared_bytes == claim.shared_bytes
+    assert not code.spills
+    assert code.registers <= claim.registers + 24
+    products = config.m16 * (config.block_n // 16) * size // 16 * 2  # of scores and results
+    assert assembly.count(f"v_{config.instruction.family}_f32_16x16x16") >= products
+
+
+def test_finite_masks():
+    """All rows see a key."""
+    body, expected = visible(40, 70, fill=LOWEST)
+
+    def wide(emit, q, k, v):
+        return body(emit, *(emit(op.astype(x, "float32")) for x in (q, k, v)))
+
+    problem, _ = compare(tensors(1, 1, 40, 70, 32, dtype=HALF), wide, expected, "gfx942")
+    assert problem.skips

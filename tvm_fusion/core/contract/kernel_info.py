@@ -1,0 +1,89 @@
+"""What is known of a group's kernels when they are made: collected for the artifact's manifest.
+
+The scheduling stage calls :func:`record`; the compiler opens :func:`collecting` around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...device import Device
+    from .template import Claim
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """A group's kernels: what they compute, how, and what they are expected to take.
+
+    Attributes
+    ----------
+    template : str
+        Which one makes them.
+    operators : tuple of str
+        Titles of the group's members, in order.
+    type : str
+        The most complex of their mapping types.
+    config : mapping of str to (int or str)
+        The template's configuration; empty where it has no choices.
+    bytes : int, optional
+        Memory traffic of one call; ``None`` where it depends on symbolic dimensions.
+    flops : int or str
+        Operations of the members, without recomputation; an expression over symbolic dimensions
+        where they depend on these.
+    dtype : str
+        At whose rate most of the arithmetic runs.
+    us : float
+        Expected microseconds of one call; with symbolic dimensions at
+        :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
+    source : str
+        Where these come from: ``measured``, ``fitted`` or ``roofline``.
+    record : str
+        Which record, where they were measured.
+    """
+
+    template: str
+    operators: tuple[str, ...]
+    type: str = ""
+    config: Mapping[str, int | str] = field(default_factory=dict)
+    bytes: int | None = None
+    flops: int | str = 0
+    dtype: str = "float32"
+    us: float = 0.0
+    source: str = "roofline"
+    record: str = ""
+
+
+#: Describes the kernels of a claim for a device.
+Describe = Callable[["Claim", "Device"], KernelInfo]
+Infos = list[tuple[KernelInfo, tuple[str, ...]]]
+
+_infos: contextvars.ContextVar[Infos | None] = contextvars.ContextVar("kernels", default=None)
+
+
+def record(info: KernelInfo, kernels: tuple[str, ...]) -> None:
+    """Tell the innermost :func:`collecting`, if there is one, which PrimFuncs a group became.
+
+    Parameters
+    ----------
+    kernels : tuple of str
+        Names of PrimFuncs in the order in which they are called.
+    """
+    found = _infos.get()
+    if found is not None:
+        found.append((info, kernels))
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[Infos]:
+    """Collect what is recorded inside of ``with``; yields the growing list."""
+    found: Infos = []
+    token = _infos.set(found)
+    try:
+        yield found
+    finally:
+        _infos.reset(token)

@@ -1,0 +1,13 @@
+"""From scheduled functions to an artifact.
+
+``prepare``           modules for one architecture each, weights apart
+``lower``             call_tir to the virtual machine's instructions: memory plan, shapes
+``codegen``           kernels lowered and compiled on all cores; ``amd_registers`` reads back theirs
+``build``             machine code for all architectures, kernels counted
+``launch_names``      the user's names of what each launch computes
+``packed_functions``  who has a packed function where the compiler is not
+``cpu_features``      which instruction sets an artifact needs
+``artifact``          a compiled model, written whole or not at all
+``bundle``            a folder that runs it without Python; ``cross_bundle``: for another family
+``dump``              TVMScript as files
+"""

@@ -1,0 +1,170 @@
+"""Expand nonzero and unique into prefix sums and binary searches.
+
+TVM has both as Python functions over numpy only, which an exported artifact cannot call outside of
+Python.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+
+from ...tensor_types import dtype_of, static
+from ..engine import Scope, op_name, rewrite_pass
+
+_INDEX = "int64"
+_WIDEST = 64  # elements of a slice, each a sort
+
+
+@rewrite_pass
+def ExpandNonzero(value: Any, scope: Scope) -> Any:
+    """Compute ``nonzero(x)`` and ``unique(x)`` with operators.
+
+    With ``c = cumsum(mask)``, element ``k`` of what a mask selects is the first ``i`` with
+    ``c[i] = k + 1``. How many there are, ``c[-1]``, is read when the model runs and becomes a
+    symbolic extent. ``unique(x)`` selects what differs from its predecessor in sorted order;
+    without order, results are sorted by the places of first elements.
+    """
+    name = op_name(value)
+    if name not in ("relax.nonzero", "relax.unique"):
+        return None
+    x = value.args[0]
+    if not isinstance(x.ty, relax.TensorType) or not isinstance(x.ty.shape, relax.ShapeExpr):
+        return None
+    return _nonzero(x, scope) if name == "relax.nonzero" else _unique(value, scope)
+
+
+def _nonzero(x: Any, scope: Scope) -> Any:
+    shape = list(x.ty.shape.values) or [tirx.IntImm(_INDEX, 1)]
+    if 0 in map(static, shape):
+        return relax.op.zeros([len(shape), 0], _INDEX)
+    mask = x
+    if dtype_of(x) != "bool":
+        zero = relax.const(np.zeros((), _numpy_dtype(x)), dtype_of(x))
+        mask = scope.emit(relax.op.not_equal(x, zero))
+    size = math.prod(shape, start=tirx.IntImm(_INDEX, 1))
+    positions = _selected(scope.emit(relax.op.reshape(mask, [size])), size, scope)
+    rows = []
+    for axis, extent in enumerate(shape):
+        ones = [tirx.IntImm(_INDEX, 1)] * len(shape)
+        counted = scope.emit(relax.op.arange(0, extent, 1, _INDEX))
+        counted = scope.emit(relax.op.reshape(counted, [*ones[:axis], extent, *ones[axis + 1 :]]))
+        counted = scope.emit(relax.op.broadcast_to(counted, shape))
+        counted = scope.emit(relax.op.reshape(counted, [size]))
+        rows.append(scope.emit(relax.op.take(counted, positions, 0)))
+    return relax.op.stack(rows, 0)
+
+
+def _unique(call: Any, scope: Scope) -> Any:
+    x, *flags = call.args
+    in_order, *wanted = (bool(flag.value) for flag in flags[:4])
+    axis = None
+    if len(flags) > 4 and not _is_null(flags[4], scope) and x.ty.ndim > 1:
+        axis = int(flags[4].value) % x.ty.ndim
+    shape = list(x.ty.shape.values)
+    if 0 in map(static, shape):
+        return None
+    if axis is None:
+        size = math.prod(shape, start=tirx.IntImm(_INDEX, 1))
+        rows = scope.emit(relax.op.reshape(x, [size]))
+        order = scope.emit(relax.op.argsort(rows, 0, dtype=_INDEX))  # a stable sort
+    else:
+        size, others = shape[axis], shape[:axis] + shape[axis + 1 :]
+        width = static(math.prod(others, start=tirx.IntImm(_INDEX, 1)))
+        if width is None or width > _WIDEST:
+            return None
+        rows = scope.emit(relax.op.permute_dims(x, _front(axis, len(shape))))
+        rows = scope.emit(relax.op.reshape(rows, [size, width]))
+        order = _row_order(rows, size, width, scope)
+    ordered = scope.emit(relax.op.take(rows, order, 0))
+    later, earlier = _neighbours(ordered, size, scope)
+    differs = scope.emit(relax.op.not_equal(later, earlier))
+    if axis is not None:
+        differs = scope.emit(relax.op.astype(differs, "int32"))
+        differs = scope.emit(relax.op.astype(scope.emit(relax.op.max(differs, 1)), "bool"))
+    first = scope.emit(relax.op.concat([relax.const(np.ones(1, "bool")), differs], 0))
+    starts = _selected(first, size, scope)
+    places = scope.emit(relax.op.take(order, starts, 0))
+    perm = None if in_order else scope.emit(relax.op.argsort(places, 0, dtype=_INDEX))
+
+    def arranged(result: Any) -> Any:
+        return result if perm is None else scope.emit(relax.op.take(result, perm, 0))
+
+    values = arranged(scope.emit(relax.op.take(ordered, starts, 0)))
+    count = starts.ty.shape.values[0]
+    if axis is not None:
+        values = scope.emit(relax.op.reshape(values, [count, *others]))
+        values = scope.emit(relax.op.permute_dims(values, _back(axis, len(shape))))
+    results = [values]
+    if wanted[0]:
+        results.append(arranged(places))
+    counted = scope.emit(relax.op.cumsum(scope.emit(relax.op.astype(first, _INDEX)), 0, _INDEX))
+    group = scope.emit(relax.op.subtract(counted, relax.const(1, _INDEX)))
+    if wanted[1]:
+        back = scope.emit(relax.op.argsort(order, 0, dtype=_INDEX))
+        inverse = scope.emit(relax.op.take(group, back, 0))
+        if perm is not None:
+            number = scope.emit(relax.op.argsort(perm, 0, dtype=_INDEX))
+            inverse = scope.emit(relax.op.take(number, inverse, 0))
+        results.append(inverse)
+    if wanted[2]:
+        numbers = scope.emit(relax.op.arange(0, count, 1, _INDEX))
+        ends = scope.emit(relax.op.bucketize(numbers, group, right=True))
+        results.append(arranged(scope.emit(relax.op.subtract(ends, starts))))
+    return relax.Tuple(results) if any(wanted) else results[0]
+
+
+def _row_order(rows: Any, size: Any, width: int, scope: Scope) -> Any:
+    """Sort the rows of a matrix by their elements: stable sorts from the last column on."""
+    order = scope.emit(relax.op.arange(0, size, 1, _INDEX))
+    for column in reversed(range(width)):
+        keys = scope.emit(relax.op.take(rows, relax.prim_value(column), 1))
+        keys = scope.emit(relax.op.take(keys, order, 0))
+        step = scope.emit(relax.op.argsort(keys, 0, dtype=_INDEX))
+        order = scope.emit(relax.op.take(order, step, 0))
+    return order
+
+
+def _front(axis: int, rank: int) -> list[int]:
+    return [axis, *range(axis), *range(axis + 1, rank)]
+
+
+def _back(axis: int, rank: int) -> list[int]:
+    return [*range(1, axis + 1), 0, *range(axis + 1, rank)]
+
+
+def _selected(mask: Any, size: Any, scope: Scope) -> Any:
+    """List the positions of the true elements of a vector."""
+    counts = scope.emit(relax.op.cumsum(scope.emit(relax.op.astype(mask, _INDEX)), 0, _INDEX))
+    # Its extent, size - (size - 1), is 1 only to whom simplifies it: TVM makes no shape of others.
+    total = scope.emit(relax.op.reshape(scope.emit(_slice(counts, size - 1, size)), [1]))
+    number = tirx.Var("selected", _INDEX)
+    scope.match_cast(scope.emit(relax.op.tensor_to_shape(total)), relax.ShapeType([number]))
+    wanted = scope.emit(relax.op.arange(1, number + 1, 1, _INDEX))
+    return scope.emit(relax.op.bucketize(wanted, counts))
+
+
+def _neighbours(x: Any, size: Any, scope: Scope) -> tuple[Any, Any]:
+    """Return all elements of a vector but the first, and all but the last."""
+    if static(size) is not None:
+        return scope.emit(_slice(x, 1, size)), scope.emit(_slice(x, 0, size - 1))
+    # TVM does not know of slices of symbolic extents that they are of one length.
+    before = scope.emit(relax.op.arange(0, size - 1, 1, _INDEX))
+    after = scope.emit(relax.op.add(before, relax.const(1, _INDEX)))
+    return tuple(scope.emit(relax.op.take(x, index, 0)) for index in (after, before))
+
+
+def _slice(x: Any, begin: Any, end: Any) -> Any:
+    return relax.op.strided_slice(x, [0], [begin], [end])
+
+
+def _is_null(expr: Any, scope: Scope) -> bool:
+    return op_name(scope.value(expr)) == "relax.null_value"
+
+
+def _numpy_dtype(x: Any) -> str:
+    name = dtype_of(x)
+    return "float32" if name == "bfloat16" else name

@@ -1,0 +1,6 @@
+"""The plan of a function's groups.
+
+* ``partition``: groups so far, and how one is merged; ``merge``: the verdict on an edge.
+* ``plan``: seeds, proposals, merges; ``leftover_pairs``, ``recompute``, ``views``: what is tried
+  when no edge is left.
+"""

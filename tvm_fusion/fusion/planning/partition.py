@@ -1,0 +1,147 @@
+"""The state of planning: disjoint blocks that cover a graph, and which of them may be joined."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...core.contract.template import Claim
+from ...ecg.graph import Graph, Operator
+from ...ecg.mapping_types.table import MappingType
+from ..cost import Estimate
+
+Estimates = tuple[Estimate, ...]  # of a block, then of its parts together
+
+
+@dataclass(eq=False)
+class Block:
+    """Operators that are to share kernels.
+
+    Attributes
+    ----------
+    members : tuple of Operator
+        In order.
+    type : MappingType
+        Of the whole, from the mapping table.
+    claim : Claim
+        Not there for an opaque operator.
+    parts : tuple of Block
+        What it was joined from, if it was.
+    because : tuple of Estimate, optional
+        What it and its parts cost, where that was compared.
+    """
+
+    members: tuple[Operator, ...]
+    type: MappingType
+    _claim: Claim | None = None
+    parts: tuple[Block, ...] = ()
+    because: Estimates | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """What a template promises for it."""
+        if self._claim is None:
+            raise ValueError(f"{self.name} is opaque: no template claims it")
+        return self._claim
+
+    def joining(self, first: Operator, second: Operator) -> Block:
+        """Find the smallest block, of those it was joined from, that has two of its members."""
+        for part in self.parts:
+            if first in part.members and second in part.members:
+                return part.joining(first, second)
+        return self
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it is a node that no template can take."""
+        return self.members[0].is_opaque
+
+    @property
+    def first(self) -> int:
+        """Position of its first operator."""
+        return self.members[0].index
+
+    @property
+    def last(self) -> int:
+        """Position of its last operator."""
+        return self.members[-1].index
+
+    @property
+    def name(self) -> str:
+        """Variables of its first and last operator, for a reader."""
+        first, last = self.members[0], self.members[-1]
+        return first.name if first is last else f"{first.name}..{last.name}"
+
+
+class Partition:
+    """Blocks over a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.block_of: dict[Operator, Block] = {op: Block((op,), op.type) for op in graph.operators}
+        self._spanning: Counter[int] = Counter()  # blocks that start there or before, and go on
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All blocks, in the order of their first operators."""
+        return list(dict.fromkeys(self.block_of[op] for op in self.graph.operators))
+
+    def replace(self, block: Block) -> None:
+        """Let a block take the place of all that its members were in, none of them in part."""
+        for old in dict.fromkeys(self.block_of.get(op) for op in block.members):
+            if old is not None:
+                self._spanning.subtract(range(old.first, old.last))
+        self._spanning.update(range(block.first, block.last))
+        for op in block.members:
+            self.block_of[op] = block
+
+    def drop(self, operators: Iterable[Operator]) -> None:
+        """Forget operators that are gone, before what is left of their block takes its place."""
+        for op in operators:
+            del self.block_of[op]
+
+    def predecessors(self, block: Block) -> list[Block]:
+        """Blocks that must come before, without duplicates."""
+        return self._around(block, self.graph.predecessors)
+
+    def successors(self, block: Block) -> list[Block]:
+        """Blocks that must come after, without duplicates."""
+        return self._around(block, self.graph.dependents.__getitem__)
+
+    def blocks_of(self, operators: Iterable[Operator]) -> list[Block]:
+        """Blocks of some operators, without duplicates."""
+        return list(dict.fromkeys(self.block_of[op] for op in operators))
+
+    def between(self, blocks: Iterable[Block]) -> Block | None:
+        """Find a block that both depends on and feeds some others, which then cannot become one.
+
+        The paper's listing lacks this check; a skip connection fused around its own branch would
+        wait for itself.
+        """
+        inside = set(blocks)
+        horizon = max(b.last for b in inside)
+        frontier = [s for b in inside for s in self.successors(b) if s not in inside]
+        seen = set(frontier)
+        # What starts behind the last member cannot lead back, unless a block spans that point.
+        spans = self._spanning[horizon] > 0
+        while frontier:
+            block = frontier.pop()
+            if block.first > horizon and not spans:
+                continue
+            for successor in self.successors(block):
+                if successor in inside:
+                    return block
+                if successor not in seen:
+                    seen.add(successor)
+                    frontier.append(successor)
+        return None
+
+    def _around(self, block: Block, neighbours) -> list[Block]:
+        found: dict[Block, None] = {}
+        for op in block.members:
+            for other in neighbours(op):
+                neighbour = self.block_of[other]
+                if neighbour is not block:
+                    found[neighbour] = None
+        return list(found)

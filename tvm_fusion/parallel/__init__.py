@@ -1,0 +1,11 @@
+"""Tensor parallelism: a model whose weights are spread over several workers.
+
+``shard``
+    what is split, priced, and the functions of each worker
+``plan``
+    decisions, and how tensors are spread
+``walk``, ``rules``, ``products``, ``views``
+    a function rewritten operator by operator
+``prices``
+    links between devices, what splitting costs and saves
+"""

@@ -1,0 +1,176 @@
+"""What is decided about a model on several workers, and how tensors are spread over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import Any
+
+from ..core.shards import Shard
+
+Key = Any  # of a weight, the hash of its constant; of an input, its name
+
+
+@dataclass(frozen=True)
+class Split:
+    """A tensor of which each worker has a part; ``key`` names a weight or input that caused it."""
+
+    shard: Shard
+    key: Key
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A tensor that is the sum of what the workers have."""
+
+    key: Key
+
+
+State = Split | Partial | None  # None: each worker has the whole tensor
+
+
+class Restart(Exception):
+    """The plan has changed while a function was rewritten by it."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of which each worker computes a part.
+
+    Attributes
+    ----------
+    name : str
+        Of its weight.
+    weight_bytes, flops : float
+        Of the whole product.
+    """
+
+    name: str
+    weight_bytes: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An exchange between the workers.
+
+    Attributes
+    ----------
+    kind : {"allreduce", "allgather"}
+        What it does.
+    nbytes : float
+        Of the whole tensor.
+    """
+
+    kind: str
+    nbytes: float
+
+
+@dataclass
+class Region:
+    """Weights and inputs that are split together, or not at all.
+
+    Attributes
+    ----------
+    products : list of Product
+        In all functions.
+    collectives : list of Collective
+        What splitting them costs.
+    roles : dict of str to str
+        By name of each weight, how it is split: its columns, rows or heads.
+    """
+
+    products: list[Product] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    roles: dict[str, str] = field(default_factory=dict)
+
+
+class Plan:
+    """Decisions so far; rewriting a function may add to them, and then begins again.
+
+    Parameters
+    ----------
+    size : int
+        Workers.
+    roles : mapping of str to str
+        By pattern of weights' names, one of :data:`tvm_fusion.config.ROLES`; the first that fits
+        counts.
+    names : mapping of int to str
+        Of weights, by key.
+    """
+
+    def __init__(self, size: int, roles: Mapping[str, str], names: Mapping[Key, str]) -> None:
+        self.size, self._roles, self._names = size, dict(roles), names
+        self.known = list(names)
+        self.whole: set[Key] = set()
+        self.uneven: set[Key] = set()
+        self.inputs: dict[str, Shard] = {}
+        self._cuts: dict[Key, set[int]] = {}
+        self._parents: dict[Key, Key] = {}
+
+    def name(self, key: Key) -> str:
+        """Return what the model calls a weight."""
+        return self._names.get(key, key if isinstance(key, str) else "a constant")
+
+    def role(self, key: Key) -> str | None:
+        """Return what the user says of a weight."""
+        name = self._names.get(key)
+        if name is None:
+            return None
+        own = innermost(name)
+        return next((r for p, r in self._roles.items() if fnmatchcase(own, p)), None)
+
+    def may_split(self, key: Key) -> bool:
+        """Tell whether a weight may be split at all."""
+        return key not in self.whole and self.role(key) != "whole"
+
+    def segments(self, key: Key, extent: int) -> tuple[int, ...] | None:
+        """Return the segments of a weight's columns, each divisible; ``None`` if they are not."""
+        ends = [0, *sorted(self._cuts.get(key, ())), extent]
+        lengths = tuple(b - a for a, b in pairwise(ends))
+        return lengths if all(n % self.size == 0 and n for n in lengths) else None
+
+    def cut(self, key: Key, places: set[int]) -> None:
+        """Split a weight's columns in segments that end at these places, and begin again."""
+        known = self._cuts.setdefault(key, set())
+        if not places <= known:
+            known |= places
+            raise Restart
+
+    def split_input(self, name: str, shard: Shard) -> None:
+        """Split an input that functions write to, and begin again."""
+        self.inputs[name] = shard
+        raise Restart
+
+    def root(self, key: Key) -> Key:
+        """Return the key of a region."""
+        while (parent := self._parents.get(key, key)) != key:
+            key = parent
+        return key
+
+    def join(self, one: Key, other: Key) -> Key:
+        """Make two regions one."""
+        one, other = self.root(one), self.root(other)
+        if one != other:
+            self._parents[other] = one
+        return one
+
+    def forget_regions(self) -> None:
+        """Begin again with each weight by itself."""
+        self._parents.clear()
+        self.uneven.clear()
+
+
+def innermost(name: str) -> str:
+    """Return a weight's own name: ``fc.weight`` of ``permute_dims(fc.weight)``."""
+    return name[name.rfind("(") + 1 :].rstrip(")").split("#")[0]
+
+
+def nbytes(shape: list[int], dtype: str) -> float:
+    """Return the bytes of a tensor."""
+    from tvm import DataType
+
+    return math.prod(shape) * DataType(dtype).bits / 8
