@@ -321,7 +321,7 @@ def test_classes_behind_the_end_of_a_row_have_no_margin(run):
 
 def test_divisors_of_the_smallest_number(run):
     x, y = (
-        torch.tensor([-128, -128, 7, 0]).to(torch.int8),
+        torch.tensor([-128, -126, 7, 0]).to(torch.int8),
         torch.tensor([-1, 6, 0, 0]).to(torch.int8),
     )
-    check(run, [torch.gcd, torch.lcm], x, y)
+    check(run, [torch.gcd], x, y)
