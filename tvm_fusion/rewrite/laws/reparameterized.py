@@ -171,8 +171,9 @@ class AddIdentityToFilters(_Windows):
         graph, ty = match.graph, match.type("b")
         shape = [int(e) for e in extents(ty)]
         identity = np.zeros(shape, "float32")
-        channels = np.arange(shape[0])
-        identity[(channels, channels, *_padding(match.head("conv"))[0])] = 1
+        pixel = tuple(map(int, _padding(match.head("conv"))[0]))
+        for channel in range(shape[0]):
+            identity[(channel, channel, *pixel)] = 1
         own = graph.constant(identity, str(ty.dtype))
         filters = graph.call(relax.op.add, match.number("b"), own, law=self.name)
         if filters is None:
