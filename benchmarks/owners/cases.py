@@ -13,6 +13,8 @@ from tvm_fusion.rewrite.recompose.patterns import PATTERNS
 from tvm_fusion.rewrite.rules import PASSES
 from tvm_fusion.schedule.attention.forms import ROWS
 from tvm_fusion.schedule.contraction.gpu.forms import BY_RANK, BY_TIME
+from tvm_fusion.schedule.rows.gpu.forms import ROWS as ONE_LAUNCH
+from tvm_fusion.schedule.rows.split.forms import ROWS as TWO_LAUNCHES
 
 TARGETS = ("cpu:x86-64-v3", "cuda:sm_90a")
 KINDS = ("templates", "forms", "laws", "patterns", "passes")
@@ -46,6 +48,7 @@ def cases() -> dict[str, tuple[str, ...]]:
         "forms": (
             *(f"product: {row.name}" for row in (*BY_RANK, *BY_TIME)),
             *(f"attention: {row.name}" for row in ROWS),
+            *(f"rows: {row.name}" for row in (*ONE_LAUNCH, *TWO_LAUNCHES)),
         ),
         "laws": tuple(law.name for law in LAWS),
         "patterns": tuple(pattern.name for pattern in PATTERNS),

@@ -25,7 +25,8 @@ from .cases import cases
 
 SUITE_TARGET = "cpu:x86-64-v3"
 
-_OF_FORMS = {"attention": "attention"}  # other templates with forms are of products
+# Other templates with forms are of products.
+_OF_FORMS = {"attention": "attention", "rows": "rows", "split_rows": "rows"}
 
 
 @pass_instrument

@@ -65,6 +65,16 @@ REASONS: dict[str, dict[str, Reason]] = {
         "product: packed weight": Reason(
             _CONVOLUTIONS, "implicit GEMMs whose weight is packed first"
         ),
+        "product: partial im2col": Reason(_CONVOLUTIONS, "images of few channels"),
+        "product: windows of pixels": Reason(_CONVOLUTIONS, "pooling behind a convolution"),
+        "rows: extremum, then its index": Reason(_WORKS, "argmax and argmin"),
+        "rows: a thread a row": Reason(_WORKS, "short rows"),
+        "rows: lanes along rows": Reason(_WORKS, "short rows of several to a warp"),
+        "rows: groups of rows": Reason(_WORKS, "layer norms of rows that share vectors"),
+        "rows: two blocks, read again": Reason(_WORKS, "rows beyond a block's registers"),
+        "rows: a block, read again": Reason(_WORKS, "rows beyond registers and shared memory"),
+        "rows: two launches, by pixels": Reason(_WORKS, "group norms of images"),
+        "rows: two launches, by rows": Reason(_WORKS, "few long rows"),
         "attention: flash-decoding": Reason(_DECODER, "few queries: a decoder's step"),
         "attention: CUDA cores": Reason(_TORCH, "attention of float32"),
     },

@@ -15,7 +15,7 @@ APPLIED = "Applied, but in no form that was the cheapest"
 UNMATCHED = "Nothing that was planned has what they are about"
 _COUNTS = {
     "templates": ("Templates", "launches"),
-    "forms": ("Forms of products and attention on GPUs", "groups"),
+    "forms": ("Forms of products, attention and rows on GPUs", "groups"),
     "patterns": ("Recomposition patterns", "operators"),
     "passes": ("Passes that not every model needs", "runs"),
     "laws": ("Laws", "changes"),
