@@ -81,6 +81,7 @@ CASES = {
     "along": (given_along(1, 1000, 129), normed_along, lambda x, g, w: [rms(x, g) @ w.T]),
     "rows_along": (given_along(7, 512, 33), normed_along, lambda x, g, w: [rms(x, g) @ w.T]),
     "short_along": (given_along(3, 64, 100), normed_along, lambda x, g, w: [rms(x, g) @ w.T]),
+    "few_columns": (given(9, 32, 4), normed, plain_reference),  # a block is half a warp
     "gated": (given(1, 300, 512), gated, gated_reference),
     "gated_rows": (given(7, 129, 528), gated, gated_reference),
     "rotary": (rotary(3, 256, 96), rotated, rotated_reference),

@@ -23,7 +23,7 @@ from .thread_tile import ThreadTile
 REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
 TWO_STEPS = 32  # slices of K from which on their partial sums are reduced in two steps
-FOLDED_ROW_SUMS = 32  # partial sums of a normalized row that the epilogue adds up
+FOLDED_ROW_SUMS = 32  # partial sums of a normalized row that the epilogue adds up, at most
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,11 @@ class GemvConfig(GemmView):
         return 1 << self.slices_k.bit_length() // 2 if is_folded else self.slices_k
 
     @property
+    def folded_sums(self) -> int:
+        """Partial sums of a normalized row that threads reduce theirs to, one each."""
+        return min(FOLDED_ROW_SUMS, self.threads)
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         slices, width = self.partials_shape
@@ -145,7 +150,7 @@ class GemvConfig(GemmView):
         if self.folded_slices < self.slices_k:
             elements += self.folded_slices * width
         if self.norm_scale is not None:
-            elements += self.m * (self.threads + FOLDED_ROW_SUMS)
+            elements += self.m * (self.threads + self.folded_sums)
         stage = self.threads * self.parts * self.tile.vectors * CP_ASYNC_BYTES
         size = DataType(self.contraction.dtype).itemsize
         return elements * size + self.cp_async_stages * stage

@@ -3,10 +3,11 @@
     for row in m, unrolled; thread t takes vectors t, t + threads, ... of K:
       shared[row, k] = float32(A'[row, k])        A' = x * weight, without the norm's scale
       partial[row, t] = sum of x[row, k]^2                                 shared, barrier
-    threads 0 .. FOLDED - 1:  folded[row, t] = sum of partial[row, t :: FOLDED]    barrier
+    threads 0 .. f - 1:  folded[row, t] = sum of partial[row, t :: f]    barrier
     main loop over shared A; epilogue multiplies by scale(sum of folded[row, :])
 
-The rows are a few thousand elements; without staging each column would compute them again.
+The rows are a few thousand elements; without staging each column would compute them again. f is
+the configuration's ``folded_sums``, at most the threads of a block.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from ....core.tir.loops import (
 from ....program.stage import Axis
 from ...gpu.register_buffers import RegisterBuffers
 from ...gpu.vector_loads import ElementLoads
-from .gemv_config import FOLDED_ROW_SUMS as FOLDED
 from .gemv_config import GemvConfig
 from .thread_tile import ThreadTile
 
@@ -52,7 +52,7 @@ class NormalizedRows:
     shared : Var
         Two-dimensional, at least as large as all rows; the slices' partial sums reuse it.
     partial, folded : Var
-        ``[m, threads]`` and ``[m, FOLDED]``: sums over a row by thread, and reduced.
+        ``[m, threads]`` and ``[m, config.folded_sums]``: sums over a row by thread, and reduced.
     """
 
     config: GemvConfig
@@ -70,7 +70,7 @@ class NormalizedRows:
         def sums(count: int) -> ir.Var:
             return scratch([index(config.m), index(count)], dtype, "row_sums", scope="shared")
 
-        return cls(config, shared, sums(config.threads), sums(FOLDED))
+        return cls(config, shared, sums(config.threads), sums(config.folded_sums))
 
     @property
     def value(self) -> ir.Expr:
@@ -121,25 +121,25 @@ class NormalizedRows:
         return block("rows", self._rows(row), [*registers.arrays, total])
 
     def fold(self, thread: ir.Expr) -> tirx.Stmt:
-        """Reduce the threads' sums of each row to :data:`FOLDED`, in a block's first threads."""
-        config = self.config
+        """Reduce the threads' sums of each row to a few, in a block's first threads."""
+        config, folded = self.config, self.config.folded_sums
         total = local("row_sum", [1], config.contraction.dtype)
 
         def row(r: ir.Expr) -> tirx.Stmt:
             def add(n: ir.Expr) -> tirx.Stmt:
-                value = load(total, [index(0)]) + load(self.partial, [r, n * FOLDED + thread])
-                inside = n * FOLDED + thread < config.threads
+                value = load(total, [index(0)]) + load(self.partial, [r, n * folded + thread])
+                inside = n * folded + thread < config.threads
                 return when(inside, tirx.BufferStore(total, value, [0]))
 
             return sequence(
                 [
                     tirx.BufferStore(total, tirx.const(0, config.contraction.dtype), [0]),
-                    unrolled("i", -(-config.threads // FOLDED), add),
+                    unrolled("i", -(-config.threads // folded), add),
                     tirx.BufferStore(self.folded, load(total, [index(0)]), [r, thread]),
                 ]
             )
 
-        return when(thread < FOLDED, block("fold", self._rows(row), [total]))
+        return when(thread < folded, block("fold", self._rows(row), [total]))
 
     def scale(self, row: ir.Expr, place: list[ir.Expr], total: ir.Var) -> tuple[tirx.Stmt, ir.Expr]:
         """Finish the sum over a row, and express the scale of the row's results."""
@@ -151,7 +151,7 @@ class NormalizedRows:
             return tirx.BufferStore(total, value, [0])
 
         start = tirx.BufferStore(total, tirx.const(0, config.contraction.dtype), [0])
-        stmt = sequence([start, unrolled("i", FOLDED, add)])
+        stmt = sequence([start, unrolled("i", config.folded_sums, add)])
         return stmt, config.norm_scale.at(place, load(total, [index(0)]), config.contraction.stage)
 
     @property
