@@ -40,7 +40,7 @@ TORCH = {
     "bfloat16": ["--help"],
     "llm": ["--help"],
     "operators_torch": ["--render"],
-    "parallel": ["--help"],
+    "parallel": ["--render"],
     "robustness": ["--render"],
     "zoo.export": ["--help"],
 }

@@ -91,6 +91,42 @@ def test_rows_and_a_vocabulary_when_asked_for():
     assert collectives(sharded(mod).parts[0].mod) == []
 
 
+def tied(classes, width=16):
+    """Tokens read rows of a table, and logits are products with it: stored once, transposed."""
+    table = relax.const(parallel_models.weight(classes, width))
+    param = relax.Var("ids", relax.TensorType((3,), "int64"))
+
+    def body(emit, ids):
+        turned = emit(relax.op.permute_dims(table))
+        return emit(relax.op.matmul(emit(relax.op.take(table, ids, axis=0)), turned))
+
+    return main_module([param], body)
+
+
+@pytest.mark.parametrize(
+    ("role", "kinds", "part"),
+    [
+        ("split", ["allgather"], (512, 16)),
+        ("rows", ["allreduce", "allgather"], (512, 16)),
+        ("columns", ["allreduce"], (1024, 8)),
+        ("whole", [], (1024, 16)),
+    ],
+)
+def test_logits_by_the_table_of_embeddings(role, kinds, part):
+    found = sharded(tied(1024), roles={"*": role}).parts[1]
+    assert collectives(found.mod) == kinds
+    used = relax.transform.DeadCodeElimination()(found.mod)
+    shapes = {tuple(map(int, c.value.shape)) for c in constants(used) if c.ty.ndim == 2}
+    assert shapes == {part, *([(1024, 16)] if role == "split" else [])}
+
+
+def test_a_vocabulary_that_workers_do_not_divide_stays_whole_with_a_reason():
+    with recording() as decisions:
+        found = sharded(tied(1023))
+    assert collectives(found.parts[0].mod) == []
+    assert [d.code for d in decisions] == ["shard_uneven"]
+
+
 def test_exchanges_are_launches_that_a_cuda_graph_captures():
     part = sharded(product(16, 32), roles={"*": "rows"}).parts[0].mod
     mod = relax.transform.LegalizeOps()(part)

@@ -26,7 +26,7 @@ def matmul(walk: Walk, call: relax.Call) -> tuple[Any, Any]:
         return _whole(walk, call)
     one, other = walk.state(a), walk.state(b)
     inner_a, inner_b = a.ty.ndim - 1, b.ty.ndim - 2
-    if isinstance(b, GenericConst):
+    if walk.weight_of(b) is not None:
         return _by_weight(walk, call)
     if isinstance(one, Split) and isinstance(other, Split):
         ends = a.ty.ndim - one.shard.axis, b.ty.ndim - other.shard.axis
@@ -55,44 +55,47 @@ def matmul(walk: Walk, call: relax.Call) -> tuple[Any, Any]:
 
 
 def _by_weight(walk: Walk, call: relax.Call) -> tuple[Any, Any]:
-    """Multiply by a constant matrix, or by one for each of a batch."""
+    """Multiply by a constant matrix, transposed or not, or by one for each of a batch."""
     a, b = call.args
-    key, one = hash(b), walk.state(a)
+    const, is_transposed = walk.weight_of(b) or (b, False)
+    key, one = hash(const), walk.state(a)
     inner = b.ty.ndim - 2
-    role = walk.plan.role(key)
+    of = " of its transpose" if is_transposed else ""
     terms = b.ty.shape.values[inner]
     if isinstance(one, Split) and one.shard.axis == a.ty.ndim - 1:
         if not walk.plan.may_split(key):
             return _whole(walk, call)
         region = walk.plan.join(one.key, key)
-        part = walk.part_of(b, Shard(inner, one.shard.segments))
-        walk.product(key, b, call, terms, "rows")
+        part = walk.part_of_weight(b, Shard(inner, one.shard.segments))
+        walk.product(key, b, call, terms, f"rows{of}")
         return _again(call, [walk.local(a), part]), Partial(region)
     if isinstance(one, Split):
         behind = a.ty.ndim - one.shard.axis
         if b.ty.ndim >= behind > 2:
             axis = b.ty.ndim - behind
             if extent(b.ty.shape.values[axis]) == one.shard.extent:
-                part = walk.part_of(b, Shard(axis, one.shard.segments))
+                part = walk.part_of_weight(b, Shard(axis, one.shard.segments))
                 walk.product(walk.plan.join(one.key, key), b, call, terms, "batches")
                 return _again(call, [walk.local(a), part]), _behind(call, behind, one)
-        return _again(call, [walk.local(a), b]), _behind(call, behind, one)
+        return _again(call, [walk.local(a), walk.whole(b)]), _behind(call, behind, one)
     whole = walk.whole(a)
     if not walk.plan.may_split(key) or b.ty.ndim > 2:
-        return _again(call, [whole, b]), None
-    if role == "rows":
+        return _again(call, [whole, walk.whole(b)]), None
+    # What the user says names the axes that the model stores: rows of a table are the vocabulary.
+    if walk.plan.role(key) == ("columns" if is_transposed else "rows"):
         segments = walk.plan.segments(("rows", key), extent(terms) or 0)
         if segments:
             shard = Shard(a.ty.ndim - 1, segments)
             part = walk.split(a, shard, key)
-            walk.product(key, b, call, terms, "rows")
-            return _again(call, [part, walk.part_of(b, Shard(inner, segments))]), Partial(key)
+            walk.product(key, b, call, terms, f"rows{of}")
+            weight = walk.part_of_weight(b, Shard(inner, segments))
+            return _again(call, [part, weight]), Partial(key)
     segments = walk.plan.segments(key, extent(b.ty.shape.values[-1]) or 0)
     if segments is None:
         walk.plan.uneven.add(key)
-        return _again(call, [whole, b]), None
-    walk.product(key, b, call, terms, "columns")
-    part = walk.part_of(b, Shard(inner + 1, segments))
+        return _again(call, [whole, walk.whole(b)]), None
+    walk.product(key, b, call, terms, f"columns{of}")
+    part = walk.part_of_weight(b, Shard(inner + 1, segments))
     return _again(call, [whole, part]), Split(Shard(call.ty.ndim - 1, segments), key)
 
 

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from tvm import IRModule, ir, relax
+from tvm.ir import GenericConst
 
 from ..core.constants.weight_names import constants
 from ..core.decisions import Decision, record
@@ -28,6 +29,7 @@ from .rules import apply
 from .walk import Walk, regions_of
 
 _MOST_ROUNDS = 1000  # of a plan that only grows; more is an error of ours
+_PERMUTE = ir.Op.get("relax.permute_dims")
 
 
 @dataclass(frozen=True)
@@ -289,6 +291,8 @@ def _bind(walk: Walk, binding: relax.Binding) -> None:
     value, state = binding.value, None
     if isinstance(value, relax.Call):
         local, state = apply(walk, value)
+        if _is_transposed_constant(value):
+            walk.bind_transposed(var, value.args[0])
     elif isinstance(value, relax.TupleGetItem):
         fields = walk.fields(value.tuple_value)
         if fields is not None:
@@ -310,3 +314,10 @@ def _bind(walk: Walk, binding: relax.Binding) -> None:
         walk.bind(var, items, state)
     else:
         walk.bind(var, new, state)
+
+
+def _is_transposed_constant(call: relax.Call) -> bool:
+    """Whether a call transposes a constant matrix."""
+    if call.op != _PERMUTE or not isinstance(call.args[0], GenericConst) or call.ty.ndim != 2:
+        return False
+    return call.attrs.axes is None or [int(axis) for axis in call.attrs.axes] == [1, 0]

@@ -51,6 +51,7 @@ class Walk:
         self._env: dict[relax.Var, tuple[Any, Any]] = {}
         self._wholes: dict[relax.Var, Any] = {}
         self._columns: dict[Any, int] = {}  # of weights that were split by columns
+        self._transposed: dict[relax.Var, GenericConst] = {}
         self.found: list[tuple[Any, Product | Collective, str]] = []
 
     # Operands: expressions of the original function.
@@ -58,6 +59,16 @@ class Walk:
     def bind(self, var: relax.Var, local: Any, state: Any) -> None:
         """Set what a variable is on this worker; of a tuple, a list of both for each field."""
         self._env[var] = (local, state)
+
+    def bind_transposed(self, var: relax.Var, matrix: GenericConst) -> None:
+        """Note that a variable is a constant transposed: logits by a table that tokens read too."""
+        self._transposed[var] = matrix
+
+    def weight_of(self, arg: Any) -> tuple[GenericConst, bool] | None:
+        """Return the constant that an operand is, and whether transposed; of others ``None``."""
+        if isinstance(arg, GenericConst):
+            return arg, False
+        return (self._transposed[arg], True) if arg in self._transposed else None
 
     def state(self, arg: Any) -> State:
         """Return how an operand is spread."""
@@ -153,6 +164,14 @@ class Walk:
             part = shard.part(array, self.rank, self.plan.size)
             self._slices[known] = (relax.const(tvm.runtime.tensor(part), const.ty.dtype), const)
         return self._slices[known][0]
+
+    def part_of_weight(self, arg: Any, shard: Shard) -> Any:
+        """Return this worker's part of a constant, or of one that is transposed first."""
+        const, is_transposed = self.weight_of(arg) or (arg, False)
+        if not is_transposed:
+            return self.part_of(const, shard)
+        part = self.part_of(const, Shard(1 - shard.axis, shard.segments))
+        return self.emit(relax.op.permute_dims(part))
 
     def constant(self, array: np.ndarray, known: Any) -> GenericConst:
         """Make a constant that each worker has elements of its own of.

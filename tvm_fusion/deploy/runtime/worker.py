@@ -7,16 +7,20 @@ import json
 import os
 import socket
 import sys
-
-import tvm_ffi
-
-from .load import load_part, open_runtime
-from .workers import service
-from .workers.peers import Peers
+from typing import Any, cast
 
 
 def main() -> None:
     """Serve a session until it ends."""
+    # tvm_ffi imports PyTorch where it is installed: three quarters of a worker's start.
+    cast("dict[str, Any]", sys.modules).setdefault("torch", None)
+
+    import tvm_ffi
+
+    from .load import load_part, open_runtime
+    from .workers import service
+    from .workers.peers import Peers
+
     told = json.loads(sys.argv[1])
     open_runtime()
     sockets = {int(peer): socket.socket(fileno=fd) for peer, fd in told["sockets"].items()}
