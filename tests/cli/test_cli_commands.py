@@ -34,7 +34,7 @@ def test_compile(cli, dense_file, tmp_path):
     folder = tmp_path / "new" / "dense"
     found = object_of(cli("compile", dense_file, "-o", folder, "--dim", "batch=1..4", "--json"))
     assert set(found) == {
-        "artifact", "cached", "target", "seconds", "peak_rss_mb", "kernels", "calls",
+        "artifact", "cached", "target", "seconds", "peak_rss_mb", "kernels", "calls", "workers",
         "precision", "precisions", "intermediate_bytes", "architectures", "profile",
         "not_fused", "not_recomposed", "explain", "fallbacks", "files",
     }  # fmt: skip
@@ -413,7 +413,7 @@ def test_check_and_bundle_tell_their_stages(cli, dense_folder, dense_file, tmp_p
         "comparing outputs",
     ]  # fmt: skip
     told.clear()
-    monkeypatch.setattr("tvm_fusion.deploy.build.bundle._call", lambda *_: None)
+    monkeypatch.setattr("tvm_fusion.deploy.build.bundle._call", lambda *_, **__: None)
     monkeypatch.setattr("shutil.which", lambda name: name)
     assert cli("bundle", dense_folder, "-o", tmp_path / "bundle").code == 0
     assert told == ["configuring the runner", "compiling the runner", "copying libraries"]

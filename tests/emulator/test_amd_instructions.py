@@ -131,6 +131,21 @@ def test_words(line, function):
     assert out[:, 0].tolist() == wanted
 
 
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [  # 32 bits of a literal are an integer's low half, and a float's high half
+        ("v_mov_b64_e32 v[20:21], 0x1200", 0x1200),
+        ("v_mov_b64_e32 v[20:21], 0x80001200", 0x80001200),
+        ("v_mov_b64_e32 v[20:21], -3", (1 << 64) - 3),
+        ("v_mov_b64_e32 v[20:21], 1.0", 0x3FF00000_00000000),
+        ("v_floor_f64_e32 v[20:21], 0x40080000", 0x40080000_00000000),
+    ],
+)
+def test_constants_of_64_bits(line, wanted):
+    _, out = results(line, [[0]])
+    assert np.unique(out.view("u8")).tolist() == [wanted]
+
+
 HALF_LANES = {  # which lane each of a row of 16 reads, None for 0
     "row_shr:3": lambda i: i - 3 if i >= 3 else None,
     "row_shl:5": lambda i: i + 5 if i + 5 < 16 else None,

@@ -350,7 +350,7 @@ CASES = [
     Case(
         "row_too_long",
         Rows(),
-        [tensor("x", 2, 40000, 3)],
+        [tensor("x", 2, 40000, 16)],
         mirrored,
         ("The results of sum need 160000 bytes of shared memory",),
         True,
@@ -444,7 +444,7 @@ EDGES = [
     ("too_many_members", SQUARE[:1], chain(100, op.exp), "exp -> exp", "would have 100 operators"),
     (
         "not_profitable",
-        [tensor("x", 2, 40000, 3)],
+        [tensor("x", 2, 40000, 16)],
         mirrored,
         "sum -> add",
         "times the operations, ",

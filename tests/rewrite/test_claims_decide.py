@@ -1,6 +1,5 @@
 """The templates' claims decide between equal forms: what a form costs depends on who makes it."""
 
-import pytest
 from tvm import relax
 from tvm.relax import op
 
@@ -23,24 +22,10 @@ def variable(name, *shape):
     return relax.Var(name, relax.TensorType(shape, "float32"))
 
 
-def division_inside_a_sum():
-    """sum(e / t * y) = sum(e * y) / t: one kernel by rows, or a division less for each element."""
-    x, y = variable("x", 96, 320), variable("y", 96, 320)
-    e = op.exp(x)
-    weights = e / op.expand_dims(op.sum(e, axis=1), 1)
-    return [x, y], op.sum(weights * y, axis=1)
-
-
 def scale_around_a_product():
     """(x * s) @ w = (x @ w) * s: an epilogue of the product, or fewer operations before it."""
     x, s, w = variable("x", 96, 64), variable("s", 96, 1), variable("w", 64, 80)
     return [x, s, w], op.matmul(x * s, w)
-
-
-def sums_of_two_tensors():
-    """sum(x) + sum(y) = sum(x + y): one kernel by rows, or no tensor between two of them."""
-    x, y = variable("x", 96, 320), variable("y", 96, 320)
-    return [x, y], op.sum(x, axis=1) + op.sum(y, axis=1)
 
 
 def search(case, without, monkeypatch):
@@ -57,34 +42,17 @@ def operators(terms):
     return [t.head.name.removeprefix("relax.") for t in subterms(terms) if t.head.call is not None]
 
 
-@pytest.mark.parametrize(
-    ("case", "template", "with_it", "without_it"),
-    [
-        # The division is by a row's number after the sum, or by 320 numbers before it.
-        (division_inside_a_sum, "rows", ("divide", "multiply", "sum"), ("sum", "divide")),
-        (scale_around_a_product, "contraction", ("matmul", "multiply"), ("multiply", "matmul")),
-        (sums_of_two_tensors, "rows", ("add", "sum"), ("sum", "sum", "add")),
-    ],
-)
-def test_a_template_less_changes_the_form(case, template, with_it, without_it, monkeypatch):
-    for without, ending in (("", with_it), (template, without_it)):
-        found, _, _ = search(case, without, monkeypatch)
-        assert tuple(operators(found.after)[-len(ending) :]) == ending, without or "all"
+def test_a_template_less_changes_the_form(monkeypatch):
+    for without, ending in (("", ["matmul", "multiply"]), ("contraction", ["multiply", "matmul"])):
+        found, _, _ = search(scale_around_a_product, without, monkeypatch)
+        assert operators(found.after)[-2:] == ending, without or "all"
 
 
-@pytest.mark.parametrize(
-    ("case", "template"),
-    [
-        (division_inside_a_sum, "rows"),
-        (scale_around_a_product, "contraction"),
-        (sums_of_two_tensors, "rows"),
-    ],
-)
-def test_each_form_costs_less_where_it_is_chosen(case, template, monkeypatch):
+def test_each_form_costs_less_where_it_is_chosen(monkeypatch):
     """Not a tie that is broken otherwise: either form is costlier where the other one is chosen."""
     functions, estimators = [], []
-    for without in ("", template):
-        found, searcher, region = search(case, without, monkeypatch)
+    for without in ("", "contraction"):
+        found, searcher, region = search(scale_around_a_product, without, monkeypatch)
         functions.append(function_of(found.after, region, searcher.heads))
         estimators.append(searcher._estimator)
     with_it, without_it = ([e.estimate(*f).us for f in functions] for e in estimators)

@@ -126,6 +126,26 @@ def unet_block(channels=16, groups=4, size=6):
     return m.finish(shape, m.emit("Add", mixed, first), shape)
 
 
+def mixtral_block(rows, width=32, experts=4, hidden=48):
+    """SwiGLU by all experts, weighed by a softmax of the two best scores of each row."""
+    m = Models()
+    x = rms_norm(m, "x", width)
+    scores = m.emit("MatMul", x, m.weight(width, experts, scale=0.25 * width**-0.5))
+    # Apart by more than fp16 rounds, or it chooses others than fp32.
+    apart = np.random.default_rng().permuted(np.tile(1.5 * np.arange(experts), (rows, 1)), axis=1)
+    scores = m.emit("Add", scores, m.constant(apart, "float32"))
+    m.nodes.append(("TopK", [scores, m.constant([2])], ["best", "chosen"], {"axis": -1}))
+    zeros = m.emit("Mul", scores, m.constant(0, "float32"))
+    best = m.emit("Softmax", "best", axis=-1)
+    gates = m.emit("ScatterElements", zeros, "chosen", best, axis=-1)
+    total = "x"
+    for expert in range(experts):
+        ends = (m.constant([expert + i]) for i in range(2))
+        gate = m.emit("Slice", gates, *ends, m.constant([1]))
+        total = m.emit("Add", total, m.emit("Mul", swiglu(m, x, width, hidden), gate))
+    return m.finish([rows, width], total, [rows, width])
+
+
 LAYERS = {
     "llama prefill": (lambda: llama_layer(40), {"x": (1, 40, 64)}),
     "llama decode": (
@@ -134,6 +154,8 @@ LAYERS = {
     ),
     "resnet block": (resnet_block, {"x": (1, 32, 7, 9)}),
     "unet block": (unet_block, {"x": (1, 16, 6, 6)}),
+    "mixtral block": (lambda: mixtral_block(9), {"x": (9, 32)}),
+    "mixtral block of many rows": (lambda: mixtral_block(49), {"x": (49, 32)}),
 }
 
 

@@ -20,7 +20,6 @@ from .text import Instruction, Unsupported
 DTYPES = {
     "u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "f16": "f2", "b16": "u2", "bf16": "u2",
     "u32": "u4", "i32": "i4", "f32": "f4", "b32": "u4", "u64": "u8", "i64": "i8", "f64": "f8",
-    "b64": "u8",
 }  # fmt: skip
 Value = Any
 _HALF = np.uint64(32)
@@ -89,8 +88,7 @@ def source(text: str, kind: str, at: int, inst: Instruction, half: int | None = 
     held = registers(name)
     bits, is_float = bits_of(kind), kind[0] in "fb"
     if held is None:
-        if kind in ("b32", "b64", "b16", "bf16"):
-            is_float = False if kind != "b64" else is_float
+        is_float &= kind not in ("b32", "b16", "bf16")
         value = scalar(DTYPES[kind], constant(name, bits, is_float))
         made = Source(lambda g: value, lambda g: np.uint8(0), ())
     else:

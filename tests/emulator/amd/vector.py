@@ -148,7 +148,7 @@ row(
 
 row("mov_b32 accvgpr_read_b32 accvgpr_write_b32 accvgpr_write accvgpr_read accvgpr_mov_b32",
      "b32", "b32", _same, bad.moved)  # fmt: skip
-row("mov_b64", "b64", "b64", _same, bad.moved)
+row("mov_b64", "u64", "u64", _same, bad.moved)
 row("mov_b16", "b16", "b16", _same, bad.moved)
 row("not_b32", "u32", "u32", np.invert, bad.moved)
 row("not_b16", "u16", "u16", np.invert, bad.moved)

@@ -218,6 +218,28 @@ def test_as_many_as_there_are_elements(run, onnxruntime_run):
         np.testing.assert_array_equal(found, wanted)
 
 
+FIXED = {
+    "padded before": """g (float[2, n] x) => (float[p, q] y)
+        <int64 axis = {1}, int64 size = {9}, int64[1] none = {0}, int64[1] one = {1}> {
+          s = Shape(x) n = Gather<axis = 0>(s, axis) r = Sub(size, n) r1 = Reshape(r, one)
+          pads = Concat<axis = 0>(none, r1, none, none) y = Pad(x, pads) }""",
+    "one window": """g (float[1, 2, n] x) => (float[1, 2, p] y) {
+          y = AveragePool<ceil_mode = 1, count_include_pad = 1, kernel_shape = [9],
+                          strides = [9]>(x) }""",
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_results_of_one_shape_at_any_extent(name, run, onnxruntime_run):
+    """Kernels read an extent that no result of theirs has."""
+    model = onnx.parser.parse_model(HEAD.format(19) + FIXED[name])
+    mod = import_model(model, FusionConfig(dims={"n": DimRange(3, 8)})).mod
+    for n in (3, 8):
+        inputs = given(model, {"n": n})
+        (wanted,) = onnxruntime_run(model, **inputs)
+        np.testing.assert_allclose(run(mod, inputs["x"]), wanted, rtol=1e-5)
+
+
 def test_sizes_of_which_levels_differ_are_refused_in_one_sentence(unaligned):
     exe = tvm_fusion.load(unaligned)
     assert exe(x=np.ones((1, 3, 6, 8), "float32"))["y"].shape == (1, 3, 6, 8)

@@ -45,6 +45,7 @@ FUNCTIONS = {
 }
 PADDED = {
     "up to": lambda x: pad(x, (0, 0, 0, 48 - x.shape[0])),
+    "up to, before": lambda x: pad(x, (0, 0, 48 - x.shape[0], 0)),
     "to a multiple": lambda x: pad(x, (0, 0, 0, -x.shape[0] % 4)) * 100,
     "half before": lambda x: pad(x, (0, 1, x.shape[0] // 2, 0), value=2.0),
     "cut or padded": lambda x: pad(x > 0, (0, 0, 0, 20 - x.shape[0]), value=True),

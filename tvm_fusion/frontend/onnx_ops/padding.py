@@ -35,17 +35,19 @@ def pad(node: Node) -> Any:
     if fill is None:
         fill = relax.const(np.zeros((), node.dtype()), node.dtype())
     fill = node.emit(relax.op.reshape(fill, relax.ShapeExpr([])))
+    kept = _kept(node, before, shape, out)
 
-    def padded(x: te.Tensor, value: te.Tensor) -> te.Tensor:
+    def padded(x: te.Tensor, value: te.Tensor, before: list[Any], out: list[Any]) -> te.Tensor:
         def element(*at: Any) -> Any:
-            place, inside = _source(at, before, shape, out, mode)
+            place, inside = _source(at, before, x.shape, kept, mode)
             if mode == "constant":
                 return tirx.if_then_else(inside, x(*place), value())
             return x(*place)
 
-        return te.compute([as_expr(extent) for extent in out], element, name="padded")
+        return te.compute(out, element, name="padded")
 
-    return node.emit_te(padded, node.inputs[0], fill, primfunc_name_hint="pad")
+    sizes = _arguments(before, out)
+    return node.emit_te(padded, node.inputs[0], fill, *sizes, primfunc_name_hint="pad")
 
 
 def framed(node: Node, x: Any, begin: Sequence[Any], spans: Sequence[Any], fill: float) -> Any:
@@ -62,37 +64,50 @@ def framed(node: Node, x: Any, begin: Sequence[Any], spans: Sequence[Any], fill:
         Value of elements outside of the tensor.
     """
     shape = list(x.ty.shape)
-    begin = [0, 0, *begin]
+    before = [0, 0, *begin]
     extents = [*shape[:2], *(node.facts.simplify(span) for span in spans)]
+    kept = _kept(node, before, shape, extents)
 
-    def frame(x: te.Tensor) -> te.Tensor:
+    def frame(x: te.Tensor, before: list[Any], extents: list[Any]) -> te.Tensor:
         def element(*at: Any) -> Any:
-            place, inside = _source(at, begin, shape, extents, "constant")
+            place, inside = _source(at, before, x.shape, kept, "constant")
             return tirx.if_then_else(inside, x(*place), tirx.const(fill, x.dtype))
 
-        return te.compute([as_expr(extent) for extent in extents], element, name="framed")
+        return te.compute(extents, element, name="framed")
 
-    return node.emit_te(frame, x, primfunc_name_hint="framed")
+    return node.emit_te(frame, x, *_arguments(before, extents), primfunc_name_hint="framed")
+
+
+def _kept(node: Node, before: Sequence[Any], shape: Sequence[Any], out: Sequence[Any]) -> list[int]:
+    """List the axes that stay as they are."""
+    pairs = enumerate(zip(before, shape, out, strict=True))
+    equal = node.facts.equal
+    return [axis for axis, (first, own, new) in pairs if equal(first, 0) and equal(own, new)]
+
+
+def _arguments(*extents: Sequence[Any]) -> list[Any]:
+    """Pass extents to a kernel, which knows no variables but those of its arguments."""
+    return [relax.ShapeExpr([as_expr(extent) for extent in each]) for each in extents]
 
 
 def _source(
-    at: Sequence[Any], before: Sequence[Any], shape: Sequence[Any], out: Sequence[Any], mode: str
+    at: Sequence[Any], before: Sequence[Any], shape: Sequence[Any], kept: Sequence[int], mode: str
 ) -> tuple[list[Any], Any]:
     """Return which element is read, and whether there is one."""
     place, inside = list(at), tirx.const(True, "bool")
-    for axis, (first, extent, after) in enumerate(zip(before, shape, out, strict=True)):
-        if isinstance(first, int) and first == 0 and extent is after:
+    for axis, (first, extent) in enumerate(zip(before, shape, strict=True)):
+        if axis in kept:
             continue
-        from_start = at[axis] - as_expr(first)
+        from_start = at[axis] - first
         if mode == "constant":
             place[axis] = from_start
-            inside = tirx.all(inside, from_start >= 0, from_start < as_expr(extent))
+            inside = tirx.all(inside, from_start >= 0, from_start < extent)
         elif mode == "edge":
-            place[axis] = tirx.max(tirx.min(from_start, as_expr(extent) - 1), as_expr(0))
+            place[axis] = tirx.max(tirx.min(from_start, extent - 1), as_expr(0))
         elif mode == "wrap":
-            place[axis] = tirx.floormod(from_start, as_expr(extent))
+            place[axis] = tirx.floormod(from_start, extent)
         else:
-            period = tirx.max(as_expr(extent) - 1, as_expr(1)) * 2
+            period = tirx.max(extent - 1, as_expr(1)) * 2
             step = tirx.floormod(from_start, period)
-            place[axis] = tirx.min(tirx.min(step, period - step), as_expr(extent) - 1)
+            place[axis] = tirx.min(tirx.min(step, period - step), extent - 1)
     return place, inside

@@ -23,8 +23,8 @@ op = relax.op
 class Windows:
     """Where the windows of a pooling lie, a number an axis.
 
-    ``end`` is what the model pads, ``reach`` what the last window needs: both, and ``begin``, may
-    depend on symbolic extents.
+    ``end`` is what the model pads, ``reach`` what the last window needs, or a width that is enough
+    at any extent: all, and ``begin``, may depend on symbolic extents.
     """
 
     kernel: list[int]
@@ -87,8 +87,12 @@ def windows(node: Node) -> Windows:
             span = (kernel[i] - 1) * dilations[i] + 1
         begin.append(first)
         end.append(last)
-        needed = facts.simplify((count - 1) * stride + span - extent - first)
-        reach.append(facts.larger(needed, 0))
+        needed = facts.larger(facts.simplify((count - 1) * stride + span - extent - first), 0)
+        if not isinstance(needed, int) and isinstance(first, int) and isinstance(last, int):
+            most = last + stride - 1  # rounding down then counts as many as rounding up does
+            counted = facts.simplify((extent + first + most - span) // stride + 1)
+            needed = most if facts.equal(counted, count) else needed
+        reach.append(needed)
         out.append(count)
     return Windows(kernel, strides, dilations, begin, end, reach, out)
 
@@ -102,9 +106,8 @@ def same_padding(node: Node, extent: Any, stride: int, span: int) -> tuple[Any, 
     return facts.simplify(first), facts.simplify(total - first)
 
 
-def _require_static(node: Node) -> None:
-    if not all(isinstance(extent, int) for extent in node.shape()[2:]):
-        raise Unsupported("over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}")
+def _is_static(node: Node) -> bool:
+    return all(isinstance(extent, int) for extent in node.shape()[2:])
 
 
 @register("MaxPool")
@@ -126,7 +129,8 @@ def max_pool(node: Node) -> Any:
     result = MAX_POOL[rank](x, at.kernel, at.strides, padding, at.dilations)
     if not node.uses(1):
         return result
-    _require_static(node)
+    if not _is_static(node):
+        raise Unsupported("over symbolic extents", "bind them with --dim NAME=VALUE, or dims={...}")
     indices = node.emit_te(
         lambda x: _indices(x, at, node.attribute("storage_order", 0)),
         node.inputs[0],
@@ -183,7 +187,8 @@ def average_pool(node: Node) -> Any:
     if not at.is_fixed:
         return _framed_mean(node, at, counts_padding)
     if counts_padding and any(r > e for r, e in zip(at.reach, at.end, strict=True)):
-        _require_static(node)
+        if not _is_static(node):
+            return _framed_mean(node, at, counts_padding)
         x, both = node.wide(node.inputs[0]), (at.begin, at.end)
         windows_ = (at.out, at.kernel, at.strides, at.dilations)
         mean = average_windows(x, node.emit, node.shape()[2:], *windows_, both, True)

@@ -9,6 +9,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statica
 from tvm import relax, te, tirx
 
 from ..registry import Unsupported
+from ..shape_values.facts import as_expr
 from .call import Call, is_zero, static
 from .registry import register
 from .shapes import is_equal
@@ -237,7 +238,7 @@ def _pad_by_extents(call: Call, x: Any, begins: list[Any]) -> Any:
     kind = "int8" if dtype == "bool" else dtype
     fill = tirx.const(float(value) if "float" in kind else int(value), kind)
 
-    def padded(given: te.Tensor) -> te.Tensor:
+    def padded(given: te.Tensor, begins: list[Any], shape: list[Any]) -> te.Tensor:
         def element(*i: Any) -> Any:
             at = [index - begin for index, begin in zip(i, begins, strict=True)]
             inside = [tirx.all(p >= 0, p < e) for p, e in zip(at, given.shape, strict=True)]
@@ -245,5 +246,8 @@ def _pad_by_extents(call: Call, x: Any, begins: list[Any]) -> Any:
 
         return te.compute(shape, element, name="padded")
 
+    # Kernels know no variables but those of their arguments.
+    sizes = [relax.ShapeExpr([as_expr(n) for n in each]) for each in (begins, shape)]
     builder = call.importer.block_builder
-    return call.cast(builder.emit_te(padded, call.cast(x, kind), primfunc_name_hint="pad"), dtype)
+    found = builder.emit_te(padded, call.cast(x, kind), *sizes, primfunc_name_hint="pad")
+    return call.cast(found, dtype)

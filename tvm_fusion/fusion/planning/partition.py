@@ -121,7 +121,8 @@ class Partition:
         """
         inside = set(blocks)
         horizon = max(b.last for b in inside)
-        frontier = [s for b in inside for s in self.successors(b) if s not in inside]
+        ordered = sorted(inside, key=lambda block: block.first)  # the same one in every run
+        frontier = [s for b in ordered for s in self.successors(b) if s not in inside]
         seen = set(frontier)
         # What starts behind the last member cannot lead back, unless a block spans that point.
         spans = self._spanning[horizon] > 0

@@ -71,7 +71,7 @@ class AddFiltersOfWindows(_Windows):
     def find(self, graph: EGraph, number: int) -> Iterator[Match]:
         """Yield sums of convolutions of one image that differ in their windows."""
         for node in tuple(graph[number].nodes):
-            if node.head.name != "relax.add":
+            if node.head.name != "relax.add" or len(node.operands) != 2:  # one may be an extent
                 continue
             for first, second in (node.operands, node.operands[::-1]):
                 for one in _convolutions(graph, first):

@@ -22,6 +22,7 @@ def pattern(heads, queries, keys, depth):
     query = axis(queries) if queries > 1 else None
     raw, exponential = (tirx.Var(name, "float32") for name in ("raw", "exponential"))
     return SimpleNamespace(
+        operand_dtypes=("float32",) * 3,
         batch=[axis(heads)],
         query=query,
         key=axis(keys),
