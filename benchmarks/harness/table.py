@@ -46,7 +46,7 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
     UserError
         When a file has another schema.
     """
-    records = {path.name: read(path) for path in sorted(folder.glob("*.json.xz"))}
+    records = {path.name: read(path) for path in sorted(folder.glob("*.json*"))}
     for name, record in records.items():
         if record.get("schema") != SCHEMA:
             raise UserError(

@@ -14,7 +14,7 @@ for rows of the block, rows_per_pass at a time:
 
 Splits that one kernel merges stay in shared memory, and the blocks of a cluster share the elements:
 
-        o_merged, m_merged, l_merged = o, m, l;  cluster barrier
+        o_merged, m_merged, l_merged = o, m, l;  cluster barrier (of one split: __syncthreads)
         each thread, elements of the results: the same merge of all blocks' o, m, l
         out[row, column] = epilogue(o / l);  cluster barrier
 """
@@ -41,6 +41,7 @@ from ....core.tir.loops import (
     unrolled,
     when,
 )
+from ...gpu.launch import storage_sync
 from ...gpu.shared_tiles import cluster_barrier, load_cluster
 from ...index.address import same
 from ..problem.online_softmax import (
@@ -262,10 +263,12 @@ class SplitKV(ABC):
 
     def _merge_blocks(self, rows: range) -> list[tirx.Stmt]:
         """Merge what the blocks of a cluster found in some rows, and store the results."""
-        barrier = [] if self._config.splits == 1 else [cluster_barrier()]
+        # TVM sees the statistics written and read at one index, and leaves a barrier out, though
+        # all threads of a row read what its first one wrote.
+        barrier = storage_sync() if self._config.splits == 1 else cluster_barrier()
         merged = self._config.each_thread(partial(self._finish, rows))
         # Others may read this block's shared memory until they say so.
-        return [*barrier, merged, *barrier]
+        return [barrier, merged, barrier]
 
     def _finish(self, rows: range, g: ir.Expr, t: ir.Expr) -> tirx.Stmt:
         """Merge and store a thread's elements: each block of the cluster has some."""
