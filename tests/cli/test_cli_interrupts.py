@@ -123,7 +123,15 @@ def test_an_interrupt_on_the_way_out_stops_no_cleaning_up(dense_folder, tmp_path
 
 @pytest.mark.slow
 def test_without_an_interrupt_the_program_runs(dense_file):
-    done = interrupted_at("no.such.module", "explain", dense_file, "--dim", "batch=1", "--no-stock")
+    words = (
+        "explain",
+        dense_file,
+        "--dim",
+        "batch=1",
+        "--no-stock",
+        "-q",
+    )  # progress of a slow run
+    done = interrupted_at("no.such.module", *words)
     assert (done.returncode, done.stderr) == (0, "")
 
 
