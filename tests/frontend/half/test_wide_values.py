@@ -148,3 +148,13 @@ def test_rows_of_embeddings(is_half):
     found = operand_types(compute, "take", wide_residuals=True)
     assert found == [["bfloat16" if is_half else "float32", "int64"]]
     assert operand_types(compute, "take") == [["bfloat16", "int64"]]
+
+
+def test_a_table_that_is_a_weight_too_is_stored_once():
+    table = relax.const(np.random.default_rng().standard_normal((8, 8)).astype("float32"))
+
+    def compute(emit, x, w, scale):
+        row = emit(op.take(table, relax.const(np.array([3, 1]), "int64"), 0))
+        return emit(op.matmul(emit(op.nn.layer_norm(row, scale, scale, [-1])), table))
+
+    assert operand_types(compute, "take", wide_residuals=True) == [["bfloat16", "int64"]]

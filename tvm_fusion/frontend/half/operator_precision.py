@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from tvm import relax
+from tvm.ir import GenericConst
 
 from ..normalize.engine import op_name
 
@@ -115,13 +116,13 @@ def is_residual(made_by: str, readers: Iterable[Reader]) -> bool:
 
 
 def readers(func: relax.Function) -> dict[int, list[Reader]]:
-    """List the readers of each variable, by its hash; who returns it keeps its type."""
+    """List the readers of each variable and constant, by hash; who returns it keeps its type."""
     found: dict[int, list[Reader]] = defaultdict(list)
 
     def count(expr: Any) -> None:
         if isinstance(expr, relax.Call) and op_name(expr) not in PREDICATES:
             for leaf in leaves(expr):
-                if isinstance(leaf, relax.Var):
+                if isinstance(leaf, (relax.Var, GenericConst)):
                     found[hash(leaf)].append(Reader(_read_by(expr), precision_of(expr)))
         elif isinstance(expr, relax.SeqExpr):
             result = expr.body

@@ -223,8 +223,10 @@ class _Rewriter(PyExprMutator):
         from_integers = bool(sources) and all(s.from_integers for s in sources)
         dtype = self._compute_dtype(precision, op_name(call), sources, from_integers)
         if self.wide_residuals and precision is Precision.MOVE and not sources:
-            # Such as rows of embeddings, where residual streams begin.
-            dtype = FULL if any(self.casts.is_rounded(c) for c in floats) else self.half
+            # Such as rows of embeddings, where residual streams begin. A table that is a product's
+            # weight, too, is stored once.
+            own = all(len(self.readers.get(hash(c), ())) == 1 for c in floats)
+            dtype = FULL if own and any(map(self.casts.is_rounded, floats)) else self.half
         args = self._operands(call, dtype)
         attrs = call.attrs
         if precision is Precision.ACCUMULATE:
