@@ -21,6 +21,8 @@ from .layout import layout
 FLOAT8_TYPES = {"float8_e4m3fnuz": "fp8", "float8_e5m2fnuz": "bf8"}
 _REGISTER_BITS = 32
 FAMILIES = ("mfma", "wmma")
+# Of a compute unit, in products of half types.
+HALF_FLOP_PER_CLOCK = {"gfx90a": 1024, "gfx942": 2048, "gfx1100": 512}
 
 
 def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:

@@ -18,7 +18,7 @@ from ....device import Device
 from ....ecg.work import at
 from ...gpu.launch import STATIC_SHARED_BYTES
 from ...gpu.swizzle import VECTOR, WaveRows
-from ...instructions.amd import FAMILIES
+from ...instructions.amd import FAMILIES, HALF_FLOP_PER_CLOCK
 from ...instructions.instruction import Instruction
 from ...instructions.layout import Layout, layout
 from ...instructions.table import find_of_fragments
@@ -36,9 +36,8 @@ WAVES = (1, 2, 4, 8)
 ROWS_OF_WAVE = (16, 32)
 BLOCK_N = (16, 32, 64, 128)
 # Of a compute unit, by lanes of a wave: SIMDs, registers of a lane of each, clocks in which a SIMD
-# issues an instruction, FLOP a clock of products; LDS bytes a clock.
+# issues an instruction; LDS bytes a clock.
 _SIMDS, _FILE, _ISSUE, _LDS_BYTES = {64: 4, 32: 2}, {64: 512, 32: 1536}, {64: 4, 32: 1}, 128
-_FLOP = {"gfx90a": 1024, "gfx942": 2048, "gfx1100": 512}
 _SOFTMAX = {"float16": 11, "bfloat16": 14}  # instructions of a score, an exponential counts four
 _TILE, _AROUND, _LATENCY = 150, 2000, 1000  # clocks of barriers, of first loads, until loads arrive
 _MOST_BLOCKS = 8
@@ -188,7 +187,7 @@ def wave_cycles(
     waves, simds = at_once * config.warps, _SIMDS[config.lanes]
     spread = max(1.0, simds / waves)  # some SIMDs have no wave
     scores, width = config.block_m * config.block_n, config.depth16 + config.column16
-    mma = spread * scores * 2 * width / _FLOP[device.arch]
+    mma = spread * scores * 2 * width / HALF_FLOP_PER_CLOCK[device.arch]
     issued = scores / config.lanes * _SOFTMAX[problem.half]
     softmax = spread * issued * _ISSUE[config.lanes] / simds
     read = width + (0 if config.q_in_registers else config.depth16 * config.rows_of_warp / 64)
