@@ -42,6 +42,7 @@ from .lower.nan import KeepNaNTests, PassNaNOn
 from .lower.narrow_lanes import NarrowLanes
 from .lower.parallel_trips import ParallelTrips
 from .lower.reduction_results import PrivateReductionResults
+from .lower.scope_pragmas import DropScopePragmas
 from .lower.stack import RegistersOnStack
 from .schedule.gpu.anchored_sums import AnchorSums
 from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
@@ -154,7 +155,8 @@ def tir_pipeline():
     def run(mod: tvm.IRModule, ctx: PassContext) -> tvm.IRModule:
         exact = [ValidNames(), BytesForBooleans(), KeepNaNTests(), HyperbolicByExponentials()]
         exact.append(CastFloat8())
-        mod = Sequential([DropEmptyLoops(), *exact, HalfMath(), PtxMath(), BindOnce()])(mod)
+        dropped = [DropEmptyLoops(), DropScopePragmas()]
+        mod = Sequential([*dropped, *exact, HalfMath(), PtxMath(), BindOnce()])(mod)
         scheduled: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         thread_level: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
         for gvar, func in mod.functions.items():

@@ -115,7 +115,7 @@ def install(compiler: str, reverse: bool = False) -> list[str]:
     cpu = tvm_ffi.get_global_func("device_api.cpu")
     tvm_ffi.register_global_func("device_api.rocm", lambda: cpu(), override=True)
     tvm_ffi.register_global_func("ffi.Module.load_from_bytes.hip", load_hip, override=True)
-    load._open_device = lambda _folder, found, _rank: (
+    load._open_device = lambda _folder, found, _rank=0: (
         tvm_ffi.device("rocm", 0),
         found["target"]["archs"][0],
     )
