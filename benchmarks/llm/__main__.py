@@ -7,7 +7,6 @@ both take turns in one process. It writes ``results/llm.json`` and ``README.md``
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -19,10 +18,10 @@ import transformers
 
 import tvm_fusion
 from benchmarks.harness import environment
-from benchmarks.harness.__main__ import write
 from benchmarks.harness.client import ROOT
 from benchmarks.kernels.measure import alternate
 from benchmarks.markdown import table
+from benchmarks.records import read, write
 from tvm_fusion.models.static_cache import name_of_cache
 
 HERE = Path(__file__).parent
@@ -54,7 +53,7 @@ def main() -> int:
     if not options.render:
         rows = [measure(options)]
         write(RECORD, {"environment": environment.describe(ROOT), "models": rows})
-    (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())))
+    (HERE / "README.md").write_text(render(read(RECORD)))
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import UserError
 from ...signature import DimRange, EqualExtents, Signature, TensorSpec
+from ...words import counted
 
 _NAME = re.compile(r"\b[A-Za-z_]\w*")
 _OPERATORS: dict[type, Any] = {
@@ -27,6 +28,25 @@ def order(specs: Sequence[TensorSpec], arguments: Mapping[str, Any]) -> list[Any
     """Bring arguments, all of the inputs, into call order; raises as :func:`check_names` does."""
     check_names(specs, arguments)
     return [arguments[spec.name] for spec in specs]
+
+
+def by_name(
+    names: Sequence[str], positional: Sequence[Any], inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Name inputs that are given in order.
+
+    Raises
+    ------
+    UserError
+        For more inputs than there are, and one that is given by its name as well.
+    """
+    if len(positional) > len(names):
+        expected = f"the inputs {', '.join(map(repr, names)) or 'none'}"
+        raise UserError(f"{counted(len(positional), 'input')} in order", expected)
+    given = dict(zip(names, positional, strict=False))
+    if twice := [name for name in given if name in inputs]:
+        raise UserError(f"input {twice[0]!r} is given twice", "each input once")
+    return {**given, **inputs}
 
 
 def check_names(

@@ -10,7 +10,6 @@ import tvm_ffi
 
 from ...errors import UserError
 from ...signature import DimRange, Signature
-from ...words import counted
 from . import arguments
 from .call_tree import flat_inputs, nested
 from .direct import DeviceInputs, DirectInputs, DirectResults, readers
@@ -104,21 +103,9 @@ class Function:
             return self.run(inputs, out=out)
         call = None if self._fixed else self.signature.call
         if call is None:
-            return self.run(self._by_name(positional, inputs), out=out)
+            names = [spec.name for spec in self._specs]
+            return self.run(arguments.by_name(names, positional, inputs), out=out)
         return nested(call["results"], self._stateful(flat_inputs(call, positional, inputs), out))
-
-    def _by_name(self, positional: Sequence[Any], inputs: dict[str, Any]) -> dict[str, Any]:
-        """Name inputs that are given in order."""
-        names = [spec.name for spec in self._specs]
-        if len(positional) > len(names):
-            raise UserError(
-                f"{counted(len(positional), 'input')} in order",
-                f"the inputs {', '.join(map(repr, names)) or 'none'}",
-            )
-        twice = [name for name in names[: len(positional)] if name in inputs]
-        if twice:
-            raise UserError(f"input {twice[0]!r} is given twice", "each input once")
-        return {**dict(zip(names, positional, strict=False)), **inputs}
 
     def _stateful(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
         """Run a module that may change its buffers and inputs: the caller's arrays are changed."""

@@ -188,13 +188,7 @@ class _Step:
 
     def by_name(self, positional: Sequence[Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Name inputs, and check that all are there; the position need not be."""
-        if len(positional) > len(self.names):
-            expected = f"the inputs {', '.join(map(repr, self.names)) or 'none'}"
-            raise UserError(f"{counted(len(positional), 'input')} in order", expected)
-        given = dict(zip(self.names, positional, strict=False))
-        if twice := [name for name in given if name in inputs]:
-            raise UserError(f"input {twice[0]!r} is given twice", "each input once")
-        given |= inputs
+        given = arguments.by_name(self.names, positional, inputs)
         rest = {n: value for n, value in given.items() if n != self._position or not self._where}
         arguments.check_names(list(self._specs.values()), rest)
         return given

@@ -10,10 +10,22 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import tvm_ffi
 
+COLLECTIVES = (
+    "allreduce",
+    "allgather",
+    "broadcast_from_worker0",
+    "scatter_from_worker0",
+    "gather_to_worker0",
+    "send_to_worker",
+    "recv_from_worker",
+    "recv_from_worker0",
+    "sync_worker",
+)
 _EXTRA = "libtvm_runtime_extra.so"  # loaded by then
 _THREAD_LOCAL = "_ZN3tvm7runtime11DiscoWorker11ThreadLocalEv"
 _LONGEST_NAME = 7  # of a small string, which lies in the worker itself
@@ -39,6 +51,15 @@ class _Worker(ctypes.Structure):
         ("device_id", ctypes.c_int32),
         ("ccl", _SmallString),
     )
+
+
+def register_library(library: ModuleType) -> None:
+    """Register the collectives of a module by its ``NAME``, as disco looks them up."""
+    for name in COLLECTIVES:
+        function = getattr(library, name)
+        tvm_ffi.register_global_func(
+            f"runtime.disco.{library.NAME}.{name}", function, override=True
+        )
 
 
 def use_library(name: str, device: tvm_ffi.Device) -> None:

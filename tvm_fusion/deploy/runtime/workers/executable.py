@@ -171,14 +171,8 @@ class ParallelExecutable(Executable):
         self, /, *positional: Any, out: Mapping[str, Any] | None = None, **inputs: Any
     ) -> Any:
         """Run ``main`` with inputs in order or by name; as :meth:`tvm_fusion.Executable.run`."""
-        specs = self._signature("main").inputs
-        if len(positional) > len(specs):
-            expected = f"the inputs {', '.join(repr(s.name) for s in specs) or 'none'}"
-            raise UserError(f"{counted(len(positional), 'input')} in order", expected)
-        given = dict(zip((s.name for s in specs), positional, strict=False))
-        if twice := [name for name in given if name in inputs]:
-            raise UserError(f"input {twice[0]!r} is given twice", "each input once")
-        return self.run({**given, **inputs}, out=out)
+        names = [spec.name for spec in self._signature("main").inputs]
+        return self.run(arguments.by_name(names, positional, inputs), out=out)
 
     def run(
         self,

@@ -197,23 +197,6 @@ def _set_device(device: tvm_ffi.Device) -> None:
         raise UserError(f"CUDA device {device.index} cannot be used (error {code})")
 
 
-def register() -> None:
-    """Register the library's functions, as disco looks them up."""
-    for function in (
-        allreduce,
-        allgather,
-        broadcast_from_worker0,
-        scatter_from_worker0,
-        gather_to_worker0,
-        send_to_worker,
-        recv_from_worker,
-        recv_from_worker0,
-        sync_worker,
-    ):
-        name = f"runtime.disco.{NAME}.{function.__name__}"
-        tvm_ffi.register_global_func(name, function, override=True)
-
-
 def allreduce(send: Any, kind: int, _in_group: bool, receive: Any) -> None:
     """Reduce elementwise; ``kind`` is TVM's ``ReduceKind``."""
     _all().call("ncclAllReduce", *_pair(send, receive), _REDUCE[kind])

@@ -32,8 +32,8 @@ def register() -> None:
         _services[key].call(data, size)
 
     tvm_ffi.register_global_func(CALL, call, override=True)
-    shared_memory.register()
-    nccl.register()
+    for library in (shared_memory, nccl):
+        disco.register_library(library)
 
 
 class Service:

@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 
 from ..tensors import to_numpy
 from .peers import Peers
@@ -18,23 +17,6 @@ _here = threading.local()
 def join(peers: Peers) -> None:
     """Let this thread's collectives go to these peers."""
     _here.peers = peers
-
-
-def register() -> None:
-    """Register the library's functions, as disco looks them up."""
-    for function in (
-        allreduce,
-        allgather,
-        broadcast_from_worker0,
-        scatter_from_worker0,
-        gather_to_worker0,
-        send_to_worker,
-        recv_from_worker,
-        recv_from_worker0,
-        sync_worker,
-    ):
-        name = f"runtime.disco.{NAME}.{function.__name__}"
-        tvm_ffi.register_global_func(name, function, override=True)
 
 
 def allreduce(send: Any, kind: int, _in_group: bool, receive: Any) -> None:
