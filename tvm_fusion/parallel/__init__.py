@@ -4,7 +4,7 @@
     what is split, priced, and the functions of each worker
 ``plan``
     decisions, and how tensors are spread
-``walk``, ``rules``, ``products``, ``views``
+``rewriter``, ``rules``, ``products``, ``views``
     a function rewritten operator by operator
 ``prices``
     links between devices, what splitting costs and saves

@@ -18,7 +18,7 @@ from .plan import Collective, Partial, Plan, Product, Region, Split, State, nbyt
 from .views import extent, fixed, group_of
 
 
-class Walk:
+class Rewriter:
     """Rewrites a function.
 
     Parameters
@@ -260,14 +260,14 @@ class Walk:
         return int(at) if isinstance(at, tirx.IntImm) else 1
 
 
-Rule = Callable[[Walk, relax.Call], tuple[Any, Any]]
+Rule = Callable[[Rewriter, relax.Call], tuple[Any, Any]]
 
 
-def regions_of(plan: Plan, walks: Sequence[Walk]) -> dict[Any, Region]:
+def regions_of(plan: Plan, rewriters: Sequence[Rewriter]) -> dict[Any, Region]:
     """Collect what was found, by region."""
     found: dict[Any, Region] = {}
-    for walk in walks:
-        for key, item, role in walk.found:
+    for rewriter in rewriters:
+        for key, item, role in rewriter.found:
             region = found.setdefault(plan.root(key), Region())
             if isinstance(item, Product):
                 region.products.append(item)

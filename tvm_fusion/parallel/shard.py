@@ -1,7 +1,7 @@
 """A model for several workers: every function once for each worker, with its part of the weights.
 
-walk      each function with all weights split that may be; what is split together is a region
-price     regions that do not pay stay whole; walk again until none changes
+rewrite   each function with all weights split that may be; what is split together is a region
+price     regions that do not pay stay whole; rewrite again until none changes
 write     the functions of each worker, which differ in their constants alone
 """
 
@@ -25,8 +25,8 @@ from ..signature import Signature, TensorSpec
 from ..words import counted, few
 from .plan import Plan, Region, Restart, Split, innermost
 from .prices import pays
+from .rewriter import Rewriter, regions_of
 from .rules import apply
-from .walk import Walk, regions_of
 
 _MOST_ROUNDS = 1000  # of a plan that only grows; more is an error of ours
 _PERMUTE = ir.Op.get("relax.permute_dims")
@@ -111,7 +111,7 @@ def _named(imported: Imported) -> Imported:
 
 
 def _settled(plan: Plan, imported: Imported, writes: Mapping[str, str]) -> dict[Any, Region]:
-    """Walk all functions until the plan stays as it is."""
+    """Rewrite all functions until the plan stays as it is."""
     for _ in range(_MOST_ROUNDS):
         plan.forget_regions()
         writer = _Writer(plan, imported, writes, 0)
@@ -119,7 +119,7 @@ def _settled(plan: Plan, imported: Imported, writes: Mapping[str, str]) -> dict[
             writer.written()
         except Restart:
             continue
-        return regions_of(plan, writer.walks)
+        return regions_of(plan, writer.rewriters)
     raise RuntimeError("the plan of parts does not settle")
 
 
@@ -174,7 +174,7 @@ class _Writer:
     ) -> None:
         self._plan, self._imported, self._writes, self._rank = plan, imported, writes, rank
         self._slices: dict[Any, Any] = {}
-        self.walks: list[Walk] = []
+        self.rewriters: list[Rewriter] = []
         self._shards: dict[str, dict[str, Any]] = {}
 
     def written(self) -> tuple[Imported, dict[str, dict[str, Any]]]:
@@ -214,39 +214,43 @@ class _Writer:
             if self._writes.get(spec.name) in outputs
         }
         bounds = {name: dim.high for name, dim in self._imported.dims.items()}
-        walk = Walk(self._plan, builder, self._rank, bounds, self._slices, written)
+        rewriter = Rewriter(self._plan, builder, self._rank, bounds, self._slices, written)
         if len(func.body.blocks) != 1 or not isinstance(func.body.blocks[0], relax.DataflowBlock):
             sentence = f"{name} is whole on each worker: it branches or has effects."
             record(Decision(name, "", "refused", "shard_branches", sentence))
             return func
-        self.walks.append(walk)
-        params = [self._param(walk, name, p, written.get(p)) for p in func.params]
+        self.rewriters.append(rewriter)
+        params = [self._param(rewriter, name, p, written.get(p)) for p in func.params]
         builder.begin_scope(params)
         builder._begin_dataflow_block()
         try:
             for binding in func.body.blocks[0].bindings:
-                _bind(walk, binding)
-            result = builder.emit_output(self._result(walk, name, func, signature))
+                _bind(rewriter, binding)
+            result = builder.emit_output(self._result(rewriter, name, func, signature))
         finally:
             block = builder._end_block()
             builder.end_scope()
         body = relax.SeqExpr([block], result)
         return relax.Function(params, body, result.ty, func.is_pure, func.attrs)
 
-    def _param(self, walk: Walk, function: str, param: relax.Var, written: str | None) -> relax.Var:
+    def _param(
+        self, rewriter: Rewriter, function: str, param: relax.Var, written: str | None
+    ) -> relax.Var:
         shard = self._plan.inputs.get(written) if written is not None else None
         if shard is None:
             new = relax.Var(param.name, param.ty, param.span)
-            walk.bind(param, new, None)
+            rewriter.bind(param, new, None)
             return new
         shape = list(param.ty.shape.values)
         shape[shard.axis] = shard.extent // self._plan.size
         new = relax.Var(param.name, relax.TensorType(shape, param.ty.dtype), param.span)
-        walk.bind(param, new, Split(shard, written))
+        rewriter.bind(param, new, Split(shard, written))
         self._shards[function]["inputs"][written] = shard.as_json()
         return new
 
-    def _result(self, walk: Walk, name: str, func: relax.Function, signature: Signature) -> Any:
+    def _result(
+        self, rewriter: Rewriter, name: str, func: relax.Function, signature: Signature
+    ) -> Any:
         """Make results whole, but those that are written over inputs of parts."""
         body: Any = func.body.body
         values = relax.analysis.get_var2val(func)
@@ -255,15 +259,15 @@ class _Writer:
                 break
             body = values[body]
         if not isinstance(body, relax.Tuple):
-            return walk.whole(body)
+            return rewriter.whole(body)
         holders = {self._writes.get(i.name): i.name for i in signature.inputs}
         results = []
         for field, spec in zip(body.fields, signature.outputs, strict=True):
             shard = self._plan.inputs.get(holders.get(spec.name, ""))
             if shard is None:
-                results.append(walk.whole(field))
+                results.append(rewriter.whole(field))
                 continue
-            results.append(walk.split(field, shard, holders[spec.name]))
+            results.append(rewriter.split(field, shard, holders[spec.name]))
             self._shards[name]["outputs"][spec.name] = shard.as_json()
         return relax.Tuple(results)
 
@@ -281,39 +285,39 @@ class _Writer:
         return replace(signature, inputs=inputs, outputs=outputs)
 
 
-def _bind(walk: Walk, binding: relax.Binding) -> None:
+def _bind(rewriter: Rewriter, binding: relax.Binding) -> None:
     """Write one binding."""
     var = binding.var
     if isinstance(binding, relax.MatchCast):
-        local = walk.builder.match_cast(walk.whole(binding.value), binding.ty)
-        walk.bind(var, local, None)
+        local = rewriter.builder.match_cast(rewriter.whole(binding.value), binding.ty)
+        rewriter.bind(var, local, None)
         return
     value, state = binding.value, None
     if isinstance(value, relax.Call):
-        local, state = apply(walk, value)
+        local, state = apply(rewriter, value)
         if _is_transposed_constant(value):
-            walk.bind_transposed(var, value.args[0])
+            rewriter.bind_transposed(var, value.args[0])
     elif isinstance(value, relax.TupleGetItem):
-        fields = walk.fields(value.tuple_value)
+        fields = rewriter.fields(value.tuple_value)
         if fields is not None:
-            walk.bind(var, fields[0][value.index], fields[1][value.index])
+            rewriter.bind(var, fields[0][value.index], fields[1][value.index])
             return
-        local = relax.TupleGetItem(walk.whole(value.tuple_value), value.index)
+        local = relax.TupleGetItem(rewriter.whole(value.tuple_value), value.index)
     elif isinstance(value, relax.Var):
-        walk.bind(var, *walk.known(value))
+        rewriter.bind(var, *rewriter.known(value))
         return
     elif isinstance(value, relax.Tuple):
-        local = [walk.local(field) for field in value.fields]
-        walk.bind(var, local, [walk.state(field) for field in value.fields])
+        local = [rewriter.local(field) for field in value.fields]
+        rewriter.bind(var, local, [rewriter.state(field) for field in value.fields])
         return
     else:
-        local = walk.substituted(value)
-    new = walk.emit(local, var.name)
+        local = rewriter.substituted(value)
+    new = rewriter.emit(local, var.name)
     if isinstance(state, list):
-        items = [walk.emit(relax.TupleGetItem(new, i)) for i in range(len(state))]
-        walk.bind(var, items, state)
+        items = [rewriter.emit(relax.TupleGetItem(new, i)) for i in range(len(state))]
+        rewriter.bind(var, items, state)
     else:
-        walk.bind(var, new, state)
+        rewriter.bind(var, new, state)
 
 
 def _is_transposed_constant(call: relax.Call) -> bool:
