@@ -44,6 +44,7 @@ from .lower.parallel_trips import ParallelTrips
 from .lower.reduction_results import PrivateReductionResults
 from .lower.scope_pragmas import DropScopePragmas
 from .lower.stack import RegistersOnStack
+from .parallel.peer_sums import PeerSums
 from .schedule.gpu.anchored_sums import AnchorSums
 from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
 from .schedule.math.amd_half_functions import AmdHalfFunctions
@@ -76,6 +77,8 @@ def stages(config: FusionConfig | None = None) -> list[Pass]:
     passes: list[Pass] = []
     for number, (name, _) in enumerate(STAGES, start=1):
         passes += [_told(_WORDS[name]), stage(name, config)]
+        if name == "rewrite" and config.workers > 1 and "peer_sums" not in config.without:
+            passes.append(PeerSums(config.workers))
         if name == "ecg":
             passes.append(RefuseUnlowered())
         if config.dump is not None:
