@@ -189,7 +189,8 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         "cp_async_stages": 0,
         "min_blocks_per_sm": per_sm,
     }
-    return SkinnyMmaConfig(**given)
+    made = SkinnyMmaConfig(**given)
+    return made if made.holds_heads(device.clusters) else None
 
 
 def uncast(operand: ir.Expr) -> ir.Expr:
