@@ -51,6 +51,9 @@ class Step:
     has_rival: bool = True
 
 
+_PREFETCHED_BYTES = 4 << 20  # of a weight: what memory gives in a microsecond
+
+
 def _two_kernels() -> None:
     from tvm_fusion.schedule.attention.decode import config
 
@@ -58,10 +61,12 @@ def _two_kernels() -> None:
 
 
 def _prefetch() -> None:
+    from tvm_fusion.deploy.cuda_graph import weight_prefetch
     from tvm_fusion.schedule.contraction.gpu import emit
     from tvm_fusion.schedule.gpu.launch import PREFETCHED
 
-    made = emit.skinny_gemm_gpu
+    made, whole = emit.skinny_gemm_gpu, weight_prefetch._bytes
+    weight_prefetch._bytes = lambda tensor: min(whole(tensor), _PREFETCHED_BYTES)
 
     def prefetching(program: Any, config: Any, beside: Any = None) -> Any:
         func = made(program, config, beside)
