@@ -88,7 +88,10 @@ def with_head_sum(
     rest = tuple(s for s in stages if s not in sums)
     own = replace(program, stages=rest)
     before: tuple[SumOfProducts, NormScale | None] | Refusal
-    if sum(not s.is_map for s in rest) == 1:
+    left = sum(not s.is_map for s in rest)
+    if left > 2:
+        return None
+    if left == 1:
         analysed = analyse(own, rest)
         before = analysed if isinstance(analysed, Refusal) else (analysed, None)
     else:
