@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tvm import ir, sym, tirx
 
 from ...._tvm.ir.structural import structural_map
-from ....core.tir.expressions import choice, int64, loads, variables
+from ....core.tir.expressions import call_name, choice, int64, loads, variables
 from ....core.tir.loops import constant, find, index, simplified, substitute
 from ....program.domain import Domain
 from .pattern import Pattern
@@ -132,6 +132,8 @@ class MaskReader:
     def _bound(self, condition: ir.Expr) -> Bound | None:
         """Read a comparison that is linear in the position of the key."""
         condition = self._domain.positions(condition)
+        if self._takes_loads:
+            condition = _counted(condition)
         flipped = {tirx.GE: tirx.LE, tirx.GT: tirx.LT}
         a, b, kind = getattr(condition, "a", None), getattr(condition, "b", None), type(condition)
         if kind in flipped:
@@ -157,6 +159,20 @@ class MaskReader:
         if step == -1:
             return Bound(limit, True, slope, period, is_loaded)
         return Bound(analyzer.simplify(0 - limit), False, -slope, period, is_loaded)
+
+
+def _counted(condition: ir.Expr) -> ir.Expr:
+    """Add positions that are read from memory to those of rows and keys as indices are.
+
+    Sums of 64 bits wrap around only beyond 2**62, where no position is.
+    """
+    plain = {"wrapping_add": tirx.Add, "wrapping_sub": tirx.Sub}
+
+    def change(call: ir.Call) -> ir.Expr:
+        kind = plain.get(call_name(call))
+        return call if kind is None or str(call.ty.dtype) != "int64" else kind(*call.args)
+
+    return structural_map(condition, (ir.Call, change), order="post")
 
 
 def _in_one_period(expr: ir.Expr, query: ir.Var | None) -> tuple[ir.Expr, int | None]:

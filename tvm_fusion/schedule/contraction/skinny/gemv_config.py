@@ -25,6 +25,7 @@ REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
 TWO_STEPS = 32  # partial sums of a column from which on they are reduced in two steps
 EXCHANGED = 16  # accumulators of a thread that a warp adds up by exchanges, at most
+MAX_CLUSTER = 8  # blocks that every device with clusters can launch together
 FOLDED_ROW_SUMS = 32  # partial sums of a normalized row that the epilogue adds up, at most
 
 
@@ -107,6 +108,37 @@ class GemvConfig(GemmView):
         return product([*(a.extent for a in self.batch), columns])
 
     @property
+    def head_n(self) -> int:
+        """Columns of a part in a head, over which the epilogue sums; 0 where it does not."""
+        head_sum = self.contraction.head_sum
+        return 0 if head_sum is None else head_sum.width // self.parts
+
+    @property
+    def cluster(self) -> int:
+        """Blocks that share a head, and are a cluster if they are several."""
+        return max(1, self.head_n // self.block_n)
+
+    @property
+    def heads(self) -> int:
+        """Heads of a block, those that it shares included."""
+        return -(-self.block_n // self.head_n) if self.head_n else 0
+
+    def holds_heads(self, has_clusters: bool) -> bool:
+        """Whether blocks, or clusters of them, have whole heads."""
+        if not self.head_n:
+            return True
+        split = self.contraction.column_split
+        ends = [self.contraction.stage.axes[-1]] if split is None else [split.position]
+        if split is not None and split.period is not None:
+            ends.insert(0, split.period)
+        if [*self.n_axes][-len(ends) :] != ends or not self.divides_n:
+            return False
+        if self.block_n % self.head_n == 0:
+            return True
+        is_part = has_clusters and self.head_n % self.block_n == 0
+        return is_part and self.cluster <= MAX_CLUSTER
+
+    @property
     def accumulators(self) -> int:
         """Accumulators of a thread, in the order ``[m, parts, tile_n]``."""
         return self.m * self.parts * self.tile_n
@@ -168,6 +200,9 @@ class GemvConfig(GemmView):
             elements += self.folded_slices * width
         if self.norm_scale is not None:
             elements += self.m * (self.threads + self.folded_sums)
+        if self.head_n:
+            rows = min(self.rows_per_pass, self.m)
+            elements += rows * (self.parts * self.block_n + self.block_n + self.heads)
         stage = self.threads * self.parts * self.tile.vectors * CP_ASYNC_BYTES
         size = DataType(self.contraction.dtype).itemsize
         return elements * size + self.cp_async_stages * stage

@@ -75,7 +75,7 @@ def gemv_config(
     problem = (view.batch, m_axes, n_axes, k_axes, a, b, contraction)
     numbers = (tile, threads_n, slices_k, stages, norm_scale)
     config = GemvConfig(*problem, *numbers, has_exchanges=device.kind == "cuda")
-    if not _fits_shared(config):
+    if not _fits_shared(config) or not config.holds_heads(device.clusters):
         return None
     return replace(
         config, cp_async_stages=_cp_async_stages(config, device), dot=_dot(config, device)

@@ -10,6 +10,7 @@
         if there are TWO_STEPS partial sums of a column:
           partials_folded = their square root of them                    shared, barrier
         thread per element of C:  sum over slices, norm scale, epilogue, store     global
+                                  (sums over heads before the epilogue: head_sums)
 
 Slices are added up in a fixed order, so that results are reproducible.
 """
@@ -41,6 +42,7 @@ from ..problem.fuse_epilogue import store_results
 from ..tile.concat_parts import ConcatParts
 from .gemv_config import GemvConfig
 from .gemv_mainloop import GemvMainloop
+from .head_sums import HeadSums
 from .mma_config import SkinnyMmaConfig
 from .mma_mainloop import SkinnyMmaMainloop
 from .norm_rows import NormalizedRows
@@ -54,6 +56,8 @@ def skinny_gemm_gpu(
     dtype, is_folded = config.contraction.dtype, config.folded_slices < config.shared_slices
     shared = scratch([slices, width], dtype, "partials", scope="shared")
     folded = scratch([index(config.folded_slices), width], dtype, "partials_folded", "shared")
+
+    heads = HeadSums.of(config)
 
     def body(number: ir.Expr) -> tirx.Stmt:
         mainloop: GemvMainloop | SkinnyMmaMainloop
@@ -74,10 +78,16 @@ def skinny_gemm_gpu(
                     config.phase(partial(_reduce_to_fewer_slices, config, rows, shared, folded))
                 )
             partials = folded if is_folded else shared
-            reduce = partial(_reduce_slices, config, number, rows, partials, mainloop.rows)
+            reduce = partial(_reduce_slices, config, number, rows, partials, mainloop.rows, heads)
             stmts.append(config.phase(reduce))
+            if heads is not None:
+                stmts += heads.stmts(number, rows)
         buffers = [*mainloop.buffers, shared, *([folded] if is_folded else [])]
+        buffers += [] if heads is None else heads.buffers
         made = block("skinny_gemm", sequence(stmts), buffers)
+        if config.cluster > 1:  # a block's rank is its number modulo the cluster's size
+            block_stmt = made
+            made = threads("clusterCtaIdx.x", config.cluster, lambda _: block_stmt)
         return (
             min_blocks_per_sm(made, config.min_blocks_per_sm) if config.min_blocks_per_sm else made
         )
@@ -118,9 +128,13 @@ def _reduce_slices(
     rows: range,
     partials: ir.Var,
     rows_a: NormalizedRows | None,
+    heads: HeadSums | None,
     thread: ir.Expr,
 ) -> tirx.Stmt:
-    """Add up the slices of each element of some rows and store its epilogue, coalesced."""
+    """Add up the slices of each element of some rows and store its epilogue, coalesced.
+
+    With sums over heads, elements are kept for the epilogue.
+    """
     dtype, parts, m = config.contraction.dtype, range(config.parts), len(rows)
     totals, row_total = local("totals", [config.parts], dtype), local("row_total", [1], dtype)
 
@@ -144,7 +158,10 @@ def _reduce_slices(
             reduced, scale = rows_a.scale(rows.start + row, place, row_total)
             stmts.append(reduced)
             found = [total * scale for total in found]
-        stmts.append(store_results(config.contraction, place, *found))
+        if heads is None:
+            stmts.append(store_results(config.contraction, place, *found))
+        else:
+            stmts.append(heads.keep(row, column, found))
         buffers = [totals] if rows_a is None else [totals, row_total]
         stmt = when(flat < m * config.block_n, block("epilogue", sequence(stmts), buffers))
         return config.guard_n(number, n_tile, stmt)

@@ -190,7 +190,8 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         "min_blocks_per_sm": per_sm,
         "has_exchanges": False,
     }
-    return SkinnyMmaConfig(**given)
+    made = SkinnyMmaConfig(**given)
+    return made if made.holds_heads(device.clusters) else None
 
 
 def uncast(operand: ir.Expr) -> ir.Expr:

@@ -90,6 +90,7 @@ def _fits(config: GemvConfig, device: Device) -> bool:
     blocks = max(1, config.min_blocks_per_sm)
     return (
         LEAST_THREADS <= config.threads <= most
+        and config.holds_heads(device.clusters)
         and config.shared_bytes <= STATIC_SHARED_BYTES
         and config.accumulators < config.registers
         and blocks * config.threads * config.registers <= file
