@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 
 from tvm import ir
@@ -104,7 +104,7 @@ def work_of(form: GemmForm) -> KernelWork:
             continue  # boxes of rows leave out what is computed: zeros around an image
         chunks = OperandChunks(tile.problem, is_a)
         elements = _loaded(tile, is_a)
-        if chunks.is_gathered:
+        if chunks.is_gathered and not chunks.is_planar:  # which the clocks tell of
             single += elements * (DEPENDENT if _is_dependent(chunks.expr) else 1)
         if not is_plain(chunks.expr):
             computed += elements * max(1, operations(chunks.expr))
@@ -254,9 +254,6 @@ class GpuContraction(Contraction):
         yield from transpose_proposals(graph)
         yield from pooling_proposals(graph)
         yield from super().propose(graph, device)
-
-    def _takes(self, expanded: Sequence[Operator]) -> bool:
-        return True
 
 
 def _ragged(tile: TileGemmConfig) -> RaggedExtents | None:
