@@ -1,6 +1,7 @@
 """A convolution with what is before or behind it: in one kernel, and in two.
 
-Pooling behind convolutions of VGG and C3D; gates of channels before projections of EfficientNet-B0.
+Pooling behind convolutions of VGG and C3D; gates of channels before projections of EfficientNet-B0;
+a copy with channels last before convolutions of channels that are planes.
 """
 
 from __future__ import annotations
@@ -35,11 +36,18 @@ GATED: dict[str, tuple[int, int, int]] = {
         (1152, 7, 192),
     )
 }
-PAIRS = (*POOLED, *GATED)
+#: Channels and extents, by name.
+PLANES: dict[str, tuple[int, int]] = {
+    f"planes_{width}x{extent}": (width, extent)
+    for width, extent in ((32, 28), (64, 28), (128, 14), (256, 7), (64, 56))
+}
+PAIRS = (*POOLED, *GATED, *PLANES)
 
 
 def modules(name: str, dtype: str) -> dict[str, Sequence[tvm.IRModule]]:
-    """Write the two as one function, and as one each; channels are the last axis of all tensors."""
+    """Write the two as one function, and as one each; channels are the last axis of tensors."""
+    if name in PLANES:
+        return _planes(*PLANES[name], dtype)
     return _pooled(*POOLED[name], dtype) if name in POOLED else _gated(*GATED[name], dtype)
 
 
@@ -69,6 +77,24 @@ def _gated(width: int, extent: int, channels: int, dtype: str) -> dict[str, Sequ
     one = _module(dtype, [image, gates], scale, project)
     two = _module(dtype, [image, gates], scale), _module(dtype, [image], project)
     return {"one": [one], "two": two}
+
+
+def _planes(width: int, extent: int, dtype: str) -> dict[str, Sequence[tvm.IRModule]]:
+    def conv(net: Network, x: Any) -> Any:
+        return net.conv(x, width, 3)
+
+    def copied(net: Network, x: Any) -> Any:
+        return net.emit(op.permute_dims(x, (0, 2, 3, 1)))
+
+    def from_copy(net: Network, x: Any) -> Any:
+        return conv(net, net.emit(op.permute_dims(x, (0, 3, 1, 2))))
+
+    image, copy = (1, width, extent, extent), (1, extent, extent, width)
+    whole, first, second = (
+        Network(dtype).build(write, given)
+        for write, given in ((conv, image), (copied, image), (from_copy, copy))
+    )
+    return {"one": [whole], "two": [first, second]}
 
 
 def _module(

@@ -47,7 +47,7 @@ from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .forms import choose, weighed
 from .product import Product, Reading, read_product
 from .space import KERNELS, GemmConfig, GpuGemmProblem, clocks, configs
-from .tile_forms import GATHERED, GemmForm, computes_weights_only, refuse_parts
+from .tile_forms import GATHERED, PLANAR, GemmForm, computes_weights_only, refuse_parts
 
 # The design space of a claimed contraction on a GPU, and the claim of another configuration.
 
@@ -289,7 +289,7 @@ def _work(product: Product, form: GemmForm) -> int:
     work = flops(stages) * _slowdown(product.group, product.contraction, form.gemm)
     if form.gemm is None:
         return work * _untiled(form.contraction)
-    return work * (GATHERED if form.is_gathered else 1)
+    return work * (GATHERED if form.is_gathered else PLANAR if form.is_planar else 1)
 
 
 def _across(contraction: SumOfProducts) -> Refusal:

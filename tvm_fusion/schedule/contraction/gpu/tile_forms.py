@@ -51,6 +51,8 @@ from .space import GemmConfig, GpuGemmProblem, clocks
 # How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
 # pixels and 64 channels in half types, NCHW against NHWC.
 GATHERED = 8
+# The same of planes, whose pixels neighbouring threads load: not measured.
+PLANAR = 6
 # The same of tiles of mma.sync whose words threads shift, as odd row lengths want it; others are
 # copied in 8 or 4 bytes. On an H200 in half types, with copies to aligned rows: 77 by 7207 by 4210
 # 65 us against 130, 53 by 667 by 8108 10.4 against 15.4; 164 by 47 by 4789 9.1 against 6.6.
@@ -93,10 +95,13 @@ class GemmForm:
 
     @cached_property
     def is_gathered(self) -> bool:
-        """Whether elements of a tile are loaded one by one, not those of planes side by side."""
-        if self.tile is None or any(planar_operands(self.tile.problem)):
-            return False
-        return is_gathered(self.tile.problem)
+        """Whether elements of a tile are loaded one by one, others than of planes."""
+        return self.tile is not None and not self.is_planar and is_gathered(self.tile.problem)
+
+    @cached_property
+    def is_planar(self) -> bool:
+        """Whether a tile's channels are planes."""
+        return self.tile is not None and any(planar_operands(self.tile.problem))
 
     @cached_property
     def clocks(self) -> float | None:
@@ -114,9 +119,8 @@ class GemmForm:
         found = clocks(self.tile, self.device) - RATES.launch
         if self.is_gathered or isinstance(self.tile, WgmmaConfig):
             return RATES.launch + found
-        planar = planar_operands(self.tile.problem)
-        if any(planar):
-            sizes = gemm_sizes(self.tile.problem)
+        if self.is_planar:
+            sizes, planar = gemm_sizes(self.tile.problem), planar_operands(self.tile.problem)
             return RATES.launch + found + planar_clocks(self.tile.tile, sizes, self.device, planar)
         found *= SHIFTED if self.tile.problem.staged_a or self.tile.problem.staged_b else 1
         return RATES.launch + found + narrow_copy_clocks(self.tile, self.device)

@@ -114,12 +114,10 @@ class OperandChunks:
         self.is_gathered = _is_gathered(layout)
 
     def _has_planes(self, problem: GemmProblem) -> bool:
-        core, _ = unguarded(self.expr)
-        if not is_plain(core):
-            return False
         terms = problem.k_axes[-1]
+        core, _ = unguarded(self.expr)
         is_whole = (constant(terms.extent) or 1) % problem.chunk == 0
-        return is_whole and is_planar(core, terms.var, self.axes[-1].var)
+        return is_whole and is_plain(core) and is_planar(core, terms.var, self.axes[-1].var)
 
 
 def _is_gathered(layout: ChunkLayout) -> bool:
