@@ -23,7 +23,7 @@ from tvm_fusion.config import FusionConfig
 from tvm_fusion.deploy.runtime.manifest import MANIFEST
 from tvm_fusion.device import parse
 
-from . import pooled
+from . import pairs
 from .counting import DTYPES, WAYS
 from .taso import GRAPHS, graph
 
@@ -41,12 +41,12 @@ Job = tuple[str, str]  # name of a work, and of a side
 
 def sides(name: str) -> list[str]:
     """Name the alternatives of a work."""
-    return ["one", "two"] if name in pooled.SHAPES else list(WAYS)
+    return ["one", "two"] if name in pairs.PAIRS else list(WAYS)
 
 
 def works() -> list[str]:
-    """Name all works: TASO's graphs, and convolutions with pooling."""
-    return [*sorted(GRAPHS, key=lambda name: name not in SLOW), *pooled.SHAPES]
+    """Name all works: TASO's graphs, and convolutions with what is fused with them."""
+    return [*sorted(GRAPHS, key=lambda name: name not in SLOW), *pairs.PAIRS]
 
 
 def measured(
@@ -106,8 +106,8 @@ def _compile(job: Job, folder: Path, target: str, precision: str) -> dict[str, A
     name, side = job
     is_reference = side == REFERENCE
     dtype = DTYPES["fp32" if is_reference else precision]
-    if name in pooled.SHAPES:
-        modules, options = pooled.modules(name, dtype)["one" if is_reference else side], {}
+    if name in pairs.PAIRS:
+        modules, options = pairs.modules(name, dtype)["one" if is_reference else side], {}
     else:
         modules, options = [graph(name, dtype)], WAYS["none" if is_reference else side]
     kernels, start = 0, time.perf_counter()

@@ -10,7 +10,7 @@ from benchmarks.markdown import table
 
 from .counting import TARGETS, WAYS
 from .expressions import EXPRESSIONS
-from .pooled import SHAPES
+from .pairs import PAIRS
 from .table5 import MODELS
 from .taso import GRAPHS, PUBLISHED
 
@@ -102,14 +102,15 @@ def _measured(targets: dict[str, Any]) -> Iterator[str]:
             geometric_mean(_ratio(timed[n], way, "none") for n in graphs) for way in [*WAYS][1:]
         ]
         yield from ("", f"Geometric means: {means[0]:.3f} and {means[1]:.3f}.")
-        convolutions = [name for name in SHAPES if name in timed]
+        convolutions = [name for name in PAIRS if name in timed]
         if convolutions:
             yield from (
                 "",
-                "A convolution with the pooling behind it, in one kernel and in two:",
+                "A convolution with the pooling behind it, or with gates of channels before it, in"
+                " one kernel and in two:",
                 "",
                 *table(
-                    ["channels and pixels", "two", "one", "one / two"],
+                    ["channels and extents", "two", "one", "one / two"],
                     [_row_of(name, timed[name], ["two", "one"]) for name in convolutions],
                 ),
             )
