@@ -44,18 +44,30 @@ def expand(node: Node) -> Any:
 
 
 def _computed(node: Node) -> list[Any]:
-    """Return variables for the extents of a shape that is known only at run time."""
+    """Return variables for the extents of a shape that is known only at run time.
+
+    A shape that does not broadcast becomes a negative one, which cannot be allocated.
+    """
     (rank,) = node.shape(1)
     if not isinstance(rank, int):
         advice = f"bind the length of its shape with --dim {rank}=VALUE, or dims={{...}}"
         raise Unsupported("to a computed rank", advice)
+    shape, one = node.shape(), relax.const(1, "int64")
+    own = shape[max(0, len(shape) - rank) :]
+    own = [1] * (rank - len(own)) + own
+    have = node.emit(op.shape_to_tensor(relax.ShapeExpr(own)))
+    wanted = node.emit(node.cast(node.inputs[1], "int64"))
+    keeps = op.logical_or(op.equal(wanted, one), op.equal(wanted, relax.const(-1, "int64")))
+    keeps = node.emit(keeps)
+    fits = op.logical_or(op.logical_or(keeps, op.equal(have, one)), op.equal(wanted, have))
+    fits = node.emit(op.min(op.astype(node.emit(fits), "int64"), keepdims=True))
+    wanted = node.emit(op.where(keeps, have, wanted))
+    wanted = op.where(op.equal(fits, one), wanted, relax.const(-1, "int64"))
     extents = [tirx.Var(f"extent_{i}", "int64") for i in range(rank)]
-    wanted = node.inputs[1]
-    if node.dtype(1) != "int64":
-        wanted = op.astype(wanted, "int64")
     shape = node.emit(op.tensor_to_shape(node.emit(wanted)))
-    node.builder.match_cast(shape, relax.ShapeType(extents))
-    return extents
+    known = [e if static(d) in (None, 1) else d for e, d in zip(extents, own, strict=True)]
+    node.builder.match_cast(shape, relax.ShapeType(known))
+    return known
 
 
 def _broadcast(node: Node, have: Any, want: Any) -> Any:
