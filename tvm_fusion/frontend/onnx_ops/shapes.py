@@ -1,4 +1,4 @@
-"""Convert operators that take shapes: Expand, Reshape, Slice, Split, Squeeze."""
+"""Convert operators that take shapes: Expand, Reshape, Slice, Split, Squeeze, Tile."""
 
 from __future__ import annotations
 
@@ -136,6 +136,27 @@ def _reshape_computed(node: Node, keeps_zero: bool) -> Any:
     extents = [tirx.Var(f"extent_{i}", "int64") for i in range(rank)]
     node.builder.match_cast(shape, relax.ShapeType(extents))
     return op.reshape(data, relax.ShapeExpr(extents))
+
+
+@register("Tile", takes_extents=True)
+def tile(node: Node) -> Any:
+    """Convert Tile by symbolic counts; numbers, and what is computed, are left to TVM."""
+    counts = node.extents(1) if node.opset >= 6 else None
+    data = node.inputs[0]
+    if counts is None or all(isinstance(count, int) for count in counts):
+        return None
+    if not isinstance(getattr(data, "ty", None), relax.TensorType) or data.ty.shape is None:
+        return None
+    split: list[Any] = []
+    spread: list[Any] = []
+    out: list[Any] = []
+    for count, extent in zip(counts, node.shape(), strict=True):
+        split += [1, extent]
+        spread += [count, extent]
+        out.append(node.facts.simplify(count * extent))
+    rows = node.emit(op.reshape(data, relax.ShapeExpr(split)))
+    rows = node.emit(op.broadcast_to(rows, relax.ShapeExpr(spread)))
+    return op.reshape(rows, relax.ShapeExpr(out))
 
 
 @register("Squeeze", takes_extents=True)
