@@ -12,6 +12,7 @@ import tvm_fusion
 
 pytestmark = pytest.mark.slow_beyond(2)
 
+
 @pytest.mark.parametrize(
     ("rewrite", "results"),
     [("search", 5), pytest.param("none", 40, marks=pytest.mark.slow)],

@@ -69,13 +69,17 @@ def exp2(call: Call) -> Any:
 
 @register("hypot")
 def hypot(call: Call) -> Any:
-    """Take the root of the sum of squares, without squares that overflow."""
-    x, y = (op.abs(v) for v in operands(call, call.dtype))
+    """Take the root of the sum of squares, without squares that overflow.
+
+    Beside an infinity, NaN counts for nothing, as in C.
+    """
+    x, y = (call.emit(op.abs(v)) for v in operands(call, call.dtype))
     high, low = call.emit(op.maximum(x, y)), call.emit(op.minimum(x, y))
     one, zero = relax.const(1, call.dtype), relax.const(0, call.dtype)
     ratio = op.divide(low, op.where(op.equal(high, zero), one, high))
     value = op.multiply(high, op.sqrt(op.add(one, op.multiply(ratio, ratio))))
-    return op.where(op.isinf(high), high, value)
+    infinity = relax.const(math.inf, call.dtype)
+    return op.where(op.logical_or(op.isinf(x), op.isinf(y)), infinity, value)
 
 
 @register("logaddexp", "logaddexp2")
@@ -110,7 +114,9 @@ def _norm(call: Call, difference: Any, order: float) -> Any:
     """Take norms along the last axis of what is not negative."""
     dtype = call.dtype
     if order == 0:
-        return op.sum(call.cast(call.cast(call.emit(difference), "bool"), dtype), [-1])
+        difference = call.emit(difference)
+        counted = call.cast(call.cast(difference, "bool"), dtype)
+        return op.sum(op.where(op.isnan(difference), difference, counted), [-1])
     if order == 1:
         return op.sum(difference, [-1])
     if order == 2:
