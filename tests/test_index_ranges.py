@@ -74,6 +74,10 @@ def test_no_shape_that_does_not_fit_is_read(tmp_path):
         ((8, 3), (-1, -1), (1, 1)),
         ((8, 3), (1, 1), (2, 4)),
         ((8, 3), (1, 1), (-5, 3)),
+        ((8, 3), (1, 1), (2**61, 3)),
+        ((8, 3), (2**62, 1), (1, 1)),
+        ((8, 3), (2**62, 2**62), (1, 1)),
+        ((2**62 + 6, 4), (1, 1), (1, 1)),
     ):
         with pytest.raises(UserError, match="extents that the inputs decide do not fit"):
             run(i, j, k)
