@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from ..tensor_types import accumulation_dtype, dtype_of, is_float
-from .call import Call, static
+from .call import Call, is_empty, static
 from .elementwise import operands
 from .registry import register
 
@@ -103,7 +103,7 @@ def distances(call: Call) -> Any:
     """Take the distances of each row to each of other rows."""
     call.raw("compute_mode")
     order = call["p"]
-    if call.out.numel() == 0 or call.meta("x1").shape[-1] == 0:
+    if is_empty(call.out) or call.meta("x1").shape[-1] == 0:
         return op.zeros(call.shape(), call.dtype)
     x = call.emit(op.expand_dims(call.tensor("x1"), -2))
     y = call.emit(op.expand_dims(call.tensor("x2"), -3))
@@ -158,7 +158,7 @@ def diagonal_scatter(call: Call) -> Any:
 def pairwise_distances(call: Call) -> Any:
     """Take the distances of each row to those behind it."""
     rows, order = static(call.meta("self").shape)[0], call["p"]
-    if call.out.numel() == 0:
+    if is_empty(call.out):
         return op.zeros(call.shape(), call.dtype)
     first, second = (relax.const(i, "int64") for i in np.triu_indices(rows, 1))
     x = call.tensor("self")

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from ...core.tir.task_kernel import Local, loop, store, when
 from ..tensor_types import dtype_of, is_float
-from .call import Call, is_zero
+from .call import Call, is_empty
 from .kernel import emit_kernel
 from .registry import register
 
@@ -39,11 +39,6 @@ class Lines:
     def at(self, line: Sequence[Any], place: Any) -> list[Any]:
         """Return the indices of an element of a line."""
         return [*line[: self.axis], place, *line[self.axis :]]
-
-
-def is_empty(fake: Any) -> bool:
-    """Whether a tensor has no elements, whatever its symbolic extents are."""
-    return any(map(is_zero, fake.shape))
 
 
 @register("cummax", "cummin")

@@ -10,10 +10,9 @@ from tvm import ir, relax
 
 from ..registry import Unsupported
 from ..tensor_types import dtype_of, is_float
-from .call import Call
+from .call import Call, is_empty
 from .reductions import keeps_dims
 from .registry import register
-from .running import is_empty
 
 op = relax.op
 
