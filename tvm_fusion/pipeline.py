@@ -50,6 +50,7 @@ from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
 from .schedule.math.amd_half_functions import AmdHalfFunctions
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath
+from .schedule.math.quotients import DivideByScales
 
 STAGES: tuple[tuple[str, Callable[..., Pass]], ...] = (
     ("rewrite", transform.Rewrite),
@@ -179,6 +180,7 @@ def tir_pipeline():
             DivideByNoZeroExtent(),
             NaturalAlignment(),
             RegistersOnStack(),
+            DivideByScales(),
         ]
         after = [LowerIntegers(), PassNaNOn(), ParallelTrips()]
         return Sequential([*before, finalize_host_tvm(), *after])
