@@ -68,12 +68,18 @@ def _prefetch() -> None:
     made, whole = emit.skinny_gemm_gpu, weight_prefetch._bytes
     weight_prefetch._bytes = lambda tensor: min(whole(tensor), _PREFETCHED_BYTES)
 
-    def prefetching(program: Any, config: Any, beside: Any = None) -> Any:
-        func = made(program, config, beside)
+    def prefetching(program: Any, config: Any, *rest: Any) -> Any:
+        func = made(program, config, *rest)
         weights = {x.source for x in loads(config.b)}
         return func.with_attr(PREFETCHED, [n for n, p in enumerate(func.params) if p in weights])
 
     emit.skinny_gemm_gpu = prefetching
+
+
+def _late_weights() -> None:
+    from tvm_fusion.schedule.contraction.gpu import emit
+
+    emit.is_weight = lambda *_: False
 
 
 def _heads_apart() -> None:
@@ -86,6 +92,7 @@ def _heads_apart() -> None:
 VARIANTS: dict[str, Callable[[], None]] = {
     "two_kernels": _two_kernels,
     "prefetch": _prefetch,
+    "late_weights": _late_weights,
     "heads_apart": _heads_apart,
 }
 
@@ -101,6 +108,7 @@ STEPS = (
     Step("decode_qwen3_0.6b", _QWEN),
     Step("few_llama_1b", _LLAMA, **_FEW),
     Step("few_llama_1b_two_kernels", _LLAMA, **_FEW, variant="two_kernels"),
+    Step("few_llama_1b_late_weights", _LLAMA, **_FEW, variant="late_weights"),
     Step("few_llama_1b_prefetch", _LLAMA, **_FEW, variant="prefetch"),
     Step("few_qwen3", _QWEN, **_FEW),
     Step("few_qwen3_two_kernels", _QWEN, **_FEW, variant="two_kernels"),
