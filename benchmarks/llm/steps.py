@@ -82,6 +82,31 @@ def _late_weights() -> None:
     emit.is_weight = lambda *_: False
 
 
+def _gemv(wide: dict[int, int], threads: int, stages: int) -> Callable[[], None]:
+    """Let GEMVs over columns have other tiles in a block, fewer threads, more stages."""
+
+    def patch() -> None:
+        from tvm_fusion.schedule.contraction.skinny import gemv_default
+
+        choose = gemv_default._n_contiguous_threads
+        gemv_default.BLOCKS_OF_THREADS_N = wide
+        gemv_default.CP_ASYNC_STAGES = stages
+        gemv_default._n_contiguous_threads = lambda n, k, most: choose(n, k, min(most, threads))
+
+    return patch
+
+
+_GEMVS = {  # tiles along N where there are so many blocks; threads; stages
+    "gemv_narrow": ({}, 1024, 3),
+    "gemv_narrow_512": ({}, 512, 4),
+    "gemv_512": ({8: 128, 4: 96}, 512, 4),
+    "gemv_512_6": ({8: 128, 4: 96}, 512, 6),
+    "gemv_256": ({8: 128, 4: 96}, 256, 6),
+    "gemv_wide": ({8: 96, 4: 48}, 1024, 3),
+    "gemv_wide_512": ({8: 96, 4: 48}, 512, 6),
+}
+
+
 def _heads_apart() -> None:
     from tvm_fusion.schedule.contraction.problem import epilogue_proposals
 
@@ -94,6 +119,7 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "prefetch": _prefetch,
     "late_weights": _late_weights,
     "heads_apart": _heads_apart,
+    **{name: _gemv(*sizes) for name, sizes in _GEMVS.items()},
 }
 
 _LLAMA, _QWEN, _LARGE = "Llama-3.2-1B", "Qwen3-0.6B", "Llama-3-8B"
@@ -114,6 +140,7 @@ STEPS = (
     Step("few_qwen3_two_kernels", _QWEN, **_FEW, variant="two_kernels"),
     Step("few_qwen3_heads_apart", _QWEN, **_FEW, variant="heads_apart"),
     Step("few_qwen3_prefetch", _QWEN, **_FEW, variant="prefetch"),
+    *(Step(f"few_llama_1b_{name}", _LLAMA, **_FEW, variant=name) for name in _GEMVS),
     Step("decode_llama_8b", _LARGE, layers=8),
     Step("decode_llama_8b_16384", _LARGE, layers=8, length=16384, position=16000),
     Step("decode_llama_8b_int4", _LARGE, layers=8, has_int4=True),
