@@ -44,11 +44,13 @@ from .lower.parallel_trips import ParallelTrips
 from .lower.reduction_results import PrivateReductionResults
 from .lower.scope_pragmas import DropScopePragmas
 from .lower.stack import RegistersOnStack
+from .parallel.peer_sums import PeerSums
 from .schedule.gpu.anchored_sums import AnchorSums
 from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
 from .schedule.math.amd_half_functions import AmdHalfFunctions
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath
+from .schedule.math.quotients import DivideByScales
 
 STAGES: tuple[tuple[str, Callable[..., Pass]], ...] = (
     ("rewrite", transform.Rewrite),
@@ -75,6 +77,8 @@ def stages(config: FusionConfig | None = None) -> list[Pass]:
     passes: list[Pass] = []
     for number, (name, _) in enumerate(STAGES, start=1):
         passes += [_told(_WORDS[name]), stage(name, config)]
+        if name == "rewrite" and config.workers > 1 and "peer_sums" not in config.without:
+            passes.append(PeerSums(config.workers))
         if name == "ecg":
             passes.append(RefuseUnlowered())
         if config.dump is not None:
@@ -175,6 +179,7 @@ def tir_pipeline():
             DivideByNoZeroExtent(),
             NaturalAlignment(),
             RegistersOnStack(),
+            DivideByScales(),
         ]
         after = [LowerIntegers(), PassNaNOn(), ParallelTrips()]
         return Sequential([*before, finalize_host_tvm(), *after])

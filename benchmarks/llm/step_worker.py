@@ -140,7 +140,7 @@ class Ready:
         except Exception as error:
             self.row["refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
             return
-        self._graph = graph
+        self._graph, self._eager = graph, eager  # which has the caches that the graph reads
         self.sides["inductor"] = graph.replay
         self.row["inductor_s"] = time.perf_counter() - start
 

@@ -14,6 +14,7 @@ from tvm import DataType, ir, tirx
 from ....core.tir.expressions import loads
 from ....core.tir.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
 from ...gpu.cp_async import BYTES as CP_ASYNC_BYTES
+from ...gpu.warp import LANES
 from ...instructions.instruction import Instruction
 from ..problem.gemm_view import GemmView, static_extent
 from ..problem.norm_scale import NormScale
@@ -22,7 +23,8 @@ from .thread_tile import ThreadTile
 
 REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
-TWO_STEPS = 32  # slices of K from which on their partial sums are reduced in two steps
+TWO_STEPS = 32  # partial sums of a column from which on they are reduced in two steps
+EXCHANGED = 16  # accumulators of a thread that a warp adds up by exchanges, at most
 MAX_CLUSTER = 8  # blocks that every device with clusters can launch together
 FOLDED_ROW_SUMS = 32  # partial sums of a normalized row that the epilogue adds up, at most
 
@@ -50,6 +52,8 @@ class GemvConfig(GemmView):
     min_blocks_per_sm : int
         Occupancy target of the launch bounds: fewer blocks of a multiprocessor have more registers
         each. 0 leaves it to the compiler.
+    has_exchanges : bool
+        Whether lanes add up their slices by warp shuffles, as NVIDIA's do.
     """
 
     contraction: SumOfProducts
@@ -61,6 +65,7 @@ class GemvConfig(GemmView):
     cp_async_stages: int = 0
     dot: Instruction | None = None
     min_blocks_per_sm: int = 0
+    has_exchanges: bool = False
 
     @property
     def tile_n(self) -> int:
@@ -138,6 +143,18 @@ class GemvConfig(GemmView):
         """Accumulators of a thread, in the order ``[m, parts, tile_n]``."""
         return self.m * self.parts * self.tile_n
 
+    @property
+    def exchanged_lanes(self) -> int:
+        """Lanes of a warp that add up their slices of a column before shared memory; 1 if none."""
+        is_of_warps = self.tile.is_k_contiguous and self.slices_k % LANES == 0
+        fits = self.accumulators <= EXCHANGED
+        return LANES if self.has_exchanges and is_of_warps and fits else 1
+
+    @property
+    def shared_slices(self) -> int:
+        """Partial sums of a column in shared memory: of a slice, or of a warp's slices."""
+        return self.slices_k // self.exchanged_lanes
+
     def partials(self, rows: int) -> int:
         """Count the partial sums of a slice of K of some rows, ``[rows, parts, block_n]``."""
         return rows * self.parts * self.block_n
@@ -151,7 +168,7 @@ class GemvConfig(GemmView):
     @property
     def rows_per_pass(self) -> int:
         """Rows whose partial sums are reduced across slices at once, in shared memory."""
-        size = DataType(self.contraction.dtype).itemsize * self.slices_k * self.partials(1)
+        size = DataType(self.contraction.dtype).itemsize * self.shared_slices * self.partials(1)
         return max(1, SHARED_BYTES // size)
 
     @property
@@ -161,13 +178,13 @@ class GemvConfig(GemmView):
         Normalized rows of A lie in the same memory before.
         """
         width = self.partials(min(self.rows_per_pass, self.m))
-        return max(self.slices_k, -(-self.shared_a_size // width)), width
+        return max(self.shared_slices, -(-self.shared_a_size // width)), width
 
     @property
     def folded_slices(self) -> int:
         """Slices after the first of two steps of the reduction; all of them for one step."""
-        is_folded = self.slices_k >= TWO_STEPS
-        return 1 << self.slices_k.bit_length() // 2 if is_folded else self.slices_k
+        count = self.shared_slices
+        return 1 << count.bit_length() // 2 if count >= TWO_STEPS else count
 
     @property
     def folded_sums(self) -> int:
@@ -179,7 +196,7 @@ class GemvConfig(GemmView):
         """Shared memory of a block."""
         slices, width = self.partials_shape
         elements = slices * width
-        if self.folded_slices < self.slices_k:
+        if self.folded_slices < self.shared_slices:
             elements += self.folded_slices * width
         if self.norm_scale is not None:
             elements += self.m * (self.threads + self.folded_sums)

@@ -4,10 +4,11 @@
       main loop: acc of every thread, of its slice of K                  registers
         on CUDA cores     (gemv_mainloop)        slice: a thread
         on tensor cores   (mma_mainloop)  slice: a warp
+        slices in lanes: added up by warp shuffles
       for rows_per_pass rows of m:
         partials[k_slice, row, part, n] = acc                            shared, barrier
-        if slices_k >= TWO_STEPS:
-          partials_folded = partials reduced to ~sqrt(slices_k) slices   shared, barrier
+        if there are TWO_STEPS partial sums of a column:
+          partials_folded = their square root of them                    shared, barrier
         thread per element of C:  sum over slices, norm scale, epilogue, store     global
                                   (sums over heads before the epilogue: head_sums)
 
@@ -61,7 +62,7 @@ def skinny_gemm_gpu(
         Whether a cp.async pipeline of B begins before all kernels before have ended.
     """
     slices, width = (index(size) for size in config.partials_shape)
-    dtype, is_folded = config.contraction.dtype, config.folded_slices < config.slices_k
+    dtype, is_folded = config.contraction.dtype, config.folded_slices < config.shared_slices
     shared = scratch([slices, width], dtype, "partials", scope="shared")
     folded = scratch([index(config.folded_slices), width], dtype, "partials_folded", "shared")
 
@@ -118,11 +119,11 @@ def _reduce_to_fewer_slices(
         def add(n: ir.Expr) -> tirx.Stmt:
             k_slice = first + n * left
             value = load(total, [index(0)]) + load(shared, [k_slice, place])
-            return when(k_slice < config.slices_k, tirx.BufferStore(total, value, [0]))
+            return when(k_slice < config.shared_slices, tirx.BufferStore(total, value, [0]))
 
         stmts = [
             tirx.BufferStore(total, tirx.const(0, config.contraction.dtype), [0]),
-            unrolled("k_slice", -(-config.slices_k // left), add),
+            unrolled("k_slice", -(-config.shared_slices // left), add),
             tirx.BufferStore(folded, load(total, [index(0)]), [first, place]),
         ]
         return when(flat < left * size, block("fold", sequence(stmts), [total]))

@@ -188,6 +188,7 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         "stages": stages,
         "cp_async_stages": 0,
         "min_blocks_per_sm": per_sm,
+        "has_exchanges": False,
     }
     made = SkinnyMmaConfig(**given)
     return made if made.holds_heads(device.clusters) else None
