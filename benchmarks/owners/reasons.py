@@ -62,6 +62,9 @@ REASONS: dict[str, dict[str, Reason]] = {
             "benchmarks/robustness/README.md", "constant weights of products on AMD's matrix cores"
         ),
         "product: aligned rows": Reason(_WORKS, "operands of rows that TMA cannot read"),
+        "product: planes": Reason(
+            "benchmarks/literature/README.md", "one convolution of an image channels first"
+        ),
         "product: packed weight": Reason(
             _CONVOLUTIONS, "implicit GEMMs whose weight is packed first"
         ),

@@ -134,7 +134,7 @@ class MaskReader:
         """Read a comparison that is linear in the position of the key."""
         condition = self._domain.positions(condition)
         if self._takes_loads:
-            condition = structural_map(condition, (ir.Call, _unwrapped))
+            condition = _counted(condition)
         flipped = {tirx.GE: tirx.LE, tirx.GT: tirx.LT}
         a, b, kind = getattr(condition, "a", None), getattr(condition, "b", None), type(condition)
         if kind in flipped:
@@ -162,10 +162,18 @@ class MaskReader:
         return Bound(analyzer.simplify(0 - limit), False, -slope, period, is_loaded)
 
 
-def _unwrapped(call: ir.Call) -> ir.Expr:
-    """Add as indices do: a position whose sum would wrap around is beyond all keys."""
-    kind = {"wrapping_add": tirx.Add, "wrapping_sub": tirx.Sub}.get(call_name(call))
-    return call if kind is None else kind(*call.args)
+def _counted(condition: ir.Expr) -> ir.Expr:
+    """Add positions that are read from memory to those of rows and keys as indices are.
+
+    Sums of 64 bits wrap around only beyond 2**62, where no position is.
+    """
+    plain = {"wrapping_add": tirx.Add, "wrapping_sub": tirx.Sub}
+
+    def change(call: ir.Call) -> ir.Expr:
+        kind = plain.get(call_name(call))
+        return call if kind is None or str(call.ty.dtype) != "int64" else kind(*call.args)
+
+    return structural_map(condition, (ir.Call, change), order="post")
 
 
 def _in_one_period(expr: ir.Expr, query: ir.Var | None) -> tuple[ir.Expr, int | ir.Expr | None]:
