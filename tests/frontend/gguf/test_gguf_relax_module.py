@@ -50,7 +50,8 @@ def test_every_type_equals_the_reference(file):
 def test_weights_are_stored_packed_once(kind, rng, tmp_path):
     """Two functions share what has the bytes of the file, but for scales of 6 bits in bytes.
 
-    CPUs join numbers whose bits lie in several planes: in a byte each. So many rows that no array is as small as results that are stored unpacked.
+    CPUs join numbers whose bits lie in several planes: in a byte each. So many rows that no array
+    is as small as results that are stored unpacked.
     """
     rows, columns = 640, 1024
     if kind == "BF16":
