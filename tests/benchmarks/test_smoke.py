@@ -34,6 +34,7 @@ COMMANDS = {
     "tuning": ["--table"],
     "convolutions": ["--render"],
     "kernel_resources": ["--table"],
+    "amd_clocks": ["--render"],
     "amd_emulator": ["--render"],
 }
 TORCH = {
