@@ -44,11 +44,13 @@ from .lower.parallel_trips import ParallelTrips
 from .lower.reduction_results import PrivateReductionResults
 from .lower.scope_pragmas import DropScopePragmas
 from .lower.stack import RegistersOnStack
+from .parallel.peer_sums import PeerSums
 from .schedule.gpu.anchored_sums import AnchorSums
 from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
 from .schedule.math.amd_half_functions import AmdHalfFunctions
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath
+from .schedule.math.quotients import DivideByScales
 
 STAGES: tuple[tuple[str, Callable[..., Pass]], ...] = (
     ("rewrite", transform.Rewrite),
@@ -97,7 +99,10 @@ def stage(name: str, config: FusionConfig) -> Pass:
     """Make the pass of one stage, with its options."""
     make = dict(STAGES)[name]
     if make is transform.Rewrite:
-        return make(config.rewrite, config.flags, config.without)
+        rewrite = make(config.rewrite, config.flags, config.without)
+        if config.workers == 1 or "peer_sums" in config.without:
+            return rewrite
+        return Sequential([rewrite, PeerSums(config.workers)])
     if make is transform.ScheduleKernels:
         return make(config.db)
     return make()
@@ -175,6 +180,7 @@ def tir_pipeline():
             DivideByNoZeroExtent(),
             NaturalAlignment(),
             RegistersOnStack(),
+            DivideByScales(),
         ]
         after = [LowerIntegers(), PassNaNOn(), ParallelTrips()]
         return Sequential([*before, finalize_host_tvm(), *after])

@@ -11,6 +11,8 @@ from typing import Any
 
 from ..core.shards import Shard
 
+#: Codes of decisions about what workers have, and of their sums.
+OF_WORKERS = ("sharded", "shard_costs_more", "shard_uneven", "shard_branches", "peer_sum")
 Key = Any  # of a weight, the hash of its constant; of an input, its name
 
 
@@ -24,9 +26,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Partial:
-    """A tensor that is the sum of what the workers have."""
+    """A tensor that is the sum of what the workers have.
+
+    ``dtype`` is that of the operands whose products are added up: half ones travel as such.
+    """
 
     key: Key
+    dtype: str
 
 
 State = Split | Partial | None  # None: each worker has the whole tensor

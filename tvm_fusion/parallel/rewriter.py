@@ -14,8 +14,11 @@ from tvm.ir import GenericConst
 from ..core.shards import Shard
 from ..errors import UserError
 from ..words import counted
+from .computed_weights import ComputedWeights
 from .plan import Collective, Partial, Plan, Product, Region, Split, State, nbytes
 from .views import extent, fixed, group_of
+
+_HALF = ("float16", "bfloat16")
 
 
 class Rewriter:
@@ -52,6 +55,7 @@ class Rewriter:
         self._wholes: dict[relax.Var, Any] = {}
         self._columns: dict[Any, int] = {}  # of weights that were split by columns
         self._transposed: dict[relax.Var, GenericConst] = {}
+        self.computed = ComputedWeights(plan.size, self.part_of, self.emit)
         self.found: list[tuple[Any, Product | Collective, str]] = []
 
     # Operands: expressions of the original function.
@@ -65,9 +69,14 @@ class Rewriter:
         self._transposed[var] = matrix
 
     def weight_of(self, arg: Any) -> tuple[GenericConst, bool] | None:
-        """Return the constant that an operand is, and whether transposed; of others ``None``."""
+        """Return the constant that an operand is, and whether transposed; of others ``None``.
+
+        Of several that it is computed of, the largest.
+        """
         if isinstance(arg, GenericConst):
             return arg, False
+        if constants := self.computed.constants(arg):
+            return constants[0], False
         return (self._transposed[arg], True) if arg in self._transposed else None
 
     def state(self, arg: Any) -> State:
@@ -114,12 +123,18 @@ class Rewriter:
         return relax.Tuple(locals_)
 
     def _reduced(self, arg: relax.Var, local: Any, state: Partial) -> Any:
-        self._count(state.key, "allreduce", arg)
-        return self.emit(relax.op.ccl.allreduce(local, "sum", True))
+        dtype = str(arg.ty.dtype)
+        # Products of half operands are float32, and rounded where they are stored anyway.
+        travels = state.dtype if state.dtype in _HALF and dtype == "float32" else dtype
+        self._count(state.key, "allreduce", arg, travels)
+        if travels != dtype:
+            local = self.emit(relax.op.astype(local, travels))
+        total = self.emit(relax.op.ccl.allreduce(local, "sum", True))
+        return total if travels == dtype else self.emit(relax.op.astype(total, dtype))
 
     def _gathered(self, arg: relax.Var, local: Any, state: Split) -> Any:
         """Gather parts along the first axis, and move them to theirs."""
-        self._count(state.key, "allgather", arg)
+        self._count(state.key, "allgather", arg, str(arg.ty.dtype))
         op, size, shard = relax.op, self.plan.size, state.shard
         shape = list(local.ty.shape.values)
         rows = self.emit(op.ccl.allgather(local, size, True))
@@ -166,10 +181,10 @@ class Rewriter:
         return self._slices[known][0]
 
     def part_of_weight(self, arg: Any, shard: Shard) -> Any:
-        """Return this worker's part of a constant, or of one that is transposed first."""
+        """Return this worker's part of a weight: a constant, transposed, or computed of some."""
         const, is_transposed = self.weight_of(arg) or (arg, False)
         if not is_transposed:
-            return self.part_of(const, shard)
+            return self.computed.part(arg, shard)
         part = self.part_of(const, Shard(1 - shard.axis, shard.segments))
         return self.emit(relax.op.permute_dims(part))
 
@@ -198,7 +213,9 @@ class Rewriter:
         if role.startswith("columns"):
             self._columns[key] = shape[-1]
         flops = 2.0 * float(np.prod(self.shape(out), dtype=float)) * float(self.fixed(inner))
-        item = Product(name, nbytes(shape, str(weight.ty.dtype)), flops)
+        stored = self.computed.constants(weight) or [weight]
+        size = sum(nbytes(self.shape(one), str(one.ty.dtype)) for one in stored)
+        item = Product(name, size, flops)
         self.found.append((key, item, role))
 
     def cut_columns(self, state: Split, places: set[int]) -> None:
@@ -237,8 +254,8 @@ class Rewriter:
             "choose another one, or keep the weight whole by shards={NAME: 'whole'}",
         )
 
-    def _count(self, key: Any, kind: str, arg: Any) -> None:
-        size = nbytes(self.shape(arg), str(arg.ty.dtype))
+    def _count(self, key: Any, kind: str, arg: Any, dtype: str) -> None:
+        size = nbytes(self.shape(arg), dtype)
         self.found.append((key, Collective(kind, size), ""))
 
     def shape(self, arg: Any) -> list[int]:

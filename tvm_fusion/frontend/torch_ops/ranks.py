@@ -1,4 +1,4 @@
-"""Convert operators that compare each value with all others: medians, modes, searches."""
+"""Convert operators that compare each value with all others: modes, searches."""
 
 from __future__ import annotations
 
@@ -10,59 +10,17 @@ from tvm import relax, tirx
 
 from ...core.tir.loops import index
 from ...core.tir.task_kernel import Local, loop, repeat_while, store, when
-from ..tensor_types import dtype_of, is_float
+from ..tensor_types import dtype_of
 from .call import Call, static
 from .kernel import emit_kernel
 from .registry import register
-from .running import lines
+from .running import Lines
 
 op = relax.op
 
 
-def _reduced_shape(shape: list[int], axis: int, keeps: bool) -> list[int]:
+def _reduced_shape(shape: list[Any], axis: int, keeps: bool) -> list[Any]:
     return [1 if a == axis else e for a, e in enumerate(shape) if keeps or a != axis]
-
-
-@register("nanmedian", "nanmedian.dim")
-def nanmedian(call: Call) -> Any:
-    """Find the lower median of the numbers along an axis, or of all."""
-    fake, x = call.meta("self"), call.tensor("self")
-    has_axis = "dim" in call
-    axis, keeps = (call["dim"], call["keepdim"]) if has_axis else (0, False)
-    if fake.numel() == 0 or not fake.shape:
-        return (x, relax.const(0, "int64")) if has_axis else x
-    shape = static(fake.shape) if has_axis else [fake.numel()]
-    axis, kind = axis % len(shape), dtype_of(x)
-    flat, sizes = lines(call, x, shape, axis)
-
-    def body(i: Any, j: Any, x: Any, values: Any, places: Any) -> None:
-        def before(a: Any, b: Any, p: Any, q: Any) -> Any:
-            return tirx.any(a < b, tirx.all(a == b, p < q))
-
-        count, found = Local("int64", 0), Local("int64", 0)
-        with loop(0, sizes[1]) as k, when(_is_number(x[i, k, j], kind)):
-            count.set(count.value + index(1))
-        with loop(0, sizes[1]) as k:
-            rank = Local("int64", 0)
-            with loop(0, sizes[1]) as other, when(before(x[i, other, j], x[i, k, j], other, k)):
-                rank.set(rank.value + index(1))
-            is_it = rank.value == tirx.floordiv(count.value - index(1), index(2))
-            with when(tirx.all(is_it, _is_number(x[i, k, j], kind))):
-                found.set(k)
-        store(values, [i, j], x[i, found.value, j])
-        store(places, [i, j], found.value)
-
-    outputs = [([sizes[0], sizes[2]], kind), ([sizes[0], sizes[2]], "int64")]
-    tasks = [sizes[0], sizes[2]]
-    value, place = emit_kernel(call, "nanmedian", tasks, [flat], outputs, body)
-    if not has_axis:
-        return op.reshape(value, [])
-    out = _reduced_shape(shape, axis, keeps)
-    return call.emit(op.reshape(value, out)), call.emit(op.reshape(place, out))
-
-
-def _is_number(x: Any, dtype: str) -> Any:
-    return tirx.Not(tirx.isnan(x)) if is_float(dtype) else tirx.const(True, "bool")
 
 
 @register("mode")
@@ -72,28 +30,32 @@ def mode(call: Call) -> Any:
     axis, keeps = call["dim"], call["keepdim"]
     if not fake.shape:
         return x, relax.const(0, "int64")
-    shape, dtype = static(fake.shape), dtype_of(x)
+    shape, dtype = call.shape(fake), dtype_of(x)
     key = call.cast(x, "int8") if dtype == "bool" else x
-    kind = dtype_of(key)
-    flat, sizes = lines(call, key, shape, axis % len(shape))
+    kind, lines = dtype_of(key), Lines(shape, axis)
 
-    def body(i: Any, j: Any, x: Any, values: Any, places: Any) -> None:
+    def body(*given: Any) -> None:
+        *line, x, values, places = given
+
+        def element(k: Any) -> Any:
+            return x[tuple(lines.at(line, k))]
+
         most, best = Local("int64", 0), Local("int64", 0)
-        with loop(0, sizes[1]) as k:
+        with loop(0, lines.extent(x)) as k:
             count = Local("int64", 0)
-            with loop(0, sizes[1]) as other, when(x[i, other, j] == x[i, k, j]):
+            with loop(0, lines.extent(x)) as other, when(element(other) == element(k)):
                 count.set(count.value + index(1))
-            is_equal = tirx.all(count.value == most.value, x[i, k, j] <= x[i, best.value, j])
+            is_equal = tirx.all(count.value == most.value, element(k) <= element(best.value))
             with when(tirx.any(count.value > most.value, is_equal)):
                 most.set(count.value)
                 best.set(k)
-        store(values, [i, j], x[i, best.value, j])
-        store(places, [i, j], best.value)
+        store(values, lines.at(line, 0), element(best.value))
+        store(places, lines.at(line, 0), best.value)
 
-    tasks = [sizes[0], sizes[2]]
-    outputs = [(tasks, kind), (tasks, "int64")]
-    value, place = emit_kernel(call, "mode", tasks, [flat], outputs, body)
-    out = _reduced_shape(shape, axis % len(shape), keeps)
+    out = _reduced_shape(shape, lines.axis, True)
+    outputs = [(out, kind), (out, "int64")]
+    value, place = emit_kernel(call, "mode", lines.tasks, [key], outputs, body)
+    out = _reduced_shape(shape, lines.axis, keeps)
     value = call.cast(call.emit(op.reshape(value, out)), dtype)
     return value, call.emit(op.reshape(place, out))
 

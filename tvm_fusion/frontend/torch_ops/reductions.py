@@ -10,7 +10,7 @@ from tvm import relax
 
 from ..registry import Unsupported
 from ..tensor_types import dtype_of
-from .call import DTYPES, Call, is_zero
+from .call import DTYPES, Call, is_empty, is_zero
 from .registry import register
 
 op = relax.op
@@ -38,7 +38,7 @@ def _reduce(call: Call, function: Callable[..., Any], x: Any, axes: list[int]) -
 
 
 def _is_empty(call: Call, axes: list[int]) -> bool:
-    return any(call.meta("self").shape[a] == 0 for a in axes)
+    return any(is_zero(call.meta("self").shape[a]) for a in axes)
 
 
 @register("sum", "sum.dim_IntList", "prod", "prod.dim_int", "mean", "mean.dim")
@@ -203,7 +203,7 @@ def running(call: Call) -> Any:
     if dtype == "bool":
         raise Unsupported("of truth values kept as such", "leave the dtype out")
     x = call.tensor("self", dtype)
-    if not call.out.shape or call.out.numel() == 0:
+    if not call.out.shape or is_empty(call.out):
         return x
     name, axis = call.node.target.__name__.split(".")[0], axis % len(call.out.shape)
     if name != "cumsum" or axis < len(call.out.shape) - 1:

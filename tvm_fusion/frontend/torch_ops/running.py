@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax, tirx
 
 from ...core.tir.task_kernel import Local, loop, store, when
 from ..tensor_types import dtype_of, is_float
-from .call import Call, static
+from .call import Call, is_empty
 from .kernel import emit_kernel
 from .registry import register
 
 op = relax.op
 
 
-def lines(call: Call, x: Any, shape: list[int], axis: int) -> tuple[Any, list[int]]:
-    """View a tensor as ``[outer, extent, inner]``."""
-    sizes = [math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])]
-    return call.emit(op.reshape(x, sizes)), sizes
+class Lines:
+    """The lines of a tensor along an axis: a task each.
+
+    Parameters
+    ----------
+    shape : list of int or tirx.PrimExpr
+        The tensor's.
+    axis : int
+        From either end.
+    """
+
+    def __init__(self, shape: list[Any], axis: int):
+        self.axis = axis % len(shape)
+        self.tasks = [e for a, e in enumerate(shape) if a != self.axis]
+
+    def extent(self, buffer: Any) -> Any:
+        """Return the length of a line of a kernel's buffer."""
+        return buffer.shape[self.axis]
+
+    def at(self, line: Sequence[Any], place: Any) -> list[Any]:
+        """Return the indices of an element of a line."""
+        return [*line[: self.axis], place, *line[self.axis :]]
 
 
 @register("cummax", "cummin")
@@ -27,30 +46,30 @@ def running_extreme(call: Call) -> Any:
     """Find the largest or smallest value so far, and where: of equal values the last."""
     is_max = call.node.target.__name__.startswith("cummax")
     fake, x = call.meta("self"), call.tensor("self")
-    if not fake.shape or fake.numel() == 0:
+    if not fake.shape or is_empty(fake):
         call.raw("dim")
         return x, op.zeros(call.shape(call.out[1]), "int64")
-    shape, dtype = static(fake.shape), dtype_of(x)
+    shape, dtype = call.shape(fake), dtype_of(x)
     key = call.cast(x, "int8") if dtype == "bool" else x
-    kind = dtype_of(key)
-    flat, sizes = lines(call, key, shape, call["dim"] % len(shape))
+    kind, lines = dtype_of(key), Lines(shape, call["dim"])
 
-    def body(i: Any, j: Any, x: Any, values: Any, places: Any) -> None:
-        best, place = Local(kind, x[i, 0, j]), Local("int64", 0)
-        with loop(0, sizes[1]) as k:
-            current = Local(kind, x[i, k, j])
+    def body(*given: Any) -> None:
+        *line, x, values, places = given
+        best, place = Local(kind, x[tuple(lines.at(line, 0))]), Local("int64", 0)
+        with loop(0, lines.extent(x)) as k:
+            at = lines.at(line, k)
+            current = Local(kind, x[tuple(at)])
             beats = current.value >= best.value if is_max else current.value <= best.value
             if is_float(kind):  # Once there is no number, there is none.
                 beats = tirx.any(beats, tirx.isnan(current.value))
             with when(beats):
                 best.set(current.value)
                 place.set(k)
-            store(values, [i, k, j], best.value)
-            store(places, [i, k, j], place.value)
+            store(values, at, best.value)
+            store(places, at, place.value)
 
-    tasks, outputs = [sizes[0], sizes[2]], [(sizes, kind), (sizes, "int64")]
-    value, place = emit_kernel(call, "running_extreme", tasks, [flat], outputs, body)
-    value, place = (call.emit(op.reshape(y, shape)) for y in (value, place))
+    outputs = [(shape, kind), (shape, "int64")]
+    value, place = emit_kernel(call, "running_extreme", lines.tasks, [key], outputs, body)
     return call.cast(value, dtype), place
 
 
@@ -58,18 +77,19 @@ def running_extreme(call: Call) -> Any:
 def running_log_sum(call: Call) -> Any:
     """Take the logarithm of the sum of exponentials so far, less the largest of them."""
     fake = call.meta("self")
-    if not fake.shape or fake.numel() == 0:
+    if not fake.shape or is_empty(fake):
         call.raw("dim")
         return call.tensor("self")
-    shape, x = static(fake.shape), call.wide(call.tensor("self"))
-    kind = dtype_of(x)
-    flat, sizes = lines(call, x, shape, call["dim"] % len(shape))
+    shape, x = call.shape(fake), call.wide(call.tensor("self"))
+    kind, lines = dtype_of(x), Lines(shape, call["dim"])
 
-    def body(i: Any, j: Any, x: Any, y: Any) -> None:
+    def body(*given: Any) -> None:
+        *line, x, y = given
         lowest = tirx.const(-math.inf, kind)
         best, total = Local(kind, lowest), Local(kind, 0.0)
-        with loop(0, sizes[1]) as k:
-            current = Local(kind, x[i, k, j])
+        with loop(0, lines.extent(x)) as k:
+            at = lines.at(line, k)
+            current = Local(kind, x[tuple(at)])
             with when(current.value > best.value):
                 total.set(total.value * tirx.exp(best.value - current.value))
                 best.set(current.value)
@@ -78,8 +98,7 @@ def running_log_sum(call: Call) -> Any:
                 same = current.value == best.value
                 difference = tirx.Select(same, tirx.const(0, kind), current.value - best.value)
                 total.set(total.value + tirx.exp(difference))
-            store(y, [i, k, j], best.value + tirx.log(total.value))
+            store(y, at, best.value + tirx.log(total.value))
 
-    tasks = [sizes[0], sizes[2]]
-    (result,) = emit_kernel(call, "running_log_sum", tasks, [flat], [(sizes, kind)], body)
-    return call.cast(call.emit(op.reshape(result, shape)), call.dtype)
+    (result,) = emit_kernel(call, "running_log_sum", lines.tasks, [x], [(shape, kind)], body)
+    return call.cast(result, call.dtype)

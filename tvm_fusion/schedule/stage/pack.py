@@ -8,6 +8,7 @@ are compiled for this machine.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,7 +63,12 @@ class Packer:
             names = tracked()
             if names is not None and names.knows(constant):
                 shape = tuple(int(d) for d in packing.params[0].ty.shape)
-                names.pack(self._packed[key], Packing(function.name, shape), constant)
+
+                def again(sources: Sequence[ir.GenericConst]) -> ir.GenericConst:
+                    return relax.const(function(sources[0].value))
+
+                packing_ = Packing(function.name, shape)
+                names.pack(self._packed[key], packing_, constant, again)
                 self.functions[function.name] = function.scheduled
         return self._packed[key]
 

@@ -162,7 +162,7 @@ BY_RANK = (
     Ranked("grouped convolution", _ONE, _grouped),
     Ranked("implicit GEMM", _ANY, _implicit),
     Ranked("weight along K", _ANY, _along_k),
-    Ranked("as it is", (*_ANY, Reading.NORM), _as_it_is),
+    Ranked("as it is", (*_ANY, Reading.NORM, Reading.HEADS), _as_it_is),
 )
 BY_TIME = (
     Timed("aligned rows", _ALONE, ("as it is",), _aligned_rows),

@@ -176,7 +176,7 @@ class GpuContraction(Contraction):
         program = program if form.copies is None else form.copies.program(program)
         tile = form.tile
         config = GpuContractionConfig(
-            program, form.contraction, product.device, gemm, product.beside
+            program, form.contraction, product.device, gemm, product.beside, product.constants
         )
         return Claim(
             self,
@@ -267,6 +267,8 @@ def _refuse(product: Product, form: GemmForm) -> Refusal | None:
     is_copied = isinstance(form.copies, OperandCopies)
     if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):
         return _no_statistics(contraction)
+    if contraction.head_sum is not None and not isinstance(form.gemm, GemvConfig):
+        return _no_head_sum(contraction)
     if contraction.pool is not None and tile is None:
         sentence = f"{contraction.stage.title} is pooled by tiles on tensor cores only."
         return Refusal("pooling_windows", sentence)
@@ -305,6 +307,14 @@ def _no_statistics(contraction: SumOfProducts) -> Refusal:
         "no_statistics",
         f"Sums besides those of {contraction.stage.title} are computed only by wgmma kernels with "
         "many rows of a half type and results in vectors of 8 columns.",
+    )
+
+
+def _no_head_sum(contraction: SumOfProducts) -> Refusal:
+    return Refusal(
+        "no_head_sum",
+        f"Sums over the heads of {contraction.stage.title} are computed only by GEMV and skinny "
+        "GEMM, whose blocks, or clusters of them, have whole heads.",
     )
 
 

@@ -20,6 +20,7 @@ from .results import Result, result_of
 
 if TYPE_CHECKING:
     from .group_sums import GroupSums
+    from .head_sum import HeadSum
     from .pooled_rows import PooledPixels, PooledRows
     from .row_values import RowValues
 
@@ -50,6 +51,8 @@ class SumOfProducts:
     pool : PooledRows, PooledPixels or None
         What rows are reduced by before the results, for which ``total`` stands for what is
         pooled.
+    head_sum : HeadSum or None
+        What results read of a sum over their head's columns.
     """
 
     stage: Stage
@@ -62,6 +65,7 @@ class SumOfProducts:
     row_values: RowValues | None = None
     group_sums: GroupSums | None = None
     pool: PooledRows | PooledPixels | None = None
+    head_sum: HeadSum | None = None
 
     @property
     def has_statistics(self) -> bool:
