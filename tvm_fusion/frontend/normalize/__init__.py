@@ -2,7 +2,8 @@
 
 * ``constants/``, ``extents/``, ``expand/``: constants; shapes; operators as simpler ones.
 * ``booleans``, ``clip``, ``clamp_take``, ``multiply_halves``, ``fold_batch_norm``,
-  ``remove_identities``, ``scatter_rows``, ``unstack_sum``: operators written otherwise.
+  ``remove_identities``, ``scatter_rows``, ``unit_batches``, ``unstack_sum``: operators written
+  otherwise.
 * ``keep_calls``, ``lift_functions``: calls with side effects, nested functions.
 """
 
@@ -34,6 +35,7 @@ from .lift_functions import LiftFunctions
 from .multiply_halves import MultiplyHalves
 from .remove_identities import RemoveIdentities
 from .scatter_rows import ScatterRows
+from .unit_batches import UnitBatches
 from .unstack_sum import UnstackSum
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "RemoveIdentities",
     "ResolveShapes",
     "ScatterRows",
+    "UnitBatches",
     "UnstackSum",
 ]
 
@@ -95,9 +98,10 @@ def NormalizeImport() -> tvm.transform.Pass:
             # Before FoldConstants: numpy has no maximum of an empty array.
             FoldZeroExtents(),
             RemoveIdentities(),
-            # Before RecoverClip and FoldBatchNorm, which want constants where expressions of
-            # constants stand.
+            # Before RecoverClip, FoldBatchNorm and UnitBatches, which want constants where
+            # expressions of constants stand.
             FoldConstants(),
+            UnitBatches(),
             RecoverClip(),
             ClipIntegers(),
             ExpandBatchNorm(),
