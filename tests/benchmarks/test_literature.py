@@ -14,8 +14,8 @@ from benchmarks.literature.taso import GRAPHS, PUBLISHED
 BEST = {  # expressions that take no more kernels than the best known plan, at least
     ("cpu:x86-64-v3", "search"): 60,
     ("cpu:x86-64-v3", "reassociate"): 64,
-    ("cuda:sm_90a", "search"): 58,
-    ("cuda:sm_90a", "reassociate"): 58,
+    ("cuda:sm_90a", "search"): 61,
+    ("cuda:sm_90a", "reassociate"): 63,
 }
 CHEAP = ("gelu", "softmax", "two_sums", "gated_dense", "scaled_product")
 

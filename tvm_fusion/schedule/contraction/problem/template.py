@@ -97,7 +97,7 @@ def _expanded(graph: Graph, producer: Operator, reader: Operator) -> Iterator[li
         found.append(producer)
         if producer.type is MappingType.ONE_TO_MANY:
             yield list(found)
-        before = graph.predecessors(producer)
+        before = [p for p in graph.predecessors(producer) if not p.is_opaque]
         if producer.type not in MOVES:
             before = [p for p in before if _elements(p) == _elements(producer)]
         if len(before) != 1:
