@@ -63,7 +63,7 @@ class Signature:
         What the ranges of dimensions leave open.
     call : mapping, optional
         How a PyTorch module is called, with nested arguments and results: see
-        :mod:`tvm_fusion.deploy.runtime.call_tree`.
+        :mod:`tvm_fusion.deploy.runtime.artifact.call_tree`.
     """
 
     inputs: tuple[TensorSpec, ...]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 
 from . import weights
 from .models import MODELS, Model

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_fusion.deploy.runtime import manifest, weights_file
+from tvm_fusion.deploy.runtime.artifact import manifest, weights_file
 from tvm_fusion.rewrite.norms.statistics import fold
 
 LEAST = 1 << 14  # bytes of a weight that is looked for among the parameters

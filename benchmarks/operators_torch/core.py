@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tvm_fusion.frontend.torch_ops import CONVERTERS, complex_pairs
-from tvm_fusion.frontend.torch_ops.creation import random
+from tvm_fusion.frontend.torch_ops.arrays.creation import random
 
 _WAYS = ("converter", "decomposed by torch", "random numbers", "refused")
 

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_fusion.core.tir.expressions import call_name
-from tvm_fusion.lower.narrow_lanes import SHUFFLES
+from tvm_fusion.lower.thread_values import SHUFFLES
 
 from . import instructions, wave_products
 from .memory import EmulationError

@@ -11,8 +11,7 @@ from tvm import ir, tirx
 
 from tvm_fusion.core.tir.expressions import call_name
 from tvm_fusion.core.tir.loops import find
-from tvm_fusion.lower.narrow_lanes import NarrowLanes
-from tvm_fusion.lower.reduction_results import PrivateReductionResults
+from tvm_fusion.lower.thread_values import NarrowLanes, PrivateReductionResults
 from tvm_fusion.schedule.gpu.streaming import STORED
 
 from .expressions import Expressions

@@ -237,7 +237,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a difference is bounded as if both ends went together",
-        "rewrite/egraph/bounds.py",
+        "rewrite/egraph/analysis.py",
         "return _add(a, Bounds(-b.high, -b.low))",
         "return _add(a, Bounds(-b.low, -b.high))",
         seeds=(4,),
@@ -258,7 +258,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "extrema go to code generators that lose NaN",
-        "lower/nan.py",
+        "lower/float_math.py",
         'return write("max" if isinstance(node, tirx.Max) else "min", *operands)',
         "return node",
         seeds=(1000072, 1000179),

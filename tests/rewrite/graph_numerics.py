@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tests.rewrite.term_numerics import LIMIT, SLACK, apply, deviations, exactly, finite, run, wide
-from tvm_fusion.rewrite.egraph.eclass_analysis import Node
-from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.analysis import Node
+from tvm_fusion.rewrite.egraph.graph import EGraph
 from tvm_fusion.rewrite.egraph.head import Head
 from tvm_fusion.rewrite.egraph.terms import Term, subterms
 

@@ -8,8 +8,8 @@ import onnx
 from onnx import defs
 
 from ..core.constants.narrow_types import NARROW
-from .dims import SymbolicDim
-from .findings import Findings
+from .dimensions.findings import Findings
+from .dimensions.symbolic import SymbolicDim
 from .onnx_model.functions import schema_of
 from .onnx_model.graph import nodes, opsets_of
 from .onnx_model.rewrite import inlined, upgraded

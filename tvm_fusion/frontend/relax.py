@@ -17,11 +17,11 @@ from ..core.untouched import is_rewritable
 from ..errors import UserError
 from ..signature import DimRange, Signature
 from . import Imported
-from .describe import signature_of
-from .dims import DimTable
-from .findings import Findings
+from .dimensions.findings import Findings
+from .dimensions.signatures import signature_of
+from .dimensions.steps import Steps
+from .dimensions.symbolic import DimTable
 from .finish import finish
-from .steps import Steps
 
 
 def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:

@@ -15,9 +15,9 @@ import numpy as np
 
 from ..config import STORED, Precision
 from ..deploy.build.artifact import Artifact
+from ..deploy.runtime.artifact.manifest import main_function
 from ..deploy.runtime.executable import Executable
 from ..deploy.runtime.load import load
-from ..deploy.runtime.manifest import main_function
 from ..deploy.runtime.tensors import to_numpy
 from ..device import TargetSpec, cuda_devices, host_cpu, rocm_devices
 from ..errors import UserError

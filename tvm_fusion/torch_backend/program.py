@@ -30,7 +30,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils import _pytree as pytree
 
-from ..frontend.dims import identifier
+from ..frontend.dimensions.symbolic import identifier
 
 _ATEN = torch.ops.aten
 

@@ -23,7 +23,8 @@ import numpy as np  # noqa: E402
 from architectures_model import model  # noqa: E402
 
 import tvm_fusion  # noqa: E402
-from tvm_fusion.deploy.runtime import load, manifest  # noqa: E402
+from tvm_fusion.deploy.runtime import load  # noqa: E402
+from tvm_fusion.deploy.runtime.artifact import manifest  # noqa: E402
 from tvm_fusion.deploy.runtime.profile import clocks, rates  # noqa: E402
 from tvm_fusion.deploy.toolchain import cuda  # noqa: E402
 from tvm_fusion.device import GPUS  # noqa: E402

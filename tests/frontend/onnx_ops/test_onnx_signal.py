@@ -8,7 +8,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from tvm_fusion.frontend.onnx_model.types import infer_types
-from tvm_fusion.frontend.onnx_ops.fourier import dft_matrix
+from tvm_fusion.frontend.onnx_ops.math.fourier import dft_matrix
 
 F32 = "float32"
 

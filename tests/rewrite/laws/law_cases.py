@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, relax, tirx
 
-from tvm_fusion.rewrite.egraph.eclass_analysis import FOLDED
+from tvm_fusion.rewrite.egraph.analysis import FOLDED
 from tvm_fusion.rewrite.egraph.head import Heads, is_tensor, operands
 from tvm_fusion.rewrite.egraph.law import Law
 from tvm_fusion.rewrite.egraph.pattern import Apply, Number, Pattern, Tensor

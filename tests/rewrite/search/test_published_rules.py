@@ -20,12 +20,12 @@ from tvm.target import Target
 
 from tvm_fusion.ecg.legalization.legalize import Legalize
 from tvm_fusion.ecg.work import flops
-from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.facts.weights import elements
+from tvm_fusion.rewrite.egraph.graph import EGraph
 from tvm_fusion.rewrite.egraph.head import Heads, operands
 from tvm_fusion.rewrite.egraph.law import FLAGS
 from tvm_fusion.rewrite.egraph.saturate import Limits, saturate
 from tvm_fusion.rewrite.egraph.terms import Term, subterms
-from tvm_fusion.rewrite.egraph.weights import elements
 from tvm_fusion.rewrite.laws import allowed
 from tvm_fusion.rewrite.search.search import SearchEquivalents
 

@@ -16,7 +16,7 @@ from tvm_fusion.core.recurrent.buffers import declared
 from tvm_fusion.core.recurrent.cell import Activation, Recurrence
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.errors import UserError
-from tvm_fusion.frontend import recurrence
+from tvm_fusion.frontend.operators import recurrence
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.recurrent import config, template
 from tvm_fusion.schedule.recurrent.template import Recurrent

@@ -20,7 +20,7 @@ from ...device import TargetSpec
 from ...device.tile_permission import need_tiles
 from ...errors import UserError
 from ..count import Lowered, count, is_gpu
-from ..runtime.weights_file import StoredWeight
+from ..runtime.artifact.weights_file import StoredWeight
 from ..toolchain import thread_team, tile_permission, toolchain
 from ..toolchain.rocm_code import KernelCode, amd_modules, faults, kernels
 from ..toolchain.rocm_runtime import LINK_OPTIONS, begin_rocm_runtime, rocm_runtime

@@ -18,7 +18,7 @@ from ..._tvm.cuda import find_cuda_file
 from ...core.progress import report
 from ...device.elf import machine_of
 from ...errors import UserError
-from ..runtime import manifest
+from ..runtime.artifact import manifest
 from .artifact import check_writable, temporary_beside
 from .cross_bundle import cross_settings
 

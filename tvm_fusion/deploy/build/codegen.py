@@ -32,7 +32,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 from ..._tvm.ir.pass_context import copied
 from ..._tvm.ir.structural import structural_walk
 from ...core.progress import steps
-from ...lower.argument_checks import with_checked
+from ...lower.cleanup import with_checked
 from ..count.device import SplitFunctions
 from ..memory.weights import WEIGHTS
 
@@ -199,8 +199,8 @@ def _compile(mod: tvm.IRModule, target: Target, tir_pipeline: str) -> _Part:
 #         relu(a, b)                                relu checks nothing
 #
 # The loader gives weights the shape, type and device of the manifest, in contiguous memory
-# (:mod:`..runtime.weights_file`, :mod:`..runtime.tensors`). Destinations of results are their
-# caller's, like inputs.
+# (:mod:`..runtime.artifact.weights_file`, :mod:`..runtime.tensors`). Destinations of results are
+# their caller's, like inputs.
 _ALLOC = ir.Op.get("relax.vm.alloc_tensor")
 _CALL_DYNAMIC = ir.Op.get("relax.vm.call_tir_dyn")
 _RESHAPE = "vm.builtin.reshape"

@@ -26,7 +26,7 @@ from typing import Any
 
 from ...errors import UserError
 from ..build.artifact import Artifact
-from ..runtime import manifest
+from ..runtime.artifact import manifest
 
 FOLDER, LIMIT = "TVM_FUSION_CACHE", "TVM_FUSION_CACHE_SIZE"
 DEFAULT_LIMIT = "10G"

@@ -15,7 +15,7 @@ import tvm
 from tvm import ir, relax
 
 from ...core.tir.loops import constant
-from ...frontend.extents import from_tir
+from ...frontend.dimensions.extents import from_tir
 from ...signature import Signature
 from .in_place import writes_of
 from .slice_patterns import Bindings

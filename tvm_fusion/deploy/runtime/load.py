@@ -25,7 +25,7 @@ from ...device.tile_permission import ADVICE, need_tiles, refused_tiles
 from ...errors import UserError
 from ...threads import choose_threads
 from ...words import counted
-from . import manifest, weights_file
+from .artifact import manifest, weights_file
 from .executable import Executable, Library, release_pools
 from .tensors import to_tensor
 

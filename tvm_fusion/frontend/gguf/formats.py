@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import ml_dtypes
 import numpy as np
 
-from ..packed_weights import Packing, pack_array, planes_of, split_planes
+from ..operators.packed_weights import Packing, pack_array, planes_of, split_planes
 
 _SUPER = 256  # numbers of a super-block
 _HALF, _BYTE = "<f2", "u1"
@@ -21,7 +21,7 @@ _HALF, _BYTE = "<f2", "u1"
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A matrix as its file has it, in planes: see :mod:`tvm_fusion.frontend.packed_weights`.
+    """A matrix as its file has it, in planes: see :mod:`..operators.packed_weights`.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from ...core.untouched import is_rewritable
 from ...errors import UserError
-from ..packed_weights import RelaxOperators, dequantize
+from ..operators.packed_weights import RelaxOperators, dequantize
 from ..tensor_types import dtype_of
 from .formats import PackedWeight
 

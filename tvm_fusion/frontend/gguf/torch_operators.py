@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from ..packed_weights import dequantize
+from ..operators.packed_weights import dequantize
 from .formats import PackedWeight
 
 

@@ -12,7 +12,7 @@ from onnx import helper
 from tvm import relax
 from tvm.ir import GenericConst, is_prim_expr
 
-from ..extents import from_tir
+from ..dimensions.extents import from_tir
 from ..onnx_model.constants import SHAPE_OPERANDS
 from ..onnx_model.types import ValueType
 from .registry import STANDARD

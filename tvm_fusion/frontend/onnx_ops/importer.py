@@ -35,7 +35,8 @@ class Importer(NodeImporter):
     shapes, ranges, types
         See :class:`.node_importer.NodeImporter`.
     steps : tvm.relax.Var, optional
-        A parameter that defines variables which no input's extent is; see :mod:`..steps`.
+        A parameter that defines variables which no input's extent is; see
+        :mod:`..dimensions.steps`.
     """
 
     def __init__(

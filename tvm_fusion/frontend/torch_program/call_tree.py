@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 
 def call_of(program: torch.export.ExportedProgram, results: Sequence[str]) -> dict[str, Any] | None:
-    """Describe how a program's module is called; see :mod:`tvm_fusion.deploy.runtime.call_tree`.
+    """Describe how a program's module is called; see ``deploy.runtime.artifact.call_tree``.
 
     Parameters
     ----------

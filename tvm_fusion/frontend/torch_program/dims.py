@@ -17,8 +17,8 @@ import torch
 
 from ...errors import UserError
 from ...signature import DimRange, Signature, TensorSpec
-from ..dims import UNLIMITED, DimTable
-from ..extents import to_tir
+from ..dimensions.extents import to_tir
+from ..dimensions.symbolic import UNLIMITED, DimTable
 
 
 @dataclass(frozen=True)

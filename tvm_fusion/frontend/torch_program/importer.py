@@ -29,17 +29,17 @@ from ...errors import UserError
 from ...signature import DimRange
 from .. import Imported
 from ..control_flow.lifted import finished
-from ..describe import signature_of
-from ..dims import UNLIMITED
-from ..findings import Findings
+from ..dimensions.findings import Findings
+from ..dimensions.signatures import signature_of
+from ..dimensions.steps import Steps
+from ..dimensions.symbolic import UNLIMITED
 from ..finish import finish, without_bounds
 from ..quiet import quiet_importer
 from ..reasons import reason_in_words
 from ..relax import bind
-from ..steps import Steps
 from ..torch_ops import Importer, operator_name, unsupported
-from ..torch_ops.advice import advice
 from ..torch_ops.complex_pairs import is_complex
+from ..torch_ops.operator_errors import advice
 from .call_tree import call_of
 from .decompose import calls, decompose
 from .dims import (

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .eclass_analysis import Node
-from .egraph import EGraph
+from .analysis import Node
+from .facts.weights import weight
+from .graph import EGraph
 from .head import type_key
 from .terms import Term, subterms
-from .weights import weight
 
 TRIALS = 120  # of classes that may be worth sharing
 _WIDTH = 1 << 19  # numbers that are worked on at once

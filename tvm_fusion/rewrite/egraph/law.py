@@ -13,8 +13,8 @@ from ...core.contract.template import Refusal
 from ...core.flags import FLAGS as FLAGS
 from ...ecg.properties import properties_of
 from ..nonfinite import NONE, NonFinite, words
-from .eclass_analysis import Node
-from .egraph import EGraph
+from .analysis import Node
+from .graph import EGraph
 from .head import Head
 from .pattern import Apply, Number, Pattern, Tensor
 

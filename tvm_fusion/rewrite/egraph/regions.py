@@ -13,7 +13,7 @@ from tvm.ir import GenericConst
 from ...core.constants.weight_names import is_weight
 from ...ecg.properties import Properties, properties_of
 from ...frontend.normalize.extents.empty_operands import has_zero
-from .eclass_analysis import FOLDED
+from .analysis import FOLDED
 from .head import Head, Heads, is_tensor, operands
 from .terms import Term
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .egraph import EGraph
+from .graph import EGraph
 from .law import Law, Match
 
 _BOTH = "The model has both sides, and the right one may be finite where the left one is not."

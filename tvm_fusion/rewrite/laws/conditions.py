@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.constants.numpy_types import numpy_dtype
 from ...core.contract.template import Refusal
-from ..egraph.extents import is_float
+from ..egraph.facts.extents import is_float
 from ..egraph.law import Law, Match
 from ..nonfinite import INFINITE, NONE, NonFinite
 

@@ -16,7 +16,7 @@ from ...core.names.source import names_of, sources_of
 from ...ecg.properties import properties_of
 from ...ecg.record import describe
 from ..egraph.changes import Change, Gain
-from ..egraph.egraph import EGraph
+from ..egraph.graph import EGraph
 from ..egraph.head import Head, Heads, is_tensor
 from ..egraph.law import Law
 from ..egraph.pattern import Apply, Number, Pattern, Tensor

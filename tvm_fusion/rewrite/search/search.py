@@ -20,16 +20,16 @@ from ...core.progress import steps
 from ...core.untouched import is_rewritable
 from ...fusion.estimate import Estimator, RegionCost
 from ..egraph.changes import Gain, is_noting, note, note_uses
-from ..egraph.egraph import EGraph
 from ..egraph.emit import Emitter, function_of
 from ..egraph.extract import extract
+from ..egraph.facts.weights import outline, total
+from ..egraph.graph import EGraph
 from ..egraph.head import Heads
 from ..egraph.law import Law
 from ..egraph.pattern import operators_in
 from ..egraph.regions import Region, regions
 from ..egraph.saturate import Limits, Use, saturate
 from ..egraph.terms import Numbering, Term, structure, subterms
-from ..egraph.weights import outline, total
 from ..nonfinite import NONE, NonFinite
 from ..readers import Readers
 from .attribution import Account, Accountant, change_of, variable_of

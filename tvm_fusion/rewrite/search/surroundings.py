@@ -14,7 +14,7 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 
 from ...frontend.normalize.engine import op_name
-from ..egraph.weights import REDUCTIONS
+from ..egraph.facts.weights import REDUCTIONS
 
 MOST = (12, 32)  # operators in front of a place and behind it: planning takes its time
 _SMALL = 16  # elements of a constant that tell places apart

@@ -18,8 +18,8 @@ import numpy as np
 from tvm import relax, tirx
 
 from ....core.tir.task_kernel import Local, loop, repeat_while, store, when
+from ...operators.task_kernels import emit_kernel
 from ...registry import Unsupported
-from ...task_kernels import emit_kernel
 from ...tensor_types import dtype_of
 from ..node import Node
 from ..registry import register
