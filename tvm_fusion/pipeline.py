@@ -34,8 +34,8 @@ from .lower.float_math import HyperbolicByExponentials, KeepNaNTests, PassNaNOn
 from .lower.integers import DivideByNoZeroExtent, DivideByPositive, LowerIntegers
 from .lower.narrow_types import BytesForBooleans, CastFloat8
 from .lower.thread_values import NarrowLanes, PrivateReductionResults
-from .schedule.gpu.anchored_sums import AnchorSums
-from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
+from .schedule.gpu.threads.anchored_sums import AnchorSums
+from .schedule.gpu.threads.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
 from .schedule.math.amd_half_functions import AmdHalfFunctions
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from tvm_fusion.schedule.gpu.warp import FULL_MASK
+from tvm_fusion.schedule.gpu.threads.warp import FULL_MASK
 from tvm_fusion.schedule.math.half_math import PREFIX
 
 from . import hopper, moves

@@ -12,7 +12,7 @@ from tvm import ir, tirx
 from tvm_fusion.core.tir.expressions import call_name
 from tvm_fusion.core.tir.loops import find
 from tvm_fusion.lower.thread_values import NarrowLanes, PrivateReductionResults
-from tvm_fusion.schedule.gpu.streaming import STORED
+from tvm_fusion.schedule.gpu.memory.streaming import STORED
 
 from .expressions import Expressions
 from .hopper import USED

@@ -7,7 +7,7 @@ from tvm import ir, tirx
 
 from tvm_fusion.core.tir.expressions import call_name
 from tvm_fusion.core.tir.loops import find
-from tvm_fusion.schedule.gpu import lds
+from tvm_fusion.schedule.gpu.memory import lds
 
 from .expressions import Expressions, lanes_of
 from .hopper import WAITS

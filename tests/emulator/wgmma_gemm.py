@@ -20,8 +20,9 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.core.tir.expressions import load
 from tvm_fusion.core.tir.loops import block, index, local, loop, sequence, threads, when
-from tvm_fusion.schedule.gpu import mbarrier, tma, wgmma
-from tvm_fusion.schedule.gpu.shared_tiles import block_barrier, touch
+from tvm_fusion.schedule.gpu.matrix import wgmma
+from tvm_fusion.schedule.gpu.memory import mbarrier, tma
+from tvm_fusion.schedule.gpu.memory.shared_tiles import block_barrier, touch
 
 NOTHING = tirx.Evaluate(0)
 UNIFORM = """

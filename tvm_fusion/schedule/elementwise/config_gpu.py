@@ -19,7 +19,7 @@ from ...core.tir.loops import constant, index
 from ...ecg.work import at
 from ...program.stage import Axis, Stage
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
-from ..gpu.warp import LANES
+from ..gpu.threads.warp import LANES
 from ..index.address import offset, same, stride
 from ..index.estimate import operations
 from .alignment import WORD, aligned_width, have_same_alignment, overlap_of, shift_of, step_of

@@ -16,7 +16,7 @@ from tvm import ir, tirx
 
 from ...core.tir.expressions import load
 from ...core.tir.loops import block, coordinates, index, local, loop, sequence, unrolled
-from ..gpu.warp import LANES
+from ..gpu.threads.warp import LANES
 from .alignment import WORD
 from .guarded_loads import bytes_of
 from .transpose_config import THREADS, TransposeConfig, TransposeTile, head_elements

@@ -33,7 +33,7 @@ from ...core.tir.loops import (
     unrolled,
     when,
 )
-from ..gpu.warp import each_thread, shuffle
+from ..gpu.threads.warp import each_thread, shuffle
 from .config import RowScanConfig
 from .problem import PrefixSumProblem
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tvm import DataType
 
 from ....core.tir.expressions import loads, variables
-from ...gpu import mbarrier
-from ...gpu.tma import PANEL
-from ...gpu.wgmma import THREADS, M
+from ...gpu.matrix.wgmma import THREADS, M
+from ...gpu.memory import mbarrier
+from ...gpu.memory.tma import PANEL
 from ..tile.shape import REGISTER_FILE
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.tma_operand import TmaOperand

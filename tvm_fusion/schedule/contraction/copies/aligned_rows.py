@@ -34,8 +34,8 @@ from ....core.tir.loops import (
 )
 from ....program.stage import Axis
 from ...gpu.launch import block_by_address
-from ...gpu.shifted_loads import ELEMENTS, load_words, shift_words
-from ...gpu.tma import ALIGNMENT
+from ...gpu.memory.tma import ALIGNMENT
+from ...gpu.memory.vector_loads import ELEMENTS, load_words, shift_words
 from ...instructions.nvidia import HALF_TYPES
 from ..problem.packing_function import packing_function
 from ..problem.sum_of_products import SumOfProducts

@@ -43,7 +43,7 @@ from ....core.tir.loops import (
 )
 from ....core.untouched import SCHEDULED
 from ....program.stage import Axis
-from ...gpu.tma import ALIGNMENT, ROW_BYTES
+from ...gpu.memory.tma import ALIGNMENT, ROW_BYTES
 from ...instructions.nvidia import HALF_TYPES
 from ..problem.gemm_view import gemm_view
 from ..problem.packing_function import packing_function

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, local, sequence
-from ...gpu.register_buffers import RegisterBuffers, Word
+from ...gpu.registers.buffers import RegisterBuffers, Word
 from .float32 import FLOATS, BitField, bit_field_of, factors
 
 HALF = 16

@@ -15,11 +15,11 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, local, sequence, unrolled
-from ...gpu.ldmatrix import ldmatrix_x4
-from ...gpu.mma_sync import mma_fragments, mma_split_fragments
-from ...gpu.shared_tiles import load_shared
-from ...gpu.swizzle import exchanged
-from ...gpu.warp import lane_of
+from ...gpu.matrix.ldmatrix import ldmatrix_x4
+from ...gpu.matrix.mma_sync import mma_fragments, mma_split_fragments
+from ...gpu.memory.shared_tiles import load_shared
+from ...gpu.memory.swizzle import exchanged
+from ...gpu.threads.warp import lane_of
 from ...instructions.amd import multiply
 from ...instructions.instruction import Instruction
 from ...instructions.nvidia import HALF_TYPES

@@ -13,7 +13,7 @@ from tvm import DataType, ir, tirx
 
 from ....core.tir.expressions import loads
 from ....core.tir.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
-from ...gpu.cp_async import BYTES as CP_ASYNC_BYTES
+from ...gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
 from ...instructions.instruction import Instruction
 from ..problem.gemm_view import GemmView, static_extent
 from ..problem.norm_scale import NormScale

@@ -30,8 +30,8 @@ from ....core.tir.loops import (
     unrolled,
     when,
 )
-from ...gpu.cp_async import commit, wait
-from ...gpu.pipeline import StageRing
+from ...gpu.memory.cp_async import commit, wait
+from ...gpu.memory.pipeline import StageRing
 from .gemv_config import GemvConfig
 from .gemv_tile import GemvTile
 from .norm_rows import NormalizedRows

@@ -18,8 +18,8 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import Body, index, local, sequence, substitute, unrolled
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.vector_loads import ElementLoads
+from ...gpu.memory.vector_loads import ElementLoads
+from ...gpu.registers.buffers import RegisterBuffers
 from ...instructions.amd import multiply
 from ...instructions.instruction import Instruction
 from ..dequantize.float32 import common_factors, has_integers, widened

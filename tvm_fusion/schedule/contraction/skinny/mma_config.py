@@ -17,8 +17,8 @@ from ....core.tir.loops import constant, index, product
 from ....device import Device
 from ....ecg.work import at
 from ....program.stage import Axis
-from ...gpu.vector_loads import ElementLoads
-from ...gpu.warp import lane_of, warp_of
+from ...gpu.memory.vector_loads import ElementLoads
+from ...gpu.threads.warp import lane_of, warp_of
 from ...instructions.instruction import Instruction
 from ...instructions.table import find_half, newest
 from ..dequantize.f16x2 import quantized_and_scales

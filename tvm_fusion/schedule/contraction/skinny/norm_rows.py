@@ -33,8 +33,8 @@ from ....core.tir.loops import (
     when,
 )
 from ....program.stage import Axis
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.vector_loads import ElementLoads
+from ...gpu.memory.vector_loads import ElementLoads
+from ...gpu.registers.buffers import RegisterBuffers
 from .gemv_config import GemvConfig
 from .thread_tile import ThreadTile
 

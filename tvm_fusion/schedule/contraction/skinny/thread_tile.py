@@ -11,7 +11,7 @@ from tvm import DataType, ir, sym, tirx
 from ....core.tir.expressions import loads, variables
 from ....core.tir.loops import constant, coordinates, index, substitute
 from ....program.stage import Axis
-from ...gpu.vector_loads import resolved, vector_sizes
+from ...gpu.memory.vector_loads import resolved, vector_sizes
 from ...index.address import conditional_loads, is_aligned, offset, stride
 from ..dequantize.float32 import has_integers
 

@@ -21,8 +21,8 @@ from tvm import ir, sym, tirx
 from ....core.tir.expressions import loads, variables
 from ....core.tir.loops import constant, index, product, substitute
 from ....program.stage import Axis
-from ...gpu.cp_async import NARROW_BYTES
-from ...gpu.vector_loads import ElementLoads, VectorLoad, resolved
+from ...gpu.memory.cp_async import NARROW_BYTES
+from ...gpu.memory.vector_loads import ElementLoads, VectorLoad, resolved
 from ...index.address import conditional_loads, known_step
 from .config import is_plain, unguarded
 from .grid import axis_values

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from tvm import ir, tirx
 
 from ....core.tir.loops import constant, coordinates, index, product, substitute
-from ...gpu.shared_tiles import CHUNK_BYTES
-from ...gpu.swizzle import exchanged, swizzle
+from ...gpu.memory.shared_tiles import CHUNK_BYTES
+from ...gpu.memory.swizzle import exchanged, swizzle
 from .config import TileGemmConfig
 from .grid import axis_values
 from .operand_chunks import OperandChunks

@@ -12,8 +12,8 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load, loads, variables
 from ....core.tir.loops import constant, coordinates, index, local, sequence, substitute
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.vector_loads import ElementLoads
+from ...gpu.memory.vector_loads import ElementLoads
+from ...gpu.registers.buffers import RegisterBuffers
 from ..problem.pooled_rows import PooledRows
 from .config import TileGemmConfig
 from .result_vectors import result_analyzer

@@ -20,9 +20,9 @@ from tvm import DataType, ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, local, loop, sequence, simplified, when
-from ...gpu.shared_tiles import touch
-from ...gpu.vector_moves import VectorMoves
-from ...gpu.warp import LANES, shuffle
+from ...gpu.memory.shared_tiles import touch
+from ...gpu.memory.vector_moves import VectorMoves
+from ...gpu.threads.warp import LANES, shuffle
 from ..problem.ragged_rows import RaggedRows
 
 ENTRY_BYTES, WORD_BYTES = 8, 4  # tiles before a group, and its first row

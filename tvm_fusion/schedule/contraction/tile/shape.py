@@ -7,7 +7,7 @@ from functools import cached_property
 
 from tvm import DataType
 
-from ...gpu.vector_moves import AMD_MOVES, NVIDIA_MOVES, VectorMoves
+from ...gpu.memory.vector_moves import AMD_MOVES, NVIDIA_MOVES, VectorMoves
 from ...instructions.amd import FAMILIES as AMD_FAMILIES
 from ...instructions.instruction import Instruction
 from ...instructions.layout import Layout

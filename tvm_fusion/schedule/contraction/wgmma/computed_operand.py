@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir
 
-from ...gpu.wgmma import WARPS
+from ...gpu.matrix.wgmma import WARPS
 from ...instructions.nvidia import HALF_TYPES
 from ..tile.config import TileGemmConfig
 from ..tile.operand import OperandTile, is_dequantized

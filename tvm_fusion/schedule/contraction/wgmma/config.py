@@ -18,9 +18,9 @@ from tvm import ir, tirx
 
 from ....core.tir.loops import ceildiv, constant, index, product
 from ....program.stage import Axis
-from ...gpu import mbarrier
-from ...gpu.tma import ROW_BYTES
-from ...gpu.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
+from ...gpu.matrix.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
+from ...gpu.memory import mbarrier
+from ...gpu.memory.tma import ROW_BYTES
 from ..tile.config import TileGemmConfig
 from ..tile.grid import TileGrid, axis_values
 from ..tile.shape import REGISTER_FILE

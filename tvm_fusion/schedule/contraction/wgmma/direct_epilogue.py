@@ -29,9 +29,9 @@ from tvm.backend.cuda.op import cuda_func_call
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, local, sequence, unrolled, when
-from ...gpu.shared_tiles import touch
-from ...gpu.warp import LANES, butterfly, lane_of
-from ...gpu.wgmma import M
+from ...gpu.matrix.wgmma import M
+from ...gpu.memory.shared_tiles import touch
+from ...gpu.threads.warp import LANES, butterfly, lane_of
 from ...instructions.table import newest
 from ..problem.fuse_epilogue import store_results
 from ..tile.grid import TilePlace

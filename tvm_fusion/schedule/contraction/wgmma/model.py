@@ -19,7 +19,7 @@ from ....core.tir.expressions import is_expensive
 from ....core.tir.loops import constant
 from ....device import Device
 from ....ecg.work import at
-from ...gpu.wgmma import THREADS, K, M
+from ...gpu.matrix.wgmma import THREADS, K, M
 from ..mma.model import RATES, result_bytes
 from ..tile.problem import assumed_rows, gemm_sizes
 from ..tile.result_vectors import result_vectors

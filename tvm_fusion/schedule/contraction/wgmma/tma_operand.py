@@ -21,9 +21,9 @@ from ...._tvm.ir.structural import structural_map
 from ....core.tir.expressions import int64
 from ....core.tir.loops import constant, index, product, simplified, substitute
 from ....program.stage import Axis
-from ...gpu.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
-from ...gpu.vector_loads import resolved
-from ...gpu.wgmma_operand import Operand
+from ...gpu.matrix.wgmma import Operand
+from ...gpu.memory.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
+from ...gpu.memory.vector_loads import resolved
 from ...index.address import offset, stride
 from ..problem.column_split import ColumnSplit
 from ..problem.gemm_view import GemmView

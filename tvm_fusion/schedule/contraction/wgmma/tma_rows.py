@@ -24,8 +24,8 @@ from tvm import DataType, ir, sym, tirx
 from ....core.tir.expressions import variables
 from ....core.tir.loops import constant, coordinates, find, index, simplified, substitute
 from ....program.stage import Axis
-from ...gpu.tma import ALIGNMENT, MAX_BOX, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
-from ...gpu.wgmma import M
+from ...gpu.matrix.wgmma import M
+from ...gpu.memory.tma import ALIGNMENT, MAX_BOX, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
 from ...index.address import stride
 from ..tile.config import is_plain, unguarded
 from ..tile.problem import GemmProblem

@@ -23,7 +23,7 @@ from tvm import ir, tirx
 
 from ....core.tir.loops import ceildiv, coordinates, index, simplified
 from ....ecg.work import at
-from ...gpu.tma import MAX_BOX
+from ...gpu.memory.tma import MAX_BOX
 from .tma_operand import TmaOperand
 
 # By a window of pooling, the pixels of a fragment's sixteen rows: a thread has two along the first

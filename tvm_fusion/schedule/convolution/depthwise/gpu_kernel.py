@@ -44,7 +44,7 @@ from ....core.tir.loops import (
 from ....program.program import Program
 from ...contraction.problem.packing_function import packed_kernel
 from ...gpu.launch import VECTOR_BYTES, block_by_address
-from ...gpu.register_moves import keep_words
+from ...gpu.registers.moves import keep_words
 from ...index.address import same
 from .gpu_config import DepthwiseGpuConfig
 from .gpu_view import DepthwiseView, vector_loads

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from ....device import Device
 from ....program.stage import Axis
-from ...gpu.block_reduce import MAX_SERIAL_WARPS
-from ...gpu.row_threads import RowThreads
+from ...gpu.threads.block_reduce import MAX_SERIAL_WARPS, RowThreads
 from ..program.emit import static_volume
 from ..program.passes import lanes_are_rows
 from ..program.row_program import RowProgram

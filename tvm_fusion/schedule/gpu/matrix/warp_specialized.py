@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...core.tir.loops import index, loop, sequence, when
+from ....core.tir.loops import index, loop, sequence, when
+from ..launch import dependency_wait
+from ..memory.shared_tiles import block_barrier
+from ..threads.warp import warp_uniform
 from . import wgmma
-from .launch import dependency_wait
-from .shared_tiles import block_barrier
-from .warp import warp_uniform
 
 Role = Callable[[ir.Expr], tirx.Stmt]
 

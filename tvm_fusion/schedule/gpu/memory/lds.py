@@ -13,9 +13,9 @@ import ml_dtypes  # noqa: F401 (numpy's bfloat16)
 import numpy as np
 from tvm import DataType, ir, tirx
 
-from ...core.tir.expressions import choice
-from ...core.tir.loops import index, sequence
-from .launch import storage_sync
+from ....core.tir.expressions import choice
+from ....core.tir.loops import index, sequence
+from ..launch import storage_sync
 
 SCOPE = "shared.own"
 # TVM 0.27 computes bfloat16 in float32 and keeps registers in it, whose bits would be others.

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ..instructions.instruction import Instruction
-from ..instructions.nvidia import NVIDIA, OPERAND_TYPES, ptx
-from ..instructions.table import newest
+from ...instructions.instruction import Instruction
+from ...instructions.nvidia import NVIDIA, OPERAND_TYPES, ptx
+from ...instructions.table import newest
 
 
 def _multiply(a_dtype: str, b_dtype: str, sums: str, factors: str) -> str:

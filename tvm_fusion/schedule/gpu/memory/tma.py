@@ -18,8 +18,8 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.script import tirx as script
 
-from ...core.tir.expressions import load as element
-from ...core.tir.loops import index
+from ....core.tir.expressions import load as element
+from ....core.tir.loops import index
 
 ROW_BYTES = 128  # of a box, the innermost dimension
 PANEL = ROW_BYTES // 2  # elements of a half type: boxes of one tile lie side by side

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...core.tir.loops import index
+from ....core.tir.loops import index
 
 VECTOR = 8  # elements of two bytes
 BANKS = 8  # vectors that shared memory delivers at once

@@ -14,7 +14,7 @@ import struct
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ..instructions.nvidia import PTX_TYPES
+from ...instructions.nvidia import PTX_TYPES
 
 _BYTE_PERM = """
 __forceinline__ __device__ unsigned {name}(unsigned a, unsigned b, unsigned selector) {{

@@ -1,7 +1,7 @@
 """Reductions and exchanges between the lanes of AMD waves by moves of registers.
 
 TVM writes both as shuffles, which are ``ds_bpermute`` on AMD: each takes the way through the LDS,
-64 clocks and a wait. The rows of :mod:`..instructions.lanes` take none:
+64 clocks and a wait. The rows of :mod:`...instructions.lanes` take none:
 
     all-reduce of a, b over threadIdx.x:         for each move of the wave:
                                                      there = move.read(here), of a and of b
@@ -18,11 +18,11 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
-from ..._tvm.ir.target import target_kind
-from ...core.tir.expressions import call_name, substitute
-from ...core.tir.loops import constant, find, store_all, update_all
-from ...device import Device, device_of
-from ..instructions.lanes import all_reduce_moves, exchange_moves, from_last
+from ...._tvm.ir.target import target_kind
+from ....core.tir.expressions import call_name, substitute
+from ....core.tir.loops import constant, find, store_all, update_all
+from ....device import Device, device_of
+from ...instructions.lanes import all_reduce_moves, exchange_moves, from_last
 
 _SCOPE, _INNERMOST = "reduce_scope", "threadIdx.x"
 _AXES = (_INNERMOST, "threadIdx.y", "threadIdx.z")

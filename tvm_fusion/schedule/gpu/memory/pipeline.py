@@ -24,9 +24,9 @@ from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
 
-from ..._tvm.ir.buffer import scratch
-from ...core.tir.expressions import load
-from ...core.tir.loops import index, local, sequence, simplified, when
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, local, sequence, simplified, when
 from . import mbarrier
 from .cp_async import commit, copy_16
 from .shared_tiles import wait_and_barrier

@@ -8,7 +8,7 @@ from tvm import relax
 from tvm_fusion.deploy.toolchain.rocm_code import kernels
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.gpu import anchored_sums
+from tvm_fusion.schedule.gpu.threads import anchored_sums
 from tvm_fusion.schedule.sort.template import RankSort
 
 op = relax.op

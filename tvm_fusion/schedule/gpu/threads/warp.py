@@ -17,7 +17,7 @@ from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.tirx.op import tvm_warp_shuffle
 
-from ...core.tir.loops import index, threads, unrolled
+from ....core.tir.loops import index, threads, unrolled
 
 LANES = 32  # threads of an NVIDIA warp; two of them are a wave of CDNA
 FULL_MASK = 0xFFFFFFFF  # every thread of a warp takes part in an exchange

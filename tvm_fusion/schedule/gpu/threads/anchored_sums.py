@@ -26,10 +26,10 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.ir.transform import PassContext
 
-from ..._tvm.ir.target import target_kind
-from ...core.tir.expressions import call_name, loads
-from ...core.tir.loops import constant, find, index
-from ..instructions.lanes import STAY
+from ...._tvm.ir.target import target_kind
+from ....core.tir.expressions import call_name, loads
+from ....core.tir.loops import constant, find, index
+from ...instructions.lanes import STAY
 
 # Of loops that LLVM unrolls: of more its thresholds keep it.
 MOST_STEPS, MOST_COUNTS = 16, 64

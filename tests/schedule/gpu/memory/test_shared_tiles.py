@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.core.tir.expressions import load
 from tvm_fusion.core.tir.loops import block, index, local, sequence, threads
-from tvm_fusion.schedule.gpu.shared_tiles import load_shared, store_shared, touch
+from tvm_fusion.schedule.gpu.memory.shared_tiles import load_shared, store_shared, touch
 
 SIZE = 4
 
@@ -32,5 +32,5 @@ def test_a_touched_buffer_keeps_its_extent():
 
 
 def test_tvm_still_shrinks_buffers_to_addresses_that_are_taken():
-    """When this fails, `schedule.gpu.shared_tiles.touch` can go."""
+    """When this fails, `schedule.gpu.memory.shared_tiles.touch` can go."""
     assert declared(False) < SIZE

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import DataType, ir, tirx
 
-from ...core.tir.expressions import load
-from ...core.tir.loops import index, local, loop, sequence, substitute
-from .streaming import STREAMED_BYTES, load_streamed
-from .vector_loads import BYTES, VectorLoad
+from ....core.tir.expressions import load
+from ....core.tir.loops import index, local, loop, sequence, substitute
+from ..memory.streaming import STREAMED_BYTES, load_streamed
+from ..memory.vector_loads import BYTES, VectorLoad
 
 _WORD_BYTES = 4
 Word = tuple[ir.Var, int]  # a buffer, and the number of its element where 32 bits begin

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ...core.tir.loops import index
+from ....core.tir.loops import index
 from .cp_async import wait_with
 
 CHUNK_BYTES = 16

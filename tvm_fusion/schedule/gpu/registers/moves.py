@@ -9,7 +9,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 
-from ..instructions.nvidia import PTX_TYPES
+from ...instructions.nvidia import PTX_TYPES
 
 _PACK = """
 __device__ __forceinline__ void {name}(void* to, float low, float high) {{

@@ -3,7 +3,7 @@
 from tvm import sym, tirx
 
 from tvm_fusion._tvm.ir.buffer import declare
-from tvm_fusion.schedule.gpu.vector_loads import ElementLoads
+from tvm_fusion.schedule.gpu.memory.vector_loads import ElementLoads
 
 
 def test_neighbours_are_a_vector_and_single_numbers_are_not():

@@ -8,7 +8,7 @@ from tvm import tirx
 
 from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.core.tir.loops import block, index, loop, sequence, threads
-from tvm_fusion.schedule.gpu.pipeline import RingPosition
+from tvm_fusion.schedule.gpu.memory.pipeline import RingPosition
 
 STEPS = 11
 
