@@ -135,10 +135,10 @@ def read(folder: Path) -> dict[str, Any]:
         for name in NAMES:
             refuse_lfs_pointer(folder / name)
         manifest = _parse(path.read_bytes())
-        schema, stated = manifest["schema"], manifest.get("sha256")
-        if schema != SCHEMA:
+        version, stated = manifest["schema"], manifest.get("sha256")
+        if version != SCHEMA:
             raise UserError(
-                f"artifact {str(folder)!r} has schema {str(schema)[:40]}",
+                f"artifact {str(folder)!r} has schema {str(version)[:40]}",
                 f"schema {SCHEMA}",
                 "compile the model again with this version",
             )
