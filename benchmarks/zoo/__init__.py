@@ -33,7 +33,12 @@ def blank(name: str) -> onnx.ModelProto:
         return light.blank(name)
     if name not in names():
         raise KeyError(f"no model named {name!r} in the zoo; there are {', '.join(names())}")
-    return onnx.load_from_string(lzma.decompress((GRAPHS / f"{name}{SUFFIX}").read_bytes()))
+    model = onnx.load_from_string(lzma.decompress((GRAPHS / f"{name}{SUFFIX}").read_bytes()))
+    for tensor in model.graph.initializer:
+        if tensor.doc_string:
+            tensor.raw_data = weights.rotary(tensor.doc_string, tuple(tensor.dims)).tobytes()
+            tensor.ClearField("doc_string")
+    return model
 
 
 def load(name: str, seed: int = 0) -> onnx.ModelProto:

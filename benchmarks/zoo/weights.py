@@ -1,4 +1,4 @@
-"""Seeded weights: distributions, and how a tensor is drawn from one."""
+"""Seeded weights: distributions, and how a tensor is drawn from one; rotary tables."""
 
 from __future__ import annotations
 
@@ -64,3 +64,11 @@ def draw(name: str, shape: tuple[int, ...], recipe: Recipe, seed: int) -> np.nda
     values *= np.float32(recipe.spread)
     values += np.float32(recipe.center)
     return values
+
+
+def rotary(function: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Compute the ``cos`` or ``sin`` of rotary embedding, by position and half of a head twice."""
+    *_, rows, width = shape
+    frequencies = np.float32(1e4) ** (-np.arange(0, width, 2, dtype=np.float32) / width)
+    angles = np.outer(np.arange(rows, dtype=np.float32), frequencies)
+    return np.asarray(getattr(np, function)(np.hstack([angles, angles])).reshape(shape), "<f4")
