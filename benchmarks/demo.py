@@ -24,9 +24,9 @@ def demo(load: Callable[[], Any] = lambda: zoo.load(MODEL), name: str = "resnet5
 
     Parameters
     ----------
-    load : callable
+    load
         Gives the model.
-    name : str
+    name
         Of the model's file and of the artifact.
 
     Returns

@@ -24,7 +24,7 @@ class Emulator:
 
     Parameters
     ----------
-    folder : Path
+    folder
         For the runner, and what it needs.
 
     Raises

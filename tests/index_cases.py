@@ -25,11 +25,11 @@ class Indexed:
 
     Attributes
     ----------
-    text : str
+    text
         The graph.
-    extent : int
+    extent
         Of the axis: indices in range are drawn below it.
-    float_indices : bool
+    float_indices
         Whether coordinates are floating point numbers.
     """
 

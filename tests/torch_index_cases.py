@@ -15,15 +15,15 @@ class Indexed:
 
     Attributes
     ----------
-    function : callable
+    function
         Of tensors.
-    shapes : tuple of tuple of int
+    shapes
         Of all arguments.
-    extent : int
+    extent
         Indices in range are below it.
-    indices : int
+    indices
         How many of the arguments are indices.
-    dtype : torch.dtype
+    dtype
         Of indices.
     """
 

@@ -349,7 +349,7 @@ def _groups(spec: TargetSpec, kernels: Infos, names: Mapping[str, str]) -> dict[
 
     Parameters
     ----------
-    names : mapping of str to str
+    names
         The library's names of kernels, where they are others.
     """
     return {

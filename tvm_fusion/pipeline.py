@@ -100,9 +100,9 @@ def relax_pipeline(*, target: Target | None = None, lower: bool = True) -> Pass:
 
     Parameters
     ----------
-    target : Target, optional
+    target
         What to compile for; ``Target.current()`` when omitted, asked for when the pass runs.
-    lower : bool
+    lower
         Whether to lower for the virtual machine as well. ``False`` leaves ``call_tir`` on scheduled
         PrimFuncs, for pipelines that go on with memory planning of their own.
 

@@ -17,13 +17,13 @@ class TensorSpec:
 
     Attributes
     ----------
-    name : str
+    name
         The name in the model file.
-    shape : tuple of (int or str)
+    shape
         Extents; a string is the name of a symbolic dimension or an expression over such names.
-    dtype : str
+    dtype
         A numpy or ml_dtypes name: ``float32``, ``int64``, ``bfloat16``, ``bool``...
-    storage : str
+    storage
         The dtype in which the code takes or returns it, one element of each for one of the other;
         empty where that is ``dtype``.
     """
@@ -40,9 +40,9 @@ class EqualExtents:
 
     Attributes
     ----------
-    one, other : str
+    one, other
         Expressions over the symbolic dimensions.
-    where : str
+    where
         The operator that joins them.
     """
 
@@ -57,11 +57,11 @@ class Signature:
 
     Attributes
     ----------
-    inputs, outputs : tuple of TensorSpec
+    inputs, outputs
         Flat.
-    equal : tuple of EqualExtents
+    equal
         What the ranges of dimensions leave open.
-    call : mapping, optional
+    call
         How a PyTorch module is called, with nested arguments and results: see
         :mod:`tvm_fusion.deploy.runtime.artifact.call_tree`.
     """

@@ -26,15 +26,15 @@ class Case:
     ----------
     inputs : tuple of (str, tuple of int or str, str)
         Name, shape, dtype; letters are symbolic dimensions, ``float`` the precision.
-    body : callable
+    body
         ``(emit, *variables) -> expression``.
-    reference : callable
+    reference
         The same of float64 (and integer) arrays.
-    dims : mapping of str to int
+    dims
         Extents of symbolic dimensions in the run.
-    tolerance : float
+    tolerance
         Of results relative to the largest one, in units of the precision's epsilon.
-    has_bfloat16 : bool
+    has_bfloat16
         Whether Relax's operators take it.
     """
 

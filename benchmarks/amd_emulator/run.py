@@ -31,9 +31,9 @@ def run(
 
     Parameters
     ----------
-    names, archs, dtypes : iterable of str
+    names, archs, dtypes
         What to run.
-    reverse : bool
+    reverse
         Whether the waves of a block run from the last to the first.
 
     Yields

@@ -56,7 +56,7 @@ def build(name: str) -> tuple[OneTensor, tuple[Tensor, ...]]:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`NAMES`.
     """
     if name in OTHERS:

@@ -11,11 +11,11 @@ class Layer:
 
     Attributes
     ----------
-    c, k : int
+    c, k
         Input and output channels.
-    size : int
+    size
         Height and width of the image.
-    window, stride, padding, groups : int
+    window, stride, padding, groups
         Of the convolution.
     """
 

@@ -43,7 +43,7 @@ def fit(rows: Sequence[Row], least: Least | None = None) -> dict[str, list[float
 
     Parameters
     ----------
-    least : callable, optional
+    least
         Gives, by the name of a kind, what each feature costs at least: at the device's peak rates.
         Larger groups than those of a fit are not priced below what the device can do.
     """

@@ -26,15 +26,15 @@ class Case:
 
     Attributes
     ----------
-    name : str
+    name
         Unique among its kind.
-    build : callable
+    build
         Makes the ``tvm.IRModule`` with one function ``main``.
-    reference : callable
+    reference
         From the inputs, floats widened to float64, to the output or the list of outputs.
-    dims : mapping of str to int
+    dims
         Extents of symbolic dimensions.
-    tolerance : float
+    tolerance
         Largest max|a-b| / max|b| of an output.
     """
 
@@ -83,12 +83,12 @@ def module(
 
     Parameters
     ----------
-    params : sequence of relax.Var
+    params
         Its inputs.
-    body : callable
+    body
         From the ``BlockBuilder`` and the parameters to an expression or a list of expressions,
         which are the outputs.
-    dataflow : bool
+    dataflow
         Whether the bindings stand in a dataflow block.
     """
     builder = relax.BlockBuilder()

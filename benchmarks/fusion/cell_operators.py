@@ -25,19 +25,19 @@ class Operator:
 
     Attributes
     ----------
-    type : str
+    type
         Its mapping type for the operand that the first operator of a pair computes.
-    emit : callable
+    emit
         From the ``BlockBuilder``, that operand and the others to an expression.
-    reference : callable
+    reference
         The same in numpy.
-    others : callable
+    others
         From that operand's shape to those of the others.
-    shape : tuple, optional
+    shape
         What must follow the leading extent of the graph's input, if any rank 4 will not do.
-    position : int
+    position
         Which operand of the operator it is.
-    dtype : str
+    dtype
         Type of the others.
     """
 

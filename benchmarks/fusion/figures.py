@@ -18,13 +18,13 @@ class Figures:
 
     Attributes
     ----------
-    launches : int, optional
+    launches
         Most launches, and loop nests on a CPU; without it, stock TVM's count of launches.
-    stretch : int, optional
+    stretch
         Launches aimed at.
-    fewer : bool
+    fewer
         Whether to be strictly below stock TVM's launches; otherwise not above them.
-    bytes_ratio : float
+    bytes_ratio
         Most intermediate bytes on a CPU, as a part of stock TVM's; on a GPU the aim.
     """
 

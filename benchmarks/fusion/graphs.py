@@ -34,17 +34,17 @@ class Graph:
 
     Attributes
     ----------
-    name : str
+    name
         Unique.
-    build : callable
+    build
         From rows (an int or a symbolic variable) and columns to a ``tvm.IRModule``.
-    reference : callable
+    reference
         From the inputs to the output or outputs.
-    stock : int
+    stock
         PrimFuncs left by stock passes for CUDA.
-    fewest, most : int
+    fewest, most
         Kernels that the figure asks for.
-    tolerance : float
+    tolerance
         Largest relative error.
     """
 

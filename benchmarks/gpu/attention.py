@@ -28,7 +28,7 @@ class Attention(Product):
 
     Attributes
     ----------
-    flex : callable or None
+    flex
         The same by PyTorch's FlexAttention, where no pinned backend takes it as it is.
     """
 

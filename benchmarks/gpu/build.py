@@ -28,17 +28,17 @@ def build(
 
     Parameters
     ----------
-    folder : Path
+    folder
         Gets one artifact each, and an index.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
-    seed, count : int
+    seed, count
         Of the drawn works.
-    only : sequence of str
+    only
         Parts of names; empty: all.
-    processes : int
+    processes
         That compile side by side.
-    assemble : str, optional
+    assemble
         Architecture that code of the target is assembled for: see :mod:`.older_code`.
 
     Returns

@@ -28,17 +28,17 @@ class ChannelsLast(torch.nn.Module):
 
     Parameters
     ----------
-    c, k : int
+    c, k
         Input and output channels.
-    window, stride, padding, groups : int
+    window, stride, padding, groups
         Alike in all directions.
-    activation : str
+    activation
         A name in ``ACTIVATIONS``; behind the residual, as in residual networks.
-    dtype : torch.dtype
+    dtype
         Of the weight.
-    rank : int
+    rank
         Directions: of sequences 1, of images 2, of volumes 3.
-    is_transposed : bool
+    is_transposed
         Whether it is a transposed convolution, of one group.
     """
 
@@ -71,7 +71,7 @@ class Convolution(Work):
 
     Attributes
     ----------
-    flops : int
+    flops
         Two for each multiply-add.
     """
 

@@ -60,7 +60,7 @@ class ExpertBlock(Product):
 
     Attributes
     ----------
-    top : int
+    top
         Experts of a token.
     """
 

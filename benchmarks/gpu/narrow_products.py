@@ -22,9 +22,9 @@ class NarrowProduct(Product):
 
     Attributes
     ----------
-    peer : callable or None
+    peer
         What PyTorch has for it; ``None``: its compiler.
-    allowed_error : float
+    allowed_error
         As :func:`benchmarks.gpu.run.difference` takes it.
     """
 

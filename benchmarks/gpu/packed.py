@@ -46,7 +46,7 @@ class Packed(Product):
 
     Attributes
     ----------
-    is_causal : bool
+    is_causal
         Whether tokens attend to those before alone.
     """
 

@@ -23,7 +23,7 @@ class Product(Work):
 
     Attributes
     ----------
-    flops : int
+    flops
         Two for each multiply-add.
     """
 

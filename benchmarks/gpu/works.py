@@ -29,26 +29,26 @@ class Work:
 
     Attributes
     ----------
-    name : str
+    name
         Of the row, unique; names a folder as well.
-    function : callable
+    function
         Takes and returns tensors.
     shapes : tuple of tuple of int
         Of its arguments.
-    dtype : str
+    dtype
         Of all arguments but the packed ones.
-    packed : tuple of int
+    packed
         Positions of arguments of bytes.
-    floor : float or None
+    floor
         The least part of the copy bandwidth.
-    limit_us : float or None
+    limit_us
         The most microseconds.
-    most_rows : int or None
+    most_rows
         It is compiled for any number of the first argument's rows up to this; ``None``: for those
         that it has.
-    allow : tuple of str
+    allow
         Flags of its compilation.
-    seed : int or None
+    seed
         What its shapes were drawn from; ``None``: they are named.
     """
 

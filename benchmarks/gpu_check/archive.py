@@ -38,9 +38,9 @@ def write(folder: Path, content: Mapping[str, Any]) -> None:
 
     Parameters
     ----------
-    folder : Path
+    folder
         Holds the libraries.
-    content : mapping
+    content
         Plain data and numpy arrays in dicts and lists; arrays go into a file of their own.
     """
     arrays: dict[str, np.ndarray] = {}

@@ -20,10 +20,10 @@ def tensor(shape: Sequence[int], dtype: str, recipe: Recipe) -> dict[str, Any]:
 
     Parameters
     ----------
-    shape : sequence of int
-    dtype : str
+    shape
+    dtype
         Any that numpy has.
-    recipe : mapping
+    recipe
         ``kind`` and its numbers: ``normal`` (``mean``, ``deviation``), ``uniform`` (``low``,
         ``high``), ``integers`` (from ``low`` to below ``high``), ``choice`` (of ``values``) or
         ``bool``.
@@ -46,9 +46,9 @@ def draw(arguments: Sequence[dict[str, Any] | int], seed: int) -> list[np.ndarra
 
     Parameters
     ----------
-    arguments : sequence of dict or int
+    arguments
         Of :func:`tensor`; integers stand for themselves.
-    seed : int
+    seed
         Each tensor has a stream of its own, by its position.
 
     Returns

@@ -21,25 +21,25 @@ class Entry:
 
     Attributes
     ----------
-    name : str
+    name
         Unique; tells where it comes from.
-    kind : str
+    kind
         Which summary line it belongs to.
-    mod : tvm.IRModule
+    mod
         Lowered for the virtual machine; the function is ``main``.
-    arguments : sequence of dict or int
+    arguments
         See :func:`~.drawing.tensor`.
-    seed : int
+    seed
         Of the arguments.
-    outputs : list of dict
+    outputs
         See :func:`~.expected.store`.
-    launches : int
+    launches
         Device kernels counted in the module, copies and library calls left out.
-    reference : str
+    reference
         ``float64`` or ``unfused``: where the expected results come from.
-    groups : int
+    groups
         How many of the distinct groups looked for it holds.
-    about : dict
+    about
         What else is worth reading in a report: members, templates, extents.
     """
 
@@ -76,11 +76,11 @@ class LeftOut:
 
     Attributes
     ----------
-    name, kind : str
+    name, kind
         As of an entry.
-    stage : str
+    stage
         ``plan``, ``limit``, ``reference`` or ``compile``.
-    reason : str
+    reason
         One line.
     """
 

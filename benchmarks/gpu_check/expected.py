@@ -31,9 +31,9 @@ def store(exact: np.ndarray, dtype: str, tolerance: Any) -> dict[str, Any]:
 
     Parameters
     ----------
-    exact : numpy.ndarray
+    exact
         Of any shape; float64, or integers or booleans.
-    dtype : str
+    dtype
         That the output has.
     tolerance : float or numpy.ndarray
         Largest absolute error, of all elements or of each.

@@ -18,7 +18,7 @@ def keep(path: Path) -> None:
 
     Parameters
     ----------
-    path : Path
+    path
         What ``benchmarks.gpu_check.run`` wrote.
     """
     record = json.loads(path.read_text())

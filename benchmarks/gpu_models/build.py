@@ -21,11 +21,11 @@ def build(folder: Path, target: str, only: Sequence[str] = ()) -> dict[str, str]
 
     Parameters
     ----------
-    folder : Path
+    folder
         Gets one artifact each, and an index.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
-    only : sequence of str
+    only
         Parts of names; empty: all.
 
     Returns
@@ -56,13 +56,13 @@ def compile_model(
 
     Parameters
     ----------
-    model : Model
+    model
         The model.
-    folder : Path
+    folder
         Gets the artifact.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
-    db : Path, optional
+    db
         Records of its kernels.
     """
     import tvm_fusion

@@ -23,19 +23,19 @@ class Model:
 
     Attributes
     ----------
-    name : str
+    name
         Of the row, unique; names a folder as well.
-    batch : int
+    batch
         Of all inputs.
-    build : callable
+    build
         Makes the module.
-    inputs : callable
+    inputs
         Takes the batch size and draws keyword arguments on the CPU, floats in float32.
-    output : str or None
+    output
         Field of what the module returns; ``None``: it returns a tensor.
-    has_images : bool
+    has_images
         Whether PyTorch is to be tried with channels last in memory, too.
-    seed : int
+    seed
         Of the weights; inputs are drawn from others beside it.
     """
 

@@ -33,11 +33,11 @@ def draw(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
     Parameters
     ----------
-    name : str
+    name
         Of the parameter in its module.
-    shape : tuple of int
+    shape
         Matrices that are multiplied get a deviation of one over the root of their inputs.
-    seed : int
+    seed
         Of all parameters.
 
     Returns

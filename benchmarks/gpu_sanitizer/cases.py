@@ -40,11 +40,11 @@ class Case:
 
     Attributes
     ----------
-    family : str
+    family
         For a reader.
-    work : Work
+    work
         What is compiled.
-    asked : mapping of str to int or str
+    asked
         Entries of the configuration; empty: the default, of templates without choices too.
     """
 

@@ -22,7 +22,7 @@ def samples(root: Path) -> dict[str, list[str]]:
 
     Parameters
     ----------
-    root : Path
+    root
         A checkout of GraphNet.
     """
     found: dict[str, list[str]] = defaultdict(list)
@@ -42,13 +42,13 @@ def drawn(root: Path, count: int, seed: int, most: int) -> list[str]:
 
     Parameters
     ----------
-    root : Path
+    root
         A checkout of GraphNet.
-    count : int
+    count
         How many samples.
-    seed : int
+    seed
         Of the draw.
-    most : int
+    most
         Elements of weights and inputs beyond which a graph is passed over, as is one that the
         collection does not describe.
     """

@@ -27,15 +27,15 @@ class Case:
 
     Attributes
     ----------
-    gvar : GlobalVar
+    gvar
         Its Primitive function.
-    functions : Mapping of GlobalVar to BaseFunc
+    functions
         That function and the PrimFuncs that it calls.
-    constants : Mapping of int to GenericConst
+    constants
         By position among the group's inputs: what the model passes.
-    weights : frozenset of int
+    weights
         Positions of inputs that are known before the model's inputs are, constants included.
-    calls : int
+    calls
         How often the module calls it.
     """
 

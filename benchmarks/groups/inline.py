@@ -19,7 +19,7 @@ def inlined(mod: tvm.IRModule) -> tvm.IRModule:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         The functions' symbolic variables are bare extents or parameters.
 
     Returns

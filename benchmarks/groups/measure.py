@@ -28,13 +28,13 @@ class Settings:
 
     Attributes
     ----------
-    rounds : int
+    rounds
         Rounds; in each, every variant has one turn.
-    budget : float
+    budget
         Seconds of a turn; at least one run.
-    tolerance : float
+    tolerance
         Largest max|a-b| / max|b| of an output.
-    stock : bool
+    stock
         Whether to run the members as stock TVM leaves them, too.
     """
 

@@ -24,11 +24,11 @@ class Survey:
 
     Parameters
     ----------
-    target : Target
+    target
         This machine's CPU.
-    settings : Settings
+    settings
         How much is measured.
-    seed : int
+    seed
         Of weights and inputs.
     """
 

@@ -20,17 +20,17 @@ class Case:
 
     Attributes
     ----------
-    name, dtype : str
+    name, dtype
         Of the case, and of its floating point inputs.
-    inputs : list of numpy.ndarray
+    inputs
         Values as drawn.
-    is_half : list of bool
+    is_half
         Which of them are of the half type.
-    compile : callable
+    compile
         Compiles it and returns what runs it on inputs.
     exact : mapping of str to callable
         The same in ``float64`` and ``float32``.
-    peer : callable or None
+    peer
         The framework's own result in the half type.
     """
 

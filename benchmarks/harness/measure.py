@@ -34,19 +34,19 @@ class Settings:
 
     Attributes
     ----------
-    rounds : int
+    rounds
         Rounds; in each, every engine has one turn.
-    budget : float
+    budget
         Seconds of timed runs in a turn. An engine slower than that runs once, without warm-up.
-    slow : float
+    slow
         Seconds from which an engine is measured in ``slow_rounds`` rounds only.
-    slow_rounds : int
+    slow_rounds
         Rounds of such an engine.
-    max_runs : int
+    max_runs
         Most runs in a turn.
-    settle : float
+    settle
         Seconds of rest before a turn: thread pools of the engine before it spin for a while.
-    tolerance : float
+    tolerance
         Largest allowed max|a-b| / max|b| per output.
     """
 

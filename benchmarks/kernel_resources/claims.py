@@ -32,11 +32,11 @@ class ClaimedGroup:
 
     Attributes
     ----------
-    claim : Claim
+    claim
         What the plan's template claims.
-    functions : tuple of PrimFunc
+    functions
         What it emits.
-    graphs : list of str
+    graphs
         Names of the graphs.
     """
 
@@ -50,7 +50,7 @@ class Survey:
 
     Parameters
     ----------
-    spec : TargetSpec
+    spec
         A GPU.
     """
 

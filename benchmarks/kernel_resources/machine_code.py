@@ -31,11 +31,11 @@ class MachineCode:
 
     Attributes
     ----------
-    registers : int
+    registers
         Of a thread.
-    static_shared, dynamic_shared : int
+    static_shared, dynamic_shared
         Bytes of a block that the kernel declares, and that its launch requests.
-    stack, spills : int
+    stack, spills
         Bytes of a thread's frame, and of loads and stores of spilled registers.
     """
 
@@ -58,9 +58,9 @@ def machine_code(
 
     Parameters
     ----------
-    functions : Mapping of str to PrimFunc
+    functions
         Scheduled; a name is an identifier without underscores.
-    spec : TargetSpec
+    spec
         A CUDA device.
     """
     nvcc = find_nvcc()

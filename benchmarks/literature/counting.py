@@ -30,11 +30,11 @@ def figures(mod: tvm.IRModule, target: str, way: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         As an importer gives it.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
-    way : str
+    way
         One of :data:`WAYS`.
 
     Returns

@@ -19,7 +19,7 @@ class Network:
 
     Parameters
     ----------
-    dtype : str
+    dtype
         Of everything.
     """
 

@@ -24,13 +24,13 @@ class Case:
 
     Attributes
     ----------
-    name : str
+    name
         Kind and name in the onnx package; ``+constants`` where inputs became initializers.
-    model : onnx.ModelProto
+    model
         As shipped, or with initializers.
     samples : list of (inputs, outputs)
         Values in the order of the model's inputs and outputs.
-    rtol, atol : float
+    rtol, atol
         Tolerances of the onnx package.
     """
 

@@ -26,7 +26,7 @@ def difference(
     ----------
     found, expected : sequence of numpy.ndarray
         Results in the order of the model's outputs.
-    rtol, atol : float
+    rtol, atol
         Tolerances; those of types narrower than float32 are never below their own precision.
     """
     if len(found) != len(expected):

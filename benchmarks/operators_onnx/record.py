@@ -42,7 +42,7 @@ def make(
 
     Parameters
     ----------
-    operators : mapping of str to str
+    operators
         The operator of every case, by the case's name.
     ours, stock : mapping of str to (verdict, reason)
         By the case's name.

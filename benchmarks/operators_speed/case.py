@@ -20,17 +20,17 @@ class Case:
 
     Attributes
     ----------
-    name : str
+    name
         The operator, and what tells cases of it apart.
-    operator : str
+    operator
         Its ONNX name.
-    inputs : sequence of numpy.ndarray
+    inputs
         What a call gives.
-    attributes : mapping of str to Any
+    attributes
         Of the node.
-    constants : sequence of numpy.ndarray
+    constants
         Further inputs behind those, as initializers.
-    outputs : int
+    outputs
         How many results it has.
     """
 

@@ -13,7 +13,7 @@ def counts(record: Mapping[str, list[str]]) -> dict[str, Counter[str]]:
 
     Parameters
     ----------
-    record : mapping
+    record
         By operator, a text for each dtype in their order.
     """
     totals = {dtype: Counter[str]() for dtype in NAMES}

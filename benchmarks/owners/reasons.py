@@ -10,9 +10,9 @@ class Reason(NamedTuple):
 
     Attributes
     ----------
-    benchmark : str
+    benchmark
         Path of a file with rows that need it.
-    sentence : str
+    sentence
         What they are.
     """
 

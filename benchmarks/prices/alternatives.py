@@ -43,13 +43,13 @@ class PlannedGroup:
 
     Attributes
     ----------
-    key : str
+    key
         The same for equal groups of all models.
-    claim : Claim
+    claim
         What its template promises.
-    calls : int
+    calls
         How often the model calls it.
-    mod : tvm.IRModule
+    mod
         Its function and the PrimFuncs that this calls; ``main`` calls it with its constants.
     """
 

@@ -23,13 +23,13 @@ class Answer:
 
     Attributes
     ----------
-    title : str
+    title
         Its operators.
-    measured, modelled : tuple of float
+    measured, modelled
         Microseconds of both alternatives.
-    alternatives : tuple
+    alternatives
         What to measure again.
-    is_layout : bool
+    is_layout
         Whether it is about layouts.
     """
 

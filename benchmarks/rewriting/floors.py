@@ -18,9 +18,9 @@ class Floor:
 
     Attributes
     ----------
-    asked, found : str
+    asked, found
         For the reader.
-    is_met : bool
+    is_met
         Whether it is there.
     """
 

@@ -30,9 +30,9 @@ def errors(
     ----------
     executables : dict of str to Executable
         By the way of rewriting, ``none`` among them.
-    name : str
+    name
         Of the model in the zoo.
-    seeds : sequence of int
+    seeds
         Inputs are drawn from each.
 
     Returns

@@ -27,9 +27,9 @@ def build(name: str, seed: int = 0) -> tuple[Tensors, tuple[Tensor, ...]]:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`NAMES`.
-    seed : int
+    seed
         Of torch's generator.
     """
     spec = _spec(name)

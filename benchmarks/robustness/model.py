@@ -36,7 +36,7 @@ class Tensors(nn.Module):
     ----------
     module : torch.nn.Module
         The model.
-    names : list of str
+    names
         Its arguments.
     """
 
@@ -56,11 +56,11 @@ class Spec:
 
     Attributes
     ----------
-    build : callable
+    build
         Returns the module and its inputs by name.
-    parts : tuple of str
+    parts
         Outputs to compare, by name; all of them when empty.
-    is_draft : bool
+    is_draft
         Whether ``torch.export.draft_export`` makes the program, as torch advises where a model
         tests values: the program has the branch that the example inputs take.
     """
@@ -77,7 +77,7 @@ class Parts(nn.Module):
     ----------
     module : torch.nn.Module
         The model.
-    names : tuple of str
+    names
         Attributes of its output.
     """
 

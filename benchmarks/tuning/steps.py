@@ -42,15 +42,15 @@ class Plan:
 
     Attributes
     ----------
-    name : str
+    name
         Of the zoo.
-    folder : Path
+    folder
         Its own.
-    minutes : sequence of float
+    minutes
         After how many of tuning it is measured.
-    trials : int
+    trials
         Of this package's tuner and of MetaSchedule, each; 0: neither.
-    threads : int
+    threads
         Of everything.
     """
 

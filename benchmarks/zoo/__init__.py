@@ -46,9 +46,9 @@ def load(name: str, seed: int = 0) -> onnx.ModelProto:
 
     Parameters
     ----------
-    name : str
+    name
         One of :func:`names`.
-    seed : int
+    seed
         Seeds the weights. Each tensor has a stream of its own, keyed by its name.
 
     Returns
@@ -84,11 +84,11 @@ def inputs(
 
     Parameters
     ----------
-    name : str
+    name
         One of :func:`names`.
-    seed : int
+    seed
         Seeds the values.
-    dims : mapping of str to int, optional
+    dims
         Extents of symbolic dimensions.
 
     Returns

@@ -16,9 +16,9 @@ def batched(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         Whose tensors have one image, in their first dimension.
-    batch : int
+    batch
         Images.
 
     Returns

@@ -24,9 +24,9 @@ def export(name: str, seed: int = 0) -> onnx.ModelProto:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`torch_models.NAMES`.
-    seed : int
+    seed
         Seeds the weights.
 
     Returns

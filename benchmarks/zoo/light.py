@@ -30,7 +30,7 @@ def blank(name: str) -> onnx.ModelProto:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`NAMES`.
 
     Returns

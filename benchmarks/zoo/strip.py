@@ -20,7 +20,7 @@ def strip(model: onnx.ModelProto, other: onnx.ModelProto) -> onnx.ModelProto:
 
     Parameters
     ----------
-    model, other : onnx.ModelProto
+    model, other
         Two exports of one model that differ in their weights alone. ``model`` is changed.
 
     Returns

@@ -28,9 +28,9 @@ class TorchModel:
         In evaluation mode; returns one tensor, wrapped in the library's output class.
     inputs : dict of str to torch.Tensor
         Example keyword arguments, batch 1.
-    output : str
+    output
         Name of the output.
-    dynamic_shapes : dict of str to dict of int to str, optional
+    dynamic_shapes
         Names of the symbolic dimensions per input, in the format of ``torch.onnx.export``.
     """
 
@@ -148,9 +148,9 @@ def build(name: str, seed: int = 0) -> TorchModel:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`NAMES`.
-    seed : int
+    seed
         Seeds torch's generator, and so weights and inputs.
 
     Returns

@@ -19,7 +19,7 @@ class Recipe:
     ----------
     kind : {"weight", "scale", "bias", "mean", "variance", "table"}
         The tensor's role.
-    center, spread : float
+    center, spread
         Mean and standard deviation; for a variance, the middle and half the width of the interval.
     """
 
@@ -41,13 +41,13 @@ def draw(name: str, shape: tuple[int, ...], recipe: Recipe, seed: int) -> np.nda
 
     Parameters
     ----------
-    name : str
+    name
         The initializer's name.
-    shape : tuple of int
+    shape
         Its shape.
-    recipe : Recipe
+    recipe
         Its distribution.
-    seed : int
+    seed
         The model's seed.
 
     Returns

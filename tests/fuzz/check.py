@@ -27,10 +27,10 @@ class Failure:
 
     Attributes
     ----------
-    kind : str
+    kind
         The stage that failed or left the module malformed, or claim_broken, build, run,
         result, swallowed (a number where the graph has NaN or infinity), mutated input.
-    sentence : str
+    sentence
     """
 
     kind: str

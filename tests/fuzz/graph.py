@@ -21,13 +21,13 @@ class Leaf:
 
     Attributes
     ----------
-    value : int
+    value
         The number of the value.
-    shape : tuple of Extent
-    dtype : str
-    data : tuple of numpy.ndarray
+    shape
+    dtype
+    data
         One array per instantiation; a constant has one alone.
-    constant : bool
+    constant
     """
 
     value: int

@@ -20,13 +20,13 @@ class Bug:
 
     Attributes
     ----------
-    name : str
+    name
         What is wrong then.
-    file : str
+    file
         Relative to the package.
-    old, new : str
+    old, new
         ``old`` occurs exactly once in the file.
-    seeds : tuple of int
+    seeds
         Graphs that find it; all of them are right without the bug.
     """
 

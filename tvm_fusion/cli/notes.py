@@ -18,11 +18,11 @@ class Notes:
 
     Attributes
     ----------
-    not_fused : int
+    not_fused
         Pairs of operators that share no kernel.
-    not_recomposed : int
+    not_recomposed
         Places that look like a decomposed operator, and stay as they are.
-    others : tuple of dict
+    others
         What a stage could not do as it wanted, one by one.
     """
 
@@ -53,7 +53,7 @@ def explain_command(manifest: Mapping[str, Any], target: str | None = None) -> s
 
     Parameters
     ----------
-    target : str, optional
+    target
         What the user wrote; otherwise the manifest's, which names this machine's CPU.
     """
     if "options" not in manifest:
@@ -71,7 +71,7 @@ def lines(notes: Notes, explain: str | None) -> list[str]:
 
     Parameters
     ----------
-    explain : str, optional
+    explain
         The command that has the reasons.
 
     Returns

@@ -21,9 +21,9 @@ class Stage:
 
     Attributes
     ----------
-    name : str
+    name
         For a reader, such as ``fusing operators``.
-    done, total : int
+    done, total
         Steps; a total of 0 where nobody knows how many there are.
     """
 
@@ -57,7 +57,7 @@ def steps(name: str, items: Iterable[T]) -> Iterator[T]:
 
     Parameters
     ----------
-    items : iterable
+    items
         Taken as a whole before the first step.
     """
     told = _told.get()

@@ -21,9 +21,9 @@ class Shard:
 
     Attributes
     ----------
-    axis : int
+    axis
         From 0.
-    segments : tuple of int
+    segments
         Extents whose sum is the axis's; each is a multiple of the number of workers.
     """
 

@@ -16,11 +16,11 @@ class Link:
 
     Attributes
     ----------
-    name : str
+    name
         For sentences.
-    bandwidth : float
+    bandwidth
         Bytes per second that a device sends while it receives as many.
-    latency : float
+    latency
         Seconds that a collective of a few bytes takes.
     """
 

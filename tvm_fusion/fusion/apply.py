@@ -26,9 +26,9 @@ def apply_groups(
 
     Parameters
     ----------
-    builder : relax.BlockBuilder
+    builder
         Takes the Primitive functions; equal ones are added once.
-    attrs : Mapping
+    attrs
         Attributes of each group's function.
 
     Returns

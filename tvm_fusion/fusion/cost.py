@@ -49,23 +49,23 @@ class _Rates:
 
     Attributes
     ----------
-    units : int
+    units
         Multiprocessors or cores.
-    bandwidth : float
+    bandwidth
         Bytes per second of one unit when all are busy.
-    flops : float
+    flops
         float32 operations per second of one unit; of a CPU's, per 32-bit lane.
-    cache_bytes : int
+    cache_bytes
         Last-level cache.
-    cache_speedup : float
+    cache_speedup
         Its bandwidth over the memory's.
-    overshare : float
+    overshare
         Bandwidth that one unit alone draws, over its fair share: a block has few loads in flight.
-    memory_efficiency, compute_efficiency : float
+    memory_efficiency, compute_efficiency
         What generated kernels reach of the bandwidth and of the peak rate.
-    launch_us : float
+    launch_us
         Per kernel.
-    wake_us : float
+    wake_us
         Per kernel that runs on several units: waking a CPU's worker threads.
     """
 
@@ -100,7 +100,7 @@ class CostModel:
 
     Parameters
     ----------
-    device : Device
+    device
         Fields that are None count as documented defaults of the device's kind.
     """
 
@@ -121,7 +121,7 @@ class CostModel:
 
         Parameters
         ----------
-        claim : Claim
+        claim
             Symbolic dimensions of its group count as :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
 
         Returns
@@ -152,7 +152,7 @@ class CostModel:
 
         Parameters
         ----------
-        *alternatives : iterable of Claim
+        *alternatives
             Each a way to do the same: claims that run one after the other.
 
         Returns

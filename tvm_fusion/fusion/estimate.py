@@ -32,15 +32,15 @@ class RegionCost:
 
     Attributes
     ----------
-    us : float
+    us
         Microseconds of all kernels: their traffic, launches and arithmetic.
-    flops : int
+    flops
         Operations, recomputation included.
-    kernels, bytes : int
+    kernels, bytes
         Launches; memory traffic.
-    operators : int
+    operators
         Before fusion.
-    groups : Mapping of int to (int, float)
+    groups
         How many groups there are of each structure, and the microseconds of one.
     """
 
@@ -73,7 +73,7 @@ class Estimator:
 
     Parameters
     ----------
-    target : Target
+    target
         What kernels would be for.
     """
 
@@ -89,9 +89,9 @@ class Estimator:
 
         Parameters
         ----------
-        func : relax.Function
+        func
             One dataflow block of operators, not legalised.
-        constants : sequence of int
+        constants
             Positions of the parameters that stand for constants.
         """
         return self.cost(*self.claims(func, constants))
@@ -134,9 +134,9 @@ class Estimator:
 
         Parameters
         ----------
-        claims : sequence of Claim
+        claims
             Of one function, as :meth:`claims` gives them.
-        name : str
+        name
             A template's, which is asked about everything together. By default, all templates are
             asked about each group that the fallback takes.
 

@@ -26,19 +26,19 @@ class Features:
 
     Attributes
     ----------
-    launches : float
+    launches
         Kernels.
-    weight_kib, cached_kib, other_kib : float
+    weight_kib, cached_kib, other_kib
         Traffic by where it comes from: parameters, tensors that fit into the last-level cache, and
         those that do not.
-    unit_kib : float
+    unit_kib
         Traffic of the busiest multiprocessor or core, with what it reads again from caches: few
         blocks have few loads in flight.
-    matrix_mflop, vector_mflop : float
+    matrix_mflop, vector_mflop
         Operations of contractions whose kernels have no model, and all others.
-    kiloclocks : float
+    kiloclocks
         What the template's model of its kernels says, in thousands of a multiprocessor's clocks.
-    element_loads, thread_loads, element_stores, operand_operations : float
+    element_loads, thread_loads, element_stores, operand_operations
         In millions, those of a thread in thousands: see
         :class:`~tvm_fusion.core.contract.kernel_work.KernelWork`.
     """
@@ -67,9 +67,9 @@ def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
 
     Parameters
     ----------
-    claim : Claim
+    claim
         Its traffic is shared among its group's tensors by their sizes.
-    cache_bytes, units : int
+    cache_bytes, units
         The last-level cache; multiprocessors or cores.
     """
     tensors = (*claim.group.inputs, *claim.group.outputs)

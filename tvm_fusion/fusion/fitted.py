@@ -41,11 +41,11 @@ class Fit:
 
     Attributes
     ----------
-    coefficients : mapping of str to sequence of float
+    coefficients
         Microseconds of each of :data:`~.features.NAMES`, by :func:`kind_of`.
-    dtypes, products : frozenset of str
+    dtypes, products
         Floating types of the kernels that were measured, and of what their contractions multiply.
-    provenance : Mapping
+    provenance
         Device, date, what was measured, errors.
     """
 

@@ -34,11 +34,11 @@ class ProfiledGroup:
 
     Attributes
     ----------
-    template : str
+    template
         Whose kernels it is to have; empty for views alone, which need none.
-    group : Group
+    group
         In the layouts that its images will have.
-    inputs, outputs : tuple of Value
+    inputs, outputs
         Of the graph, in the order of the group's own: parts of one alternative meet in them.
     """
 
@@ -91,7 +91,7 @@ class Profile:
 
     Parameters
     ----------
-    bench : callable, optional
+    bench
         Measures alternatives on the device; none: nothing new is measured.
 
     Attributes

@@ -22,13 +22,13 @@ class Tensor:
 
     Attributes
     ----------
-    var : relax.Var
+    var
         Its variable.
-    producer : GroupCall or None
+    producer
         None for what comes from outside of the block or from something else than a group.
-    readers : list of GroupCall
+    readers
         Without duplicates.
-    is_fixed : bool
+    is_fixed
         Whether it must be there in the layout of the graph: function inputs and outputs, and what
         anything else than a group reads or writes.
     """
@@ -55,13 +55,13 @@ class GroupCall:
 
     Attributes
     ----------
-    gvar : ir.GlobalVar
+    gvar
         The group's function.
-    group : Group
+    group
         Read back from it, shared by all calls.
-    reads : mapping of Value to Tensor
+    reads
         By the group's inputs that are tensors of the caller, constants left out.
-    writes : mapping of Value to Tensor
+    writes
         By the group's outputs; unused ones are left out.
     """
 

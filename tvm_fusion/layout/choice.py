@@ -17,11 +17,11 @@ class Choice:
 
     Attributes
     ----------
-    states : mapping of Tensor to State
+    states
         Of tensors that are not in the layout of the graph alone.
-    reads : mapping of (GroupCall, Value) to Layout or None
+    reads
         In which layout a call reads an input, for inputs among those tensors.
-    twice : set of Tensor
+    twice
         Those in two layouts that their producer writes itself, so that no kernel copies them.
     """
 

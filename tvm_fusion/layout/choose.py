@@ -72,7 +72,7 @@ def measured(network: Network, values: Values, profile: Profile, book: ClaimBook
 
     Parameters
     ----------
-    network : Network
+    network
         Convolutions whose layouts were changed are held to them behind this.
     """
     choice = network.choice(values)
@@ -129,9 +129,9 @@ class Way:
 
     Attributes
     ----------
-    parts : list of ProfiledGroup
+    parts
         Its groups, in order.
-    us : float
+    us
         What they are claimed to take.
     """
 
@@ -146,9 +146,9 @@ def alternatives(
 
     Parameters
     ----------
-    calls : sequence of GroupCall
+    calls
         Of the block, in order.
-    book : ClaimBook
+    book
         Names the templates of groups.
     """
     differ = [call for call in calls if _of(now, call) != _of(then, call)]
@@ -171,7 +171,7 @@ class _Names:
 
     Parameters
     ----------
-    known : dict
+    known
         Values that all alternatives have.
     """
 

@@ -28,9 +28,9 @@ class Table:
 
     Attributes
     ----------
-    variables : tuple of int
+    variables
         On which it depends, without duplicates.
-    costs : np.ndarray
+    costs
         One axis per variable; infinite where a choice is not allowed.
     """
 
@@ -45,9 +45,9 @@ def minimize(
 
     Parameters
     ----------
-    sizes : sequence of int
+    sizes
         How many values each variable has; 0 is the first.
-    starts : sequence of sequence of int
+    starts
         Choices to begin with where some variables must be fixed; all zeros by default.
 
     Returns
@@ -122,13 +122,13 @@ class _Run:
 
     Attributes
     ----------
-    fixed : dict of int to int
+    fixed
         These values.
-    costs : list of np.ndarray
+    costs
         Of all terms: the tables at these values, then what each step has left.
-    joined : list of np.ndarray
+    joined
         By step, the sum of the terms that mention its variable, which is the last axis.
-    cost : float
+    cost
         The minimum.
     """
 

@@ -46,7 +46,7 @@ def s_tir_pipeline(
 
     Parameters
     ----------
-    before_all_reduce : callable
+    before_all_reduce
         Makes the pass in front of LowerThreadAllreduce.
     """
 

@@ -157,7 +157,7 @@ def isnan(value: ir.Expr) -> ir.Expr:
 
     Parameters
     ----------
-    value : Expr
+    value
         Of a floating point type.
     """
     dtype = str(value.ty.dtype)

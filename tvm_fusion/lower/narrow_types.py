@@ -196,7 +196,7 @@ class _Lowering:
 
     Parameters
     ----------
-    addressed : list of Expr
+    addressed
         Loads that only name an address, such as one to prefetch.
 
     Attributes

@@ -19,9 +19,9 @@ class Budget:
 
     Attributes
     ----------
-    seconds : float or None
+    seconds
         From the start of this run.
-    trials : int or None
+    trials
         Of all runs of the same model: a run that was interrupted is continued.
     """
 

@@ -39,12 +39,12 @@ def fastest_precision(
 
     Parameters
     ----------
-    compile_in : callable
+    compile_in
         Compiles the model in a precision.
-    bound : float, optional
+    bound
         Largest max|a-b|/max|b| of an output, against float32's; the tolerance of `check` for the
         precision when omitted.
-    samples : mapping of str to array
+    samples
         Inputs of ``main``; those that are not there are drawn.
 
     Returns

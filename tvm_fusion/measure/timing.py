@@ -29,15 +29,15 @@ class Effort:
 
     Attributes
     ----------
-    seconds : float
+    seconds
         Of calls, for each of the two.
-    fewest, most : int
+    fewest, most
         Rounds.
-    hopeless : float
+    hopeless
         Ratio above which the rounds end after the fewest.
-    timeout : float
+    timeout
         Seconds for building and measuring, after which the process is killed.
-    swept : int
+    swept
         Bytes read before each call, so that the last cache holds no weights; see :func:`swept`.
     """
 
@@ -54,7 +54,7 @@ def swept(weight_bytes: int, cache_bytes: int | None) -> int:
 
     Parameters
     ----------
-    cache_bytes : int or None
+    cache_bytes
         Of the last cache; ``None`` if it is not known.
     """
     size = (cache_bytes or 0) * 5 // 4
@@ -71,9 +71,9 @@ def in_turns(
 
     Parameters
     ----------
-    clock : callable
+    clock
         Gives seconds.
-    inputs : sequence of numpy.ndarray
+    inputs
         What the last cache holds, if it is swept.
     """
     junk = np.zeros(EVICTED // 4, "float32")
@@ -132,9 +132,9 @@ def check_same(
 
     Parameters
     ----------
-    looser : float
+    looser
         Times the tolerance of one kernel.
-    least : float
+    least
         Tolerance of floating-point results whose own is less.
     """
     for one, other in zip(actual, expected, strict=True):

@@ -21,9 +21,9 @@ class Programs(Mapping[str, ExportedProgram]):
 
     Attributes
     ----------
-    programs : dict of str to ExportedProgram
+    programs
         Over the same weights and caches.
-    caches : tuple of str
+    caches
         Inputs that the programs write to: ``in_place`` of :func:`tvm_fusion.compile`.
     """
 
@@ -50,7 +50,7 @@ def exported(
 
     Parameters
     ----------
-    tokens : int
+    tokens
         The most of ``input_ids``, of which there are 2 at least; 0 for as many as are given.
     """
     shapes = tree_map(lambda _: {}, inputs)
@@ -73,7 +73,7 @@ def check(model: Any, is_encoder_decoder: bool, sizes: dict[str, tuple[int | Non
 
     Parameters
     ----------
-    sizes : dict of str to tuple of int
+    sizes
         By name, a size or None, and the least one.
 
     Raises

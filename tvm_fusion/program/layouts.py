@@ -38,7 +38,7 @@ class Layout:
 
     Attributes
     ----------
-    block : int
+    block
         Channels of a block, which are the last axis; 0 where all of them are.
     """
 
@@ -114,9 +114,9 @@ def read_map(shape: Sequence[ir.Expr], dtype: str, layout: Layout) -> tirx.PrimF
 
     Parameters
     ----------
-    shape : sequence of PrimExpr
+    shape
         Of the tensor of the graph; the number of channels is known.
-    dtype : str
+    dtype
         Of its elements.
 
     Returns

@@ -24,13 +24,13 @@ class Program:
 
     Attributes
     ----------
-    inputs, outputs : tuple of Buffer
+    inputs, outputs
         In the order of the group's inputs and outputs. No stage reads an output.
-    scalars : tuple of Var
+    scalars
         Symbolic variables that are no bare dimension of an input.
-    stages : tuple of Stage
+    stages
         In an order in which every target is complete before another stage reads it.
-    row_rank : int
+    row_rank
         The first ``row_rank`` axes are the rows: the same in every stage, and every load of an
         earlier stage's target stays within its own row: the first indices of the load, and of the
         target's write, are the rows of the stage.
@@ -53,7 +53,7 @@ class Program:
 
         Parameters
         ----------
-        indices : sequence of PrimExpr
+        indices
             The element, one index per dimension of the output (int64).
 
         Returns

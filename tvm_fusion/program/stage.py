@@ -22,9 +22,9 @@ class Axis:
 
     Attributes
     ----------
-    var : Var
+    var
         Its variable (int64), unique to the stage.
-    extent : PrimExpr
+    extent
         The number of iterations, possibly symbolic.
     """
 
@@ -43,9 +43,9 @@ class Solution:
 
     Attributes
     ----------
-    dims : tuple of PrimExpr
+    dims
         A variable for each dimension of the target, or 0 where its extent is 1.
-    axes : tuple of PrimExpr
+    axes
         Each axis in terms of them.
     """
 
@@ -59,25 +59,25 @@ class Stage:
 
     Attributes
     ----------
-    name : str
+    name
         Unique within the program, for a reader.
-    axes : tuple of Axis
+    axes
         Data-parallel axes, rows first.
-    reduce : tuple of Axis
+    reduce
         Reduction axes; empty for a map.
-    targets : tuple of Buffer
+    targets
         What is written; several for a tuple reduction such as argmax, one otherwise.
-    indices : tuple of tuple of PrimExpr
+    indices
         Where each target is written, in terms of ``axes``; no two points write the same element.
-    values : tuple of PrimExpr
+    values
         What is written: expressions over loads of inputs and of earlier stages' targets. For a
         reduction the whole update, with loads of its own targets at the write index, such as
         ``max(T[i], x[i, k])``.
-    init : tuple of PrimExpr or None
+    init
         The initial values of a reduction; ``None`` for a map.
-    solution : Solution, optional
+    solution
         Of a map whose write index is not its axes in some order: which point writes an element.
-    operator : str
+    operator
         Title of the operator that it is part of; empty for a stage that a template adds.
     """
 

@@ -37,9 +37,9 @@ class Variant:
 
     Attributes
     ----------
-    group : Group
+    group
         With the index maps as members.
-    original : mapping of Value to Value
+    original
         Of its inputs and outputs: those of the original group.
     """
 
@@ -57,13 +57,13 @@ def variant(
 
     Parameters
     ----------
-    group : Group
+    group
         Over the layout of the graph.
-    layouts : mapping of Value to Layout
+    layouts
         Of some of its inputs and outputs.
-    naming : callable
+    naming
         Names the PrimFuncs of index maps.
-    twice : collection of Value
+    twice
         Outputs among these that it writes in the layout of the graph as well.
 
     Returns

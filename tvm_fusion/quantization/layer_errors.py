@@ -24,9 +24,9 @@ class LayerError:
 
     Attributes
     ----------
-    node, operator : str
+    node, operator
         The node's name (of its output where it has none), and its ONNX operator.
-    error : float
+    error
         Root of the squares' sum of the differences, over that of the float values: what all layers
         up to this one have changed.
     """

@@ -43,15 +43,15 @@ class Quantized:
 
     Attributes
     ----------
-    output : Path
+    output
         The file.
-    samples : int
+    samples
         How many samples gave the ranges.
     layers : list of LayerError
         The largest error first.
-    outputs : dict of str to float
+    outputs
         Errors of the results, as those of layers.
-    bytes_before, bytes_after : int
+    bytes_before, bytes_after
         Of the files, with their weights.
     """
 
@@ -85,19 +85,19 @@ def quantize(
 
     Parameters
     ----------
-    model : str or os.PathLike
+    model
         A float ONNX file.
-    data : str or os.PathLike
+    data
         See :func:`tvm_fusion.quantization.samples.read_samples`.
-    output : str or os.PathLike
+    output
         The file to write.
-    samples : int
+    samples
         Calls of the model that give the ranges, at most.
     method : {"minmax", "entropy", "percentile"}
         How a range follows from what samples have.
     activations : {"uint8", "int8"}
         int8 is symmetric.
-    exclude : sequence of str
+    exclude
         Names of nodes that stay in float.
 
     Returns

@@ -29,13 +29,13 @@ class Finding:
 
     Attributes
     ----------
-    topic : str
+    topic
         What: stable, such as ``compile for cuda``.
-    ok : bool
+    ok
         Whether it is there and usable.
-    found : str
+    found
         What was found, or why it cannot be used.
-    advice : str, optional
+    advice
         The command that brings what is missing; None when nothing is missing, or when no command
         would (a GPU).
     """

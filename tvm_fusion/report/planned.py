@@ -34,19 +34,19 @@ class PlannedModel:
 
     Attributes
     ----------
-    spec : TargetSpec
+    spec
         What kernels are for.
-    config : FusionConfig
+    config
         The user's options.
-    imported : Imported
+    imported
         The model as it came in.
-    mod : tvm.IRModule
+    mod
         Legalised, all code in dataflow blocks.
     plans : mapping of DataflowBlock to Plan
         In the order of functions and blocks.
-    functions : mapping of DataflowBlock to str
+    functions
         Name of the function that each block is in.
-    database : Profile, optional
+    database
         The profile database, which decides about layouts, too.
     """
 

@@ -21,17 +21,17 @@ class BackendOptions:
 
     Attributes
     ----------
-    target : str, optional
+    target
         As of :func:`tvm_fusion.compile`; by default the device of the graph's tensors.
-    cache : bool or str
+    cache
         Folder of artifacts that were compiled before, also by other processes; True for the
         user's. Off where ``profile`` or ``dump`` is given.
-    freeze : bool
+    freeze
         Make parameters and buffers constants, which may be folded and packed: faster, but later
         changes of them are not seen.
-    fallback : bool
+    fallback
         Let PyTorch run a graph that cannot be compiled, and warn; by default it is an error.
-    config : FusionConfig
+    config
         Options of the compilation.
     """
 

@@ -41,11 +41,11 @@ class Argument:
 
     Attributes
     ----------
-    index : int
+    index
         Of the graph's arguments.
-    name : str
+    name
         In the program.
-    order : tuple of int, optional
+    order
         Axes of the argument in the order of its memory, where that is another.
     """
 
@@ -92,15 +92,15 @@ class TensorProgram:
 
     Attributes
     ----------
-    program : torch.export.ExportedProgram or None
+    program
         None where the graph computes no tensor.
-    arguments : tuple of Argument
+    arguments
         The program's inputs, in order.
     results : tuple of (Computed or Given or Extent or Plain)
         How the graph's results come of its arguments and the program's outputs.
-    in_place : mapping of str to str
+    in_place
         By input that is written to, the output that is to lie there.
-    copies : mapping of int to int
+    copies
         By argument that is written to as a whole, the number of the output that it is to hold.
     """
 
@@ -175,15 +175,15 @@ def tensor_program(
     ----------
     traced : torch.fx.GraphModule
         Of ATen operators, without mutations but by ``copy_`` into its arguments; it is copied.
-    values : sequence
+    values
         The graph's arguments as they were traced: fake tensors and symbolic numbers.
-    names : mapping of int to str
+    names
         What to call arguments.
-    weights : mapping of int to torch.Tensor
+    weights
         Arguments that become weights of the program.
     numbers : mapping of int to (int or float)
         Values of the arguments that :func:`unplaced` lists.
-    may_write : bool
+    may_write
         Whether arguments may be written to in place, where one position of them changes.
     """
     gm = fx.GraphModule(traced, fx.Graph())

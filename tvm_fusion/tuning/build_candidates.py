@@ -49,11 +49,11 @@ class Variant:
 
     Attributes
     ----------
-    config : Config
+    config
         What tells it from the others.
-    mod : tvm.IRModule
+    mod
         Groups, and ``main``, of the same tensors in all of them.
-    tuned : callable
+    tuned
         Gives the configurations of its kernels.
     """
 
@@ -78,9 +78,9 @@ def export_task(
 
     Parameters
     ----------
-    folder : Path
+    folder
         Gets ``NUMBER_PLACE.so``.
-    model_bytes : int
+    model_bytes
         Weights that contractions of the model read.
 
     Returns
@@ -120,11 +120,11 @@ def export_question(
 
     Parameters
     ----------
-    mods : sequence of tvm.IRModule
+    mods
         The alternatives, whose ``main`` take and return the same tensors.
-    tolerance : float
+    tolerance
         Error over the largest value that their results may differ by.
-    tuned : callable
+    tuned
         Gives the configurations of their kernels.
     spec, folder, number, model_bytes
         As of :func:`export_task`; the libraries are ``qNUMBER_PLACE.so``.

@@ -31,11 +31,11 @@ class Winner:
 
     Attributes
     ----------
-    key : Key
+    key
         Of the task.
-    config : Config
+    config
         The configuration.
-    gain_us : float
+    gain_us
         Microseconds that all calls of a run are faster.
     """
 
@@ -56,7 +56,7 @@ class Selection:
 
     Parameters
     ----------
-    has_time : callable
+    has_time
         Whether there is time for another race.
 
     Attributes

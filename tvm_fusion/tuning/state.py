@@ -20,21 +20,21 @@ class TaskState:
 
     Attributes
     ----------
-    search : Search
+    search
         What proposes its configurations.
-    default_us : float
+    default_us
         Of its kernels with the default; infinite until it is measured.
-    trials, failed : int
+    trials, failed
         Configurations measured, those without a time among them.
-    ratio : float
+    ratio
         Time of the winner over the default's; 1 if there is none.
-    winner : Config or None
+    winner
         What was faster than the default in races, fastest of all.
-    fastest : Trial or None
+    fastest
         The trial of the least ratio.
-    idle : int
+    idle
         Batches since the last gain.
-    raced : set of str
+    raced
         Configurations that have been in races of this run.
     """
 

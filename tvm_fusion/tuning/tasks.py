@@ -37,17 +37,17 @@ class Task:
 
     Attributes
     ----------
-    key : Key
+    key
         What its records belong to.
-    title : str
+    title
         Its operators and the shapes of its outputs, for a reader.
-    calls : int
+    calls
         How often the model calls it.
-    claim : Claim
+    claim
         With the default configuration.
-    configs : tuple of Config
+    configs
         The design space, the default first.
-    mod : tvm.IRModule
+    mod
         The group, and ``main``, which calls it with the constants that the model passes.
     """
 
@@ -65,9 +65,9 @@ class Fixed:
 
     Attributes
     ----------
-    claim : Claim
+    claim
         Of its template.
-    calls : int
+    calls
         How often the model calls it.
     """
 
@@ -81,18 +81,18 @@ class Survey:
 
     Attributes
     ----------
-    tasks : tuple of Task
+    tasks
         Those that can be tuned.
-    fixed : tuple of Fixed
+    fixed
         Distinct groups whose templates offer one configuration.
-    symbolic : int
+    symbolic
         Distinct groups of symbolic shapes that have choices: there is no one shape to measure.
-    weight_bytes : int
+    weight_bytes
         Constants that contractions read in a run of the model: see
         :mod:`tvm_fusion.deploy.cuda_graph.weight_prefetch`.
-    constant_bytes : int
+    constant_bytes
         Constants that all groups read in a run.
-    planned : tvm.IRModule
+    planned
         The model in groups, as the scheduling stage gets it.
     """
 
@@ -109,7 +109,7 @@ def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey
 
     Parameters
     ----------
-    config : FusionConfig
+    config
         The options that it will be compiled with.
     """
     passes = stages(replace(config, dump=None))[:-1]

@@ -44,9 +44,9 @@ class Race:
 
     Attributes
     ----------
-    default_us, us : float
+    default_us, us
         Least microseconds of a run, of the less favourable of two processes.
-    error : str
+    error
         Why there are no times; else empty.
     """
 
@@ -65,11 +65,11 @@ class WholeModel:
 
     Parameters
     ----------
-    imported : Imported
+    imported
         The model, of static shapes.
-    planned : tvm.IRModule
+    planned
         Its groups, as the scheduling stage gets them.
-    effort : Effort
+    effort
         How long a race takes.
     """
 
@@ -133,7 +133,7 @@ def build_model(planned: tvm.IRModule, chosen: Chosen, spec: TargetSpec) -> Any:
 
     Parameters
     ----------
-    planned : tvm.IRModule
+    planned
         Groups, as the scheduling stage gets them.
     chosen : mapping of Key to Config
         Configurations other than the default.

@@ -50,17 +50,17 @@ class Job:
 
     Attributes
     ----------
-    name : str
+    name
         The model's name in the zoo.
-    model : Path
+    model
         ONNX file, weights in a file beside it.
-    inputs : mapping of str to numpy.ndarray
+    inputs
         One array per graph input; the shapes are static.
-    threads : int
+    threads
         Threads that the engine may compute with.
-    seed : int
+    seed
         Seed of weights that are not in the ONNX file (torch modules).
-    folder : Path
+    folder
         Where the engine may write.
     """
 
@@ -78,13 +78,13 @@ class Prepared:
 
     Attributes
     ----------
-    run : callable
+    run
         What is timed: one inference, finished when it returns.
-    outputs : callable
+    outputs
         Turns what ``run`` returned into arrays by name; not timed.
-    versions : mapping of str to str
+    versions
         Package versions that made the result.
-    facts : mapping
+    facts
         What else is worth keeping: kernels, intermediate bytes, compile seconds...
     """
 

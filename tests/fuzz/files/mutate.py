@@ -20,11 +20,11 @@ def mutated(message: Message, others: Sequence[Message], generator: random.Rando
 
     Parameters
     ----------
-    message : Message
+    message
         Stays as it is.
-    others : sequence of Message
+    others
         Of the same type: parts of them may take the place of the message's own.
-    generator : random.Random
+    generator
         What to draw from.
     """
     copy = type(message)()

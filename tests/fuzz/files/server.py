@@ -29,12 +29,12 @@ class Verdict:
 
     Attributes
     ----------
-    outcome : str
+    outcome
         ``passed``, ``refused`` (by one sentence), or what went wrong; cases of equal outcome are
         taken to have one cause.
-    detail : str
+    detail
         The sentence, or a traceback.
-    covered : frozenset
+    covered
         Lines that no earlier case reached: file and number.
     """
 
@@ -53,11 +53,11 @@ class Server:
 
     Parameters
     ----------
-    subject : callable
+    subject
         Takes a case's bytes; returns, or raises an error of ``refusals``.
-    refusals : type
+    refusals
         What a bad input has to raise.
-    measured : str
+    measured
         Part of the paths of files whose lines count as coverage.
     """
 

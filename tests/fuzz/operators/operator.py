@@ -13,24 +13,24 @@ class Operator:
 
     Attributes
     ----------
-    name : str
+    name
         Relax's name without ``relax.``.
-    build : callable
+    build
         From Relax expressions and the attributes as keywords to a Relax call.
-    reference : callable
+    reference
         The same over arrays of float64, int64 or bool; several results come as a list.
-    distance : callable, optional
+    distance
         Distance of each element from the place where the result jumps, from the same arguments.
-    exact : bool
+    exact
         Whether it moves, selects or counts without any rounding.
-    noise : float
+    noise
         Rounding errors of one result, in those of a single float32 operation.
-    absolute : float
+    absolute
         Error of one result however small it is, in float32 roundings of 1: of an intermediate
         result about 1, of which little is left.
-    sums : bool
+    sums
         Whether a result is a sum of as many terms as it takes elements of the first input.
-    perturbed : callable, optional
+    perturbed
         The reference with its intermediate results moved: their errors are no errors of the
         arguments or the result. A random generator comes before the arguments.
     """

@@ -22,17 +22,17 @@ class FloatFormat:
 
     Attributes
     ----------
-    exponent, mantissa, bias : int
+    exponent, mantissa, bias
         Bits, and what is subtracted from the exponent.
-    largest : int
+    largest
         Magnitude bits of the largest finite number.
-    nan : int
+    nan
         Code of NaN; it takes the sign of what is converted unless ``is_unsigned_zero``.
-    overflow : int
+    overflow
         Magnitude bits of what lies beyond the largest where nothing saturates.
-    infinity : int or None
+    infinity
         Magnitude bits of infinity, if there is one.
-    is_unsigned_zero : bool
+    is_unsigned_zero
         Whether there is one zero, and its negative code is NaN.
     """
 
@@ -114,7 +114,7 @@ def encode(value: Any, dtype: str, saturate: bool = True, round_mode: str = "up"
     ----------
     value : tvm.ir.Expr
         A float32; an int32 for integers, of which the lowest bits are taken.
-    saturate : bool
+    saturate
         Whether what lies beyond the largest finite number becomes that, and not NaN or infinity.
     round_mode : {"up", "down", "nearest"}
         Of ``float8_e8m0fnu``.

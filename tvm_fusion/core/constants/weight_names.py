@@ -17,7 +17,7 @@ def weight_key(array: np.ndarray) -> str:
 
     Parameters
     ----------
-    array : numpy.ndarray
+    array
         Any shape; a numpy or ml_dtypes dtype.
 
     Returns
@@ -56,9 +56,9 @@ class Packing:
 
     Attributes
     ----------
-    function : str
+    function
         Name of the function in the library that packs: from the weight to the packed form.
-    shape : tuple of int
+    shape
         Of the weight itself.
     """
 

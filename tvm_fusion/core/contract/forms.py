@@ -18,16 +18,16 @@ class Form:
 
     Attributes
     ----------
-    name : str
+    name
         Such as ``implicit GEMM``.
-    kernel : str
+    kernel
         Which kernel, and its tile; empty where the form is refused.
-    clocks : float or None
+    clocks
         Estimated clocks of a multiprocessor, from the launch on, copies of operands included;
         ``None`` where there is no model.
-    is_chosen : bool
+    is_chosen
         Whether the group's kernels have this form.
-    sentence : str
+    sentence
         Why it was not chosen; empty where it was.
     """
 
@@ -49,9 +49,9 @@ class Row(Generic[Made]):
 
     Attributes
     ----------
-    name : str
+    name
         For a reader.
-    make : callable
+    make
         Makes it of what the table is about, or refuses.
     """
 

@@ -22,27 +22,27 @@ class KernelInfo:
 
     Attributes
     ----------
-    template : str
+    template
         Which one makes them.
-    operators : tuple of str
+    operators
         Titles of the group's members, in order.
-    type : str
+    type
         The most complex of their mapping types.
-    config : mapping of str to (int or str)
+    config
         The template's configuration; empty where it has no choices.
-    bytes : int, optional
+    bytes
         Memory traffic of one call; ``None`` where it depends on symbolic dimensions.
-    flops : int or str
+    flops
         Operations of the members, without recomputation; an expression over symbolic dimensions
         where they depend on these.
-    dtype : str
+    dtype
         At whose rate most of the arithmetic runs.
-    us : float
+    us
         Expected microseconds of one call; with symbolic dimensions at
         :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
-    source : str
+    source
         Where these come from: ``measured``, ``fitted`` or ``roofline``.
-    record : str
+    record
         Which record, where they were measured.
     """
 
@@ -70,7 +70,7 @@ def record(info: KernelInfo, kernels: tuple[str, ...]) -> None:
 
     Parameters
     ----------
-    kernels : tuple of str
+    kernels
         Names of PrimFuncs in the order in which they are called.
     """
     found = _infos.get()

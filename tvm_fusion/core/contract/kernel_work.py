@@ -11,19 +11,19 @@ class KernelWork:
 
     Attributes
     ----------
-    clocks : float
+    clocks
         Of a multiprocessor, from the launch on, by the template's model of its kernels; 0 where it
         has none.
-    element_loads : float
+    element_loads
         Elements that threads load one by one, each as often as it is loaded: where tiles of the
         other axis load them again, for each of these.
-    thread_loads : float
+    thread_loads
         The same of one thread, of all waves of blocks: what few threads wait for.
-    element_stores : float
+    element_stores
         Elements that threads store one by one, or in vectors of less than 16 bytes: stores.
-    operand_operations : float
+    operand_operations
         Operations on operands on their way to tensor cores, as often as they are repeated.
-    reread_bytes : int
+    reread_bytes
         Bytes that blocks read again from caches: rows that registers do not hold, in every pass.
     """
 

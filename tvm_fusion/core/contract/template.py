@@ -37,11 +37,11 @@ class Refusal:
 
     Attributes
     ----------
-    code : str
+    code
         Stable, machine-readable reason, such as ``too_much_shared_memory``.
-    sentence : str
+    sentence
         The reason for a reader.
-    measured_us : float, optional
+    measured_us
         Microseconds of what is refused, where they were measured and are the reason.
     """
 
@@ -56,7 +56,7 @@ class RaggedExtents:
 
     Attributes
     ----------
-    groups, rows : Expr
+    groups, rows
         How many groups there are, and rows of all of them.
     """
 
@@ -70,38 +70,38 @@ class Claim:
 
     Attributes
     ----------
-    template : Template
+    template
         Who promises.
-    group : Group
+    group
         What is promised.
-    launches : int
+    launches
         Kernels, exactly.
-    bytes : int
+    bytes
         Memory traffic: what is read and written, workspaces twice; symbolic dimensions count as
         :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
-    flops : int
+    flops
         Arithmetic, recomputation included.
-    parallelism : int
+    parallelism
         Independent pieces of work: blocks on a GPU, tasks on a CPU.
-    shared_bytes, registers : int
+    shared_bytes, registers
         On-chip memory of one block, registers of one thread; 0 where the template cannot say.
-    arithmetic : str
+    arithmetic
         A word for a reader on how products are computed, such as ``3xTF32``; empty where they are
         computed as the graph says.
-    matrix_dtype : str
+    matrix_dtype
         At whose rate products run where it is not that of the operands of the graph, as
         :attr:`tvm_fusion.device.Device.peak_flops` has it; else empty.
-    ragged : RaggedExtents, optional
+    ragged
         The rows of a product that are in groups, each with a matrix of its own.
-    work : KernelWork
+    work
         How the kernels load, compute and store, where the template can say.
-    details : object
+    details
         What :meth:`Template.emit` wants to remember, such as tile sizes: a dataclass of the
         template, which nobody else reads. See :meth:`details_as`.
-    laid_out : Claim, optional
+    laid_out
         For the group with its images in the layout that the device prefers, while groups are
         planned: the layout stage comes later, and plans are for the layouts that it will choose.
-    priced_flops : int, optional
+    priced_flops
         Operations that take as long at the share of the peak that the roofline assumes, where the
         kernels reach another one; by default ``flops``.
     """
@@ -132,7 +132,7 @@ class Claim:
 
         Parameters
         ----------
-        kind : type
+        kind
             The dataclass that the template keeps in its claims.
 
         Raises
@@ -163,9 +163,9 @@ class Kernel:
 
     Attributes
     ----------
-    func : tirx.PrimFunc
+    func
         Its parameters are what it reads, then what it writes.
-    reads, writes : tuple of Slot
+    reads, writes
         In the order of the parameters. A workspace is written before it is read.
     """
 
@@ -180,16 +180,16 @@ class Emission:
 
     Attributes
     ----------
-    kernels : tuple of Kernel
+    kernels
         Launched in order.
-    workspaces : tuple of relax.TensorType
+    workspaces
         Buffers between the kernels, over the group's symbolic variables, placed by the memory
         planner.
-    packing : Mapping of int to PrimFunc
+    packing
         Per input, a function from the input to the form that the kernels read instead: two
         parameters, unscheduled, over blocks. Of a constant it is evaluated at compile time; of
         another input it is scheduled like an operator of its own and launched before the kernels.
-    info : KernelInfo, optional
+    info
         What the artifact is to tell of the kernels; the scheduling stage adds it.
     """
 
@@ -212,7 +212,7 @@ class Template(ABC):
 
     Attributes
     ----------
-    name : str
+    name
         Stands in decisions and in the IR.
     is_fallback : bool
         Whether it is taken only where no other template claims.

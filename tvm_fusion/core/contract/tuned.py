@@ -19,13 +19,13 @@ class Tuned:
 
     Attributes
     ----------
-    config : Config
+    config
         For :meth:`tvm_fusion.core.contract.template.Template.configure`.
-    us, default_us : float
+    us, default_us
         Microseconds of the kernels with it and with the default, measured in turns.
-    source : str
+    source
         The record: file, number, date.
-    note : str
+    note
         How the record's device or versions differ from those compiled for; empty if they do not.
     """
 

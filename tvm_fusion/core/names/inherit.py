@@ -63,7 +63,7 @@ def inherit(before: tvm.IRModule, after: tvm.IRModule) -> tvm.IRModule:
 
     Parameters
     ----------
-    before, after : tvm.IRModule
+    before, after
         What passes took and gave. Functions are compared with those of the same name.
 
     Returns
@@ -136,9 +136,9 @@ class _Rewrite:
 
     Attributes
     ----------
-    gone, made : list of _Node
+    gone, made
         What was read there and is read there, of what does not correspond to anything.
-    reader : _Node or None
+    reader
         The operator that reads it, after; None at the end of the function.
     """
 

@@ -36,10 +36,10 @@ class Source:
 
     Attributes
     ----------
-    operator : str
+    operator
         Name of an ONNX node, or path of the PyTorch module that calls it
         (``encoder.layer.3.attention``); empty where there is none.
-    tensors : tuple of str
+    tensors
         Names of its results: ONNX's tensors, nodes of a ``torch.export`` graph, variables of a
         Relax module.
     """
@@ -194,7 +194,7 @@ def attach(mod: tvm.IRModule, told: Callable[[Any], Sources]) -> tvm.IRModule:
 
     Parameters
     ----------
-    told : callable
+    told
         Returns what is known of a binding, if anything.
 
     Returns

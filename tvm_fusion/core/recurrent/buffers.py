@@ -18,7 +18,7 @@ class RecurrentBuffers:
 
     Attributes
     ----------
-    buffers : Mapping of str to Var
+    buffers
         By the names of :attr:`Recurrence.operands` and ``results``; results that nothing reads may
         be absent.
     """

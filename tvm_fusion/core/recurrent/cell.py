@@ -88,23 +88,23 @@ class Recurrence:
 
     Attributes
     ----------
-    cell : str
+    cell
         ``lstm``, ``gru`` or ``rnn``.
-    gates : str
+    gates
         Order of the gates in the weights: of ``i o f c``, ``z r h``, or ``h``.
-    reverse : tuple of bool
+    reverse
         For each direction, whether it goes from the end.
-    activations : tuple of tuple of Activation
+    activations
         For each direction: f, g, h of ONNX.
-    clip : float, optional
+    clip
         Bound of the arguments of activations.
-    input_forget : bool
+    input_forget
         LSTM: whether the forget gate is one minus the input gate.
-    reset_after : bool
+    reset_after
         GRU: whether the reset gate multiplies the product (ONNX: ``linear_before_reset``).
-    input_axes, output_axes : str
+    input_axes, output_axes
         Order of time and batch: ``TB`` or ``BT``; ``TDBH``, ``TBDH`` or ``BTDH``.
-    optional : tuple of str
+    optional
         Which optional operands there are, of ``bias`` (D, H), ``initial_h``, ``initial_c``
         (D, B, H), ``peepholes`` (D, 3H: i, o, f) and ``lengths`` (B), in this order.
     """

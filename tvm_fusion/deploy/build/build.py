@@ -37,20 +37,20 @@ class Built:
 
     Attributes
     ----------
-    compiled : Compiled
+    compiled
         Bytecode and machine code of all architectures.
-    counts : dict of str to dict
+    counts
         By architecture and function: ``kernels``, ``host_launches``, ``calls``,
         ``intermediate_bytes``.
-    suffixes : dict of str to str
+    suffixes
         By architecture, what stands behind the names of the library's functions.
-    names : dict of str to dict of str to str
+    names
         By architecture, the library's names of all functions and kernels; empty for one.
-    kernels : dict of tuple of str to list of str
+    kernels
         By architectures, the kernels for exactly these; empty for one.
-    features : dict of str to list of str
+    features
         By CPU, the instruction sets that its code needs.
-    spills : bool
+    spills
         Whether kernels spill registers on AMD GPUs.
     """
 
@@ -104,7 +104,7 @@ def store(
 
     Parameters
     ----------
-    names : mapping of str to mapping of str to str
+    names
         By architecture, the library's names of packing functions, where they are others.
 
     Returns
@@ -144,7 +144,7 @@ def export_library(
 
     Parameters
     ----------
-    features : iterable of str
+    features
         Instruction sets that a CPU's code needs: for AMX's the library asks when it is opened.
     """
     with toolchain(spec) as tools, tempfile.TemporaryDirectory() as folder:
@@ -212,11 +212,11 @@ class Merged:
 
     Attributes
     ----------
-    mod : tvm.IRModule
+    mod
         Every kernel with its target.
-    names : dict of str to dict of str to str
+    names
         By architecture, the new name of each function by its old one.
-    kernels : dict of tuple of str to list of str
+    kernels
         By architectures, the kernels that are kept for exactly these.
     """
 
@@ -243,7 +243,7 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
 
     Parameters
     ----------
-    mods : mapping of str to tvm.IRModule
+    mods
         By architecture, the same functions lowered for the virtual machine.
     """
     found = _kernels(mods, spec)

@@ -31,11 +31,11 @@ def bundle(artifact: Path, folder: Path, wheels: Path | None = None) -> Path:
 
     Parameters
     ----------
-    artifact : Path
+    artifact
         What `tvm-fusion compile` wrote.
-    folder : Path
+    folder
         A folder that does not exist yet, or is empty. It appears as a whole or not at all.
-    wheels : Path, optional
+    wheels
         Folder of TVM's wheels for the artifact's CPU family, where that is not this machine's.
 
     Returns

@@ -55,9 +55,9 @@ class Compiled:
     ----------
     executable : tvm.runtime.Executable
         Bytecode; its module imports the code of devices.
-    objects : tuple of bytes
+    objects
         Object files of the host's kernels, to be linked with it.
-    hosts : dict of str to list of PrimFunc
+    hosts
         Host code of a GPU's kernels as SplitHostDevice left it, by the names of PrimFuncs; none
         where the caller's context has instruments.
     """
@@ -75,11 +75,11 @@ def compiling(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Relax functions in the virtual machine's form, and PrimFuncs.
-    tir_pipeline : str
+    tir_pipeline
         Name of the registered pipeline that lowers PrimFuncs.
-    loaders : collection of str
+    loaders
         Names of PrimFuncs that the loader calls, with weights that it has checked.
 
     Yields
@@ -215,11 +215,11 @@ def mark_checked_arguments(
 
     Parameters
     ----------
-    mod : IRModule
+    mod
         Lowered for the virtual machine.
-    kernels : mapping of GlobalVar to PrimFunc
+    kernels
         Its PrimFuncs, by the variables that calls name.
-    loaders : collection of str
+    loaders
         Names of those that the loader calls, with weights that it has checked.
 
     Returns

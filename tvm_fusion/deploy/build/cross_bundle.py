@@ -19,11 +19,11 @@ def cross_settings(made_for: str | None, wheels: Path | None, folder: Path) -> d
 
     Parameters
     ----------
-    made_for : str or None
+    made_for
         The family of the artifact's library; None for that of this machine.
-    wheels : Path, optional
+    wheels
         Folder with the wheels of the installed versions of TVM and its ffi for that family.
-    folder : Path
+    folder
         Where they are unpacked, as long as CMake runs.
 
     Returns

@@ -54,11 +54,11 @@ class Launch:
 
     Attributes
     ----------
-    kernel : str
+    kernel
         Its name.
-    names : tuple of str
+    names
         What the user calls the operators that it computes.
-    reads : tuple of int
+    reads
         Positions of the launches that wrote what it reads; of those of the same Relax function.
     """
 
@@ -72,9 +72,9 @@ def launches_of(mod: tvm.IRModule, function: str) -> list[Launch]:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Lowered for the virtual machine.
-    function : str
+    function
         A Relax function; the calls of those that it calls (captured in CUDA graphs, branches,
         bodies of loops) stand where it names them first, those of a body once.
     """

@@ -26,9 +26,9 @@ class PackedFunctions:
 
     Attributes
     ----------
-    libraries : list of str
+    libraries
         TVM's runtime libraries beside the main one.
-    application : list of str
+    application
         Names of the application's own functions.
     """
 
@@ -41,7 +41,7 @@ def packed_functions(mods: Iterable[tvm.IRModule]) -> PackedFunctions:
 
     Parameters
     ----------
-    mods : iterable of tvm.IRModule
+    mods
         In the virtual machine's form, with PrimFuncs.
 
     Raises

@@ -33,21 +33,21 @@ class Prepared:
 
     Attributes
     ----------
-    mod : tvm.IRModule
+    mod
         What TVM makes bytecode and machine code of.
-    weights : dict of str to numpy.ndarray
+    weights
         By name, for all functions.
-    weight_names : dict of str to list of str
+    weight_names
         By function, the weights in the order in which they follow its inputs.
-    packings : dict of str to Packing
+    packings
         By name, of weights that are packed.
-    target : Target
+    target
         With the one architecture.
-    extents : dict of str to int
+    extents
         Of symbolic dimensions, at which kernels are counted.
-    destinations : dict of str to list of int
+    destinations
         By function, the results that its form with destinations takes as parameters.
-    passes_tuple : dict of str to bool
+    passes_tuple
         By function, whether it takes its weights as one tuple.
     """
 
@@ -73,13 +73,13 @@ def prepare(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         ``call_tir`` on scheduled PrimFuncs.
-    dims : mapping of str to DimRange
+    dims
         Ranges of symbolic dimensions; counts are taken at the upper ends.
-    model_names : WeightNames
+    model_names
         Of constants, with how they were packed.
-    min_bytes : int, optional
+    min_bytes
         Constants below this many bytes stay in the code.
     """
     lifted = lift_constants(mod, min_bytes)
@@ -105,9 +105,9 @@ def prepare_workers(
 
     Parameters
     ----------
-    parts : sequence of Imported
+    parts
         By rank, what each worker computes; one if there are no others.
-    schedule : callable
+    schedule
         All stages.
 
     Raises

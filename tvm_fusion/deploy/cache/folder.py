@@ -40,7 +40,7 @@ class CachedArtifact(Artifact):
 
     Attributes
     ----------
-    folder : Path
+    folder
         Where it is, under a name of its own as long as this object lives.
     """
 
@@ -59,9 +59,9 @@ class ArtifactCache:
 
     Parameters
     ----------
-    folder : Path
+    folder
         Made if it is not there.
-    limit : int
+    limit
         Bytes of all artifacts; those used least recently go.
     """
 

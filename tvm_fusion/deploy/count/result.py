@@ -14,12 +14,12 @@ class Launch:
 
     Attributes
     ----------
-    kernel : str
+    kernel
         Name of the device function; on the CPU the buffer that the loop nest writes last; for
         copies and library calls the packed function's name.
-    primfunc : str
+    primfunc
         The PrimFunc that launches it; empty for what the Relax function calls itself.
-    calls : int
+    calls
         Launches in one inference.
     kind : {"kernel", "copy", "library"}
         A loop nest or device function of ours, a copy between memories, or an external routine.
@@ -37,18 +37,18 @@ class Count:
 
     Attributes
     ----------
-    launches : tuple of Launch
+    launches
         Every distinct launch, in order of first use.
-    calls : int
+    calls
         Calls of PrimFuncs by the virtual machine; host functions that compute shapes are left out.
-    visible_bytes : int
+    visible_bytes
         Bytes of tensors allocated between calls and not returned. Inputs, weights and constants are
         not among them; views of one allocation count once, tensors that share planned storage each.
-    host_launches : int
+    host_launches
         Launches that the host makes: a CUDA graph is one.
-    hidden_bytes : int
+    hidden_bytes
         Bytes of buffers inside PrimFuncs that are larger than a tile.
-    caveats : tuple of str
+    caveats
         What the figures leave out, such as tensors whose shape depends on data; empty as a rule.
     """
 

@@ -17,11 +17,11 @@ class TensorValue:
 
     Attributes
     ----------
-    shape : tuple of (int or None), optional
+    shape
         Extents; None where they depend on data.
-    dtype : str
+    dtype
         Element type.
-    allocation : int, optional
+    allocation
         Which allocation it views; None for inputs, weights and constants.
     """
 

@@ -200,9 +200,9 @@ class KernelCalls:
 
     Attributes
     ----------
-    kernels : dict of Var to int
+    kernels
         Launches of the ``call_tir``, or of the workers' exchange, that binds a variable.
-    values : dict of Var to Expr
+    values
         By variable, in order.
     """
 

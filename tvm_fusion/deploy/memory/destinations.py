@@ -35,7 +35,7 @@ def add_destinations(mod: tvm.IRModule, functions: Collection[str]) -> tvm.IRMod
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Functions before they are lowered; not changed. On other devices than the CPU, where
         launches may be captured with their addresses, nothing is added.
     """

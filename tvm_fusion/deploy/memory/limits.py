@@ -29,9 +29,9 @@ class Limit:
 
     Attributes
     ----------
-    below : int
+    below
         The first number that there is not.
-    count : int or str
+    count
         How many consecutive ones it stands for; a string is an expression over dimensions.
     """
 
@@ -46,9 +46,9 @@ def limits(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         The functions that ``signatures`` describes, as imported.
-    names : mapping of str to str
+    names
         By input that is written to, its output.
 
     Returns

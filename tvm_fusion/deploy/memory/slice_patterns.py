@@ -35,7 +35,7 @@ class Write:
 
     Attributes
     ----------
-    result, at : Var
+    result, at
         The input's next value, and the variable of the ``where`` that computes it: another one
         where that is of a wider dtype.
     """

@@ -30,15 +30,15 @@ class Slice:
 
     Attributes
     ----------
-    state, values : TensorType
+    state, values
         What is written to; the values, which are cast to its dtype, and whose extents are the
         state's or 1, along the axis the count of numbers.
-    number : TensorType, optional
+    number
         Whole numbers: one, of any shape, or an axis of them. Of a number that comes twice the last
         values count on CPUs. Without, the whole state is written.
-    axis : int
+    axis
         Of the state.
-    counts_from_end : bool
+    counts_from_end
         Whether a negative number counts from the end; otherwise it writes nothing, as all numbers
         do that the axis does not have.
     """

@@ -23,9 +23,9 @@ class Lifted:
 
     Attributes
     ----------
-    mod : tvm.IRModule
+    mod
         Functions with their constants as further parameters, behind their own.
-    weights : dict of str to list of GenericConst
+    weights
         By function, the constants that those parameters stand for, in order.
     """
 
@@ -38,9 +38,9 @@ def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Any Relax module; not changed.
-    min_bytes : int
+    min_bytes
         Constants below this many bytes stay, as do scalars; but not those that a function
         returns, for its callers could write to them.
 
@@ -130,7 +130,7 @@ def hoist_constants(mod: tvm.IRModule, is_weight: Callable[[GenericConst], bool]
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Any Relax module; not changed.
 
     Returns

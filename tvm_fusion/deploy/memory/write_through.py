@@ -34,7 +34,7 @@ def write_through(mod: tvm.IRModule) -> tvm.IRModule:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Scheduled, with the writes of :func:`.in_place.update_in_place`.
     """
     for gvar, func in mod.functions.items():
@@ -49,15 +49,15 @@ class _Stored:
 
     Attributes
     ----------
-    kernel : Var
+    kernel
         The variable of the kernel's call.
-    output : int
+    output
         Which of its outputs.
-    slice : Slice
+    slice
         Where it is written.
-    state, number : Expr
+    state, number
         The arguments of the write.
-    result : Var
+    result
         The state that the write returns.
     """
 

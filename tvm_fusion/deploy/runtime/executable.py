@@ -28,7 +28,7 @@ class Library:
 
     Parameters
     ----------
-    module : tvm_ffi.Module
+    module
         TVM's object, which weak references do not take.
 
     Attributes
@@ -280,11 +280,11 @@ class Machines:
 
     Parameters
     ----------
-    library : Library
+    library
         The model's code.
-    device : tvm_ffi.Device
+    device
         Where kernels run.
-    suffix : str
+    suffix
         Behind the names of the library's functions.
     instrument : callable, optional
         What the machines tell of their calls.

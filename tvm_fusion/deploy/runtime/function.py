@@ -32,11 +32,11 @@ class Function:
 
     Attributes
     ----------
-    name : str
+    name
         The function's.
-    signature : Signature
+    signature
         All of its inputs, the fixed ones too, and its outputs.
-    in_place : dict of str to str
+    in_place
         By input that a call writes to, the output that then lies there.
     """
 

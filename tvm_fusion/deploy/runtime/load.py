@@ -105,9 +105,9 @@ def load_part(folder: str, rank: int, sha256: str) -> Executable:
 
     Parameters
     ----------
-    rank : int
+    rank
         The worker's number, and that of its GPU.
-    sha256 : str
+    sha256
         Of the manifest that worker 0 read.
 
     Raises

@@ -20,9 +20,9 @@ class Toolchain:
 
     Attributes
     ----------
-    link : callable
+    link
         The ``fcompile`` argument of ``export_library``.
-    device_compiler : str, optional
+    device_compiler
         What turns kernels into machine code: ``"nvcc"``, ``"nvrtc"``, or the command of an lld.
     """
 

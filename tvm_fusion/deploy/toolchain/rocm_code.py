@@ -28,19 +28,19 @@ class KernelCode:
 
     Attributes
     ----------
-    name : str
+    name
         Of the device function.
-    registers : int
+    registers
         Vector registers of a lane, accumulation registers included.
-    accumulation_registers : int
+    accumulation_registers
         Those among them that only CDNA has; kernels without matrix instructions need none.
-    shared_bytes : int
+    shared_bytes
         Of one block.
-    scratch_bytes : int
+    scratch_bytes
         Of one thread, in memory: spilled registers and arrays with computed indices.
-    spilled : int
+    spilled
         Vector and scalar registers that were moved elsewhere for want of room.
-    threads : int
+    threads
         The most that a block may have.
     """
 
@@ -84,7 +84,7 @@ def faults(ir: str, assembly: str) -> Iterator[tuple[str, str]]:
 
     Parameters
     ----------
-    ir : str
+    ir
         LLVM's IR of a module.
 
     Yields
@@ -112,7 +112,7 @@ def unguarded_barriers(assembly: str) -> int:
 
     Parameters
     ----------
-    assembly : str
+    assembly
         Of one function; every path through its branches is followed.
 
     Returns

@@ -59,7 +59,7 @@ class _Library:
 
     Attributes
     ----------
-    lacking : str
+    lacking
         The architectures that AMD's library was not found for.
     """
 

@@ -24,11 +24,11 @@ class Question:
 
     Attributes
     ----------
-    structure : str
+    structure
         SHA-256 of the keys of all alternatives' groups.
-    device, versions : str
+    device, versions
         As a :class:`~.key.Key` has them, without a template.
-    title : str
+    title
         The operators, for a reader.
     """
 
@@ -58,15 +58,15 @@ class Comparison:
 
     Attributes
     ----------
-    question : Question
+    question
         What was asked.
-    us : tuple of float
+    us
         Median microseconds of each alternative; empty after an error.
-    runs : int
+    runs
         Batches that the medians are of.
-    error : str
+    error
         Why there are no times; else empty.
-    number : int
+    number
         Of the record; 0 before there is one.
     """
 

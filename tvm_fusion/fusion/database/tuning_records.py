@@ -27,11 +27,11 @@ class Trial:
 
     Attributes
     ----------
-    config : Config
+    config
         The configuration.
-    us, default_us : float or None
+    us, default_us
         Its microseconds and the default's, in turns in one process; ``None`` after an error.
-    error : str
+    error
         Why there is no time: it crashed, took too long, gave other results. Else empty.
     """
 

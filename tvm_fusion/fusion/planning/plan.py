@@ -36,13 +36,13 @@ class Plan:
 
     Attributes
     ----------
-    graph : Graph
+    graph
         What was planned.
-    claims : tuple of Claim
+    claims
         One per group, in the order of the groups' first operators.
-    views : tuple of Operator
+    views
         Operators that only rename the elements of a buffer and need no kernel.
-    decisions : tuple of Decision
+    decisions
         Why, for every edge of the graph, and for every two operators with nothing but views
         between them.
     """
@@ -197,9 +197,9 @@ def reasons(
     ----------
     refused : Mapping of (Block, Block) to Refusal
         Why two blocks that an edge joins are not one, as it was found when they were tried.
-    views : frozenset of Operator
+    views
         Operators that need no kernel.
-    cost : CostModel
+    cost
         Tells what most of a price is for.
 
     Yields
@@ -285,9 +285,9 @@ def accepted_proposals(
 
     Parameters
     ----------
-    partition : Partition
+    partition
         The caller replaces blocks in it as they are yielded.
-    merger : Merger
+    merger
         Asked whether a set is convex and claimed, and what it costs; told what is refused.
     """
     candidates = dict.fromkeys(

@@ -18,11 +18,11 @@ class ViewPath:
 
     Attributes
     ----------
-    producer, consumer : Operator
+    producer, consumer
         Neither of them a view.
-    views : tuple of Operator
+    views
         The views between them, in order.
-    value : Value
+    value
         The result of ``producer`` that the views rename.
     """
 

@@ -80,11 +80,11 @@ def align(stages: Sequence[Stage], inputs: Sequence[Buffer], outputs: Sequence[B
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         In order; each internal target written at its axes in order.
-    inputs : sequence of Buffer
+    inputs
         What stages read besides; tells which rows of unrelated stages belong together.
-    outputs : sequence of Buffer
+    outputs
         Targets that keep their layout.
 
     Returns
@@ -128,9 +128,9 @@ class _Links:
 
     Attributes
     ----------
-    positions : dict of int to Positions
+    positions
         Per stage with a row, where it reads inputs at that row.
-    tried : dict of int to int
+    tried
         Per stage without a row, with how many of those that have one, in the order in which they
         got it, it shares no part of an input.
     """

@@ -21,11 +21,11 @@ class Reindexed:
 
     Attributes
     ----------
-    axes : tuple of Axis
+    axes
         The new axes.
-    forward : tuple of PrimExpr
+    forward
         Each new axis in terms of the old variables.
-    inverse : dict of Var to PrimExpr
+    inverse
         Each old variable in terms of the new ones; empty if the axes are only reordered.
     """
 
@@ -44,12 +44,12 @@ def reindex(
 
     Parameters
     ----------
-    rows : sequence of PrimExpr
+    rows
         What the first new axes shall be, in terms of the old variables: axes, splits of axes,
         fused axes.
-    extents : sequence of PrimExpr
+    extents
         The extents that they must have.
-    complete : bool
+    complete
         Nothing may be left: the rows alone tell the points apart.
 
     Returns

@@ -15,11 +15,11 @@ class Outcome:
 
     Attributes
     ----------
-    crash : str
+    crash
         What it died of while it was compiled or run; empty if it ran.
-    error : float or None
+    error
         The worst output's max|a-b|/max|b|; None if it did not run.
-    outputs : dict of str to float
+    outputs
         The same by output.
     """
 
@@ -38,15 +38,15 @@ class FusedGroup:
 
     Attributes
     ----------
-    title : str
+    title
         Such as ``matmul + add + gelu``.
-    template : str
+    template
         Who makes its kernels.
-    members : tuple of Member
+    members
         In order.
-    instances : int
+    instances
         How many groups of the model are equal to it, itself included.
-    decisions : tuple of Decision
+    decisions
         The planner's verdicts on the edges inside of it.
     """
 
@@ -63,11 +63,11 @@ class Culprit:
 
     Attributes
     ----------
-    groups : tuple of FusedGroup
+    groups
         One as a rule; several if only their combination fails.
-    alone : Outcome
+    alone
         Of the model with these groups fused and nothing else.
-    smallest : tuple of Member
+    smallest
         The smallest part of a single group that fails when fused by the same template.
     """
 
@@ -82,9 +82,9 @@ class Slowdown:
 
     Attributes
     ----------
-    group : FusedGroup
+    group
         The group.
-    fused_us, unfused_us : float
+    fused_us, unfused_us
         Microseconds with the group fused and with its operators in kernels of their own.
     measured : {"group", "model"}
         Whether these are of one instance by itself, or of the whole model, nothing else fused.
@@ -102,25 +102,25 @@ class Bisection:
 
     Attributes
     ----------
-    model, target : str
+    model, target
         What was compiled, and what for.
-    tolerance : float
+    tolerance
         On errors; for slow groups on the time that fusion may cost, over that of the parts.
-    candidates : int
+    candidates
         Groups of several operators.
-    probes : int
+    probes
         Variants that were compiled and run.
-    reference_crash : str
+    reference_crash
         What the unfused model died of, if it did: then no merge is at fault.
-    fused : Outcome or None
+    fused
         Of the model as planned; None where times were compared.
-    culprits : tuple of Culprit
+    culprits
         Groups that break it, those found first in front.
-    cured : Outcome or None
+    cured
         Of the model without all culprits and groups equal to them; None if there are none.
-    slow : tuple of Slowdown
+    slow
         Groups that slow it, the one that costs most in front.
-    times_us : dict of str to float
+    times_us
         Microseconds of the whole model: ``unfused``, ``fused``, and if there are slow groups
         ``without_slow``. Empty where errors were compared.
     """

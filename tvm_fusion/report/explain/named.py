@@ -18,7 +18,7 @@ def named(members: Iterable[Member], name: str) -> set[Member]:
 
     Parameters
     ----------
-    name : str
+    name
         A name of the model (an ONNX node, the path of a PyTorch module, a tensor), which means what
         lies inside as well: ``encoder.layer.3`` has ``encoder.layer.3.attention``, and not
         ``encoder.layer.31``; or the end of one behind a slash; or a variable, a Relax operator's

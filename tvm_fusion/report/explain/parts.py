@@ -16,18 +16,18 @@ class Member:
 
     Attributes
     ----------
-    variable : str
+    variable
         What it is bound to in the module.
-    operator : str
+    operator
         Relax name, such as ``relax.nn.softmax``; of custom TensorIR the PrimFunc's name.
-    title : str
+    title
         The same, short.
-    type : str
+    type
         Its class, such as ``One-to-One``.
-    names : tuple of str
+    names
         What the model calls it: names of ONNX nodes, paths of PyTorch modules, or names of results
         where there are none. Several where it was rewritten: all operators that it replaces.
-    tensors : tuple of str
+    tensors
         Names of their results in the model: ONNX's tensors, nodes of a ``torch.export`` graph,
         variables of a Relax module.
     """
@@ -51,29 +51,29 @@ class Group:
 
     Attributes
     ----------
-    function : str
+    function
         The Relax function that they are in.
-    members : tuple of Member
+    members
         In order.
-    type : str
+    type
         The most complex of their classes.
-    template : str
+    template
         Which one makes the kernels.
-    launches : int
+    launches
         Kernels that it promises.
-    bytes, hidden_bytes : int
+    bytes, hidden_bytes
         Memory traffic; results that no longer reach memory.
-    flops : int
+    flops
         Arithmetic operations, recomputation included.
-    us : float
+    us
         Expected microseconds.
-    source : str
+    source
         ``fitted`` (to measured kernels of this device) or ``roofline``.
-    arithmetic : str
+    arithmetic
         How products are computed, where it is not as the graph says.
-    most : str
+    most
         What most of the microseconds is for, where a fitted model tells.
-    forms : tuple of Form
+    forms
         Between which forms of kernels the template chose; empty if it was not asked for.
     """
 
@@ -108,18 +108,18 @@ class Edge:
 
     Attributes
     ----------
-    function : str
+    function
         The Relax function that it is in.
-    producer, consumer : Member
+    producer, consumer
         The operators.
-    bytes : int
+    bytes
         Size of what goes from the one to the other.
-    code, sentence : str
+    code, sentence
         Why they share no kernel: for a machine, for a reader.
-    classes : tuple of str
+    classes
         Classes of the two groups, which the mapping table combines; each is the class of its
         fused operators together, which may be more complex than that of the operator at the edge.
-    through : tuple of Member
+    through
         Views between the two, which need no kernel; empty as a rule.
     """
 
@@ -144,11 +144,11 @@ class Counts:
 
     Attributes
     ----------
-    kernels, calls : int
+    kernels, calls
         Device launches (on a CPU: loop nests over full tensors); PrimFunc calls.
-    intermediate_bytes : int
+    intermediate_bytes
         Tensors between kernels and buffers inside PrimFuncs.
-    caveats : tuple of str
+    caveats
         What the figures leave out.
     """
 

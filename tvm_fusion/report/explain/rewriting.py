@@ -16,12 +16,12 @@ class Rewriting:
 
     Attributes
     ----------
-    changes : tuple of Change
+    changes
         In order.
-    uses : dict of str to Use
+    uses
         Statistics of the rules that were tried, by name. A region that is like one before is not
         searched again: only ``chosen`` and ``gain_us`` count it.
-    unused : dict of str to str
+    unused
         Rules that were not tried, and why not.
     """
 

@@ -102,9 +102,9 @@ class Explained:
 
     Attributes
     ----------
-    planned : PlannedModel
+    planned
         The model with its plans.
-    scheduled : tvm.IRModule
+    scheduled
         Its kernels.
     """
 

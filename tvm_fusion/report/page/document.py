@@ -30,7 +30,7 @@ def document(content: dict[str, Any]) -> str:
 
     Parameters
     ----------
-    content : dict
+    content
         Such as :func:`tvm_fusion.report.page.explanation_content` gives.
 
     Returns

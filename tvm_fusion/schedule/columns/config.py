@@ -22,9 +22,9 @@ class ColumnConfig:
 
     Attributes
     ----------
-    threads : int
+    threads
         Of a column, a power of two.
-    vectors : int
+    vectors
         Neighbouring vectors of a block.
     """
 

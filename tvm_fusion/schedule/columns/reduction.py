@@ -31,21 +31,21 @@ class ColumnReduction:
 
     Attributes
     ----------
-    batch : tuple of Axis
+    batch
         Kept axes but the columns.
-    k : Axis
+    k
         Columns: contiguous in memory.
-    term : PrimExpr
+    term
         What is combined, over all axes.
-    combine : type
+    combine
         ``tirx.Add``, ``tirx.Max`` or ``tirx.Min``.
-    total : Var
+    total
         Stands for the reduction in results.
-    results : tuple of Result
+    results
         Maps of it.
-    elements : tuple of Result
+    elements
         Maps of what is combined, over the same axes: outputs as large as the inputs.
-    lanes : int
+    lanes
         Columns of a vector.
     """
 
@@ -87,7 +87,7 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         Its stages, internal maps inlined.
     """
     found = [s for s in stages if not s.is_map]

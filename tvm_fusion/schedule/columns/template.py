@@ -31,9 +31,9 @@ class ColumnDetails:
 
     Attributes
     ----------
-    config : ColumnConfig
+    config
         Of one launch.
-    split : SplitColumns or None
+    split
         Of two launches, where terms are split among blocks.
     """
 
@@ -48,7 +48,7 @@ class WindowDetails:
 
     Attributes
     ----------
-    term : WindowTerm
+    term
         What one thread combines.
     """
 

@@ -47,9 +47,9 @@ class WindowTerm:
 
     Attributes
     ----------
-    value : Expr
+    value
         The term, over variables.
-    reads : list of (Var, Expr)
+    reads
         Of each variable a load, or one under a condition that is the same for all columns of a
         vector.
     """
@@ -87,7 +87,7 @@ def window_reduction_gpu(
 
     Parameters
     ----------
-    view : ColumnReduction
+    view
         The reduction, of few terms.
     """
     extents = [*(a.extent for a in view.batch), index((constant(view.k.extent) or 1) // view.lanes)]

@@ -77,11 +77,11 @@ class ConvDetails:
 
     Attributes
     ----------
-    problem : ConvProblem
+    problem
         The convolution.
     config : ConvConfig, TileConvConfig, DepthwiseConfig or WinogradConfig
         How it is computed.
-    tiles : TileConv, optional
+    tiles
         What tile registers compute.
     """
 

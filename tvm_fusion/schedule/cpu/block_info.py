@@ -17,15 +17,15 @@ class BlockInfo:
 
     Attributes
     ----------
-    spatial, reduce : tuple of int
+    spatial, reduce
         Positions of the data-parallel and of the reduction iterators.
-    variables : tuple of Var
+    variables
         The iterators' variables.
-    extents : tuple of (int or None)
+    extents
         The iterators' extents; ``None`` where symbolic.
-    write : tirx.BufferStore
+    write
         The block's only store.
-    reads : tuple of TensorLoad
+    reads
         Every load of the value, without those of the written buffer.
     """
 

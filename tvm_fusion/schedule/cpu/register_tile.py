@@ -29,9 +29,9 @@ class VectorUnit:
 
     Attributes
     ----------
-    lanes : int
+    lanes
         float32 elements of a register.
-    registers : int
+    registers
         Their number.
     """
 
@@ -71,13 +71,13 @@ def accumulate(
 
     Parameters
     ----------
-    sums : Var
+    sums
         A buffer of rows by columns in registers (scope ``local``), both constant.
-    left : callable
+    left
         Gives an element of A: loaded once, broadcast to the row.
-    right : callable
+    right
         Gives an element of B; adjacent columns are contiguous in memory.
-    prefetched : callable, optional
+    prefetched
         Gives an element to prefetch in step ``k``, or ``None``.
     """
 

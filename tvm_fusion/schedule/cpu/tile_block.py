@@ -43,15 +43,15 @@ class TileBlock:
 
     Attributes
     ----------
-    row : Instruction
+    row
         That multiplies tiles.
-    heights : tuple of (int or PrimExpr)
+    heights
         Rows of each row of tiles, at most 16; of the same block elsewhere they may be fewer.
-    columns : int
+    columns
         Columns of tiles, of 16 columns each.
-    words : int
+    words
         Words of 4 bytes of K in a step, at most 16.
-    used : (int, int), optional
+    used
         How many rows and columns of tiles are computed, the first ones; all by default.
     """
 
@@ -102,13 +102,13 @@ class TileBlock:
 
         Parameters
         ----------
-        a : callable
+        a
             Tile of A of a row of tiles in a step.
-        b : callable
+        b
             Tile of B of a column of tiles in a step, in VNNI order.
-        prefetched : callable, optional
+        prefetched
             What to prefetch in a step.
-        streams : bool
+        streams
             Whether A is not read again before the level-1 cache is full of it, while B is.
         """
 

@@ -50,7 +50,7 @@ class PointConfig:
 
     Attributes
     ----------
-    space : IterationSpace
+    space
         What is computed.
     """
 
@@ -63,7 +63,7 @@ class ElementwiseGpuConfig:
 
     Attributes
     ----------
-    ranges : tuple of TransposeConfig, VectorConfig or PointConfig
+    ranges
         For each iteration space, how its own range of blocks computes it.
     """
 
@@ -100,9 +100,9 @@ def elementwise_gpu_config(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         Maps, those that are internal inlined but for ``kept``.
-    kept : frozenset of Var
+    kept
         Internal maps that live in registers.
     """
     ranges: list[TransposeConfig | VectorConfig | PointConfig] = []
@@ -197,7 +197,7 @@ def transpose_config(
 
     Parameters
     ----------
-    shared_bytes : int
+    shared_bytes
         Shared memory that is left.
     """
     across = space.transposed_axis()

@@ -52,19 +52,19 @@ class ElementwiseCpuConfig:
 
     Attributes
     ----------
-    stages : tuple of Stage
+    stages
         Maps, those that are internal inlined but for ``kept``.
-    kept : frozenset of Var
+    kept
         Internal maps that live in registers.
-    lanes : int
+    lanes
         Elements of the widest vectors.
-    has_blocks : bool
+    has_blocks
         Whether channels are blocks in memory: vectors run through several blocks.
-    chunk : int
+    chunk
         Elements of a long row that one task computes.
-    tile : int
+    tile
         Rows and columns of a tile of a transposed load.
-    is_parallel : bool or None
+    is_parallel
         Whether the work is worth waking other threads; ``None``: the emission counts it.
     """
 

@@ -45,13 +45,13 @@ class BlockRange:
 
     Attributes
     ----------
-    blocks : PrimExpr
+    blocks
         Their number.
-    finish : callable
+    finish
         From the number of the block and of the thread to the statement of that thread.
-    prepare : callable, optional
+    prepare
         The same, before the barrier.
-    shared : tuple of Var
+    shared
         Buffers in shared memory.
     """
 

@@ -49,9 +49,9 @@ class Store:
 
         Parameters
         ----------
-        files : Mapping of Var to Var
+        files
             Registers, one element for each lane, instead of buffers.
-        lane : PrimExpr, optional
+        lane
             Element of the registers; the first when omitted.
         """
         slot = [index(0) if lane is None else lane]
@@ -72,11 +72,11 @@ class IterationSpace:
 
     Attributes
     ----------
-    axes : tuple of Axis
+    axes
         None has extent 1; no two neighbours are contiguous as one.
-    stores : tuple of Store
+    stores
         In order.
-    registers : frozenset of Var
+    registers
         Stored buffers that are read at the same point only, so they live in registers.
     """
 

@@ -33,7 +33,7 @@ class ElementwiseDetails:
 
     Attributes
     ----------
-    config : ElementwiseGpuConfig or ElementwiseCpuConfig
+    config
         Of a GPU, or of a CPU.
     """
 

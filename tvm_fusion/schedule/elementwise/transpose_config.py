@@ -50,11 +50,11 @@ class TransposeTile:
 
     Attributes
     ----------
-    rest : list of PrimExpr
+    rest
         Position along the other axes.
-    row, column : PrimExpr
+    row, column
         The first result of the tile.
-    thread : PrimExpr
+    thread
         Number of the thread.
     """
 
@@ -70,21 +70,21 @@ class TransposeConfig:
 
     Attributes
     ----------
-    across : int
+    across
         The axis along which the transposed loads are contiguous.
-    transposed : tuple of GuardedLoad
+    transposed
         Loads that go through shared memory.
-    straight : tuple of TensorLoad
+    straight
         Vectorized loads along the last axis; other elements are loaded one by one.
-    width : int
+    width
         Elements of a vector of results.
-    per_word : int
+    per_word
         Elements of a word.
-    words : int
+    words
         Words of a row of the tile: 32, fewer or more where an axis is short.
-    shift : int
+    shift
         Results by which rows of a tile may begin earlier, aligned to a sector.
-    overlaps : tuple of int
+    overlaps
         For each transposed load, elements by which its vectors may begin earlier.
     """
 

@@ -40,7 +40,7 @@ def load_tiles(
 
     Parameters
     ----------
-    number, thread : PrimExpr
+    number, thread
         Of the block, and of the thread.
     """
     position = config.position(number, thread)

@@ -30,7 +30,7 @@ def store_tiles(
 
     Parameters
     ----------
-    number, thread : PrimExpr
+    number, thread
         Of the block, and of the thread.
     """
     return _Results(config, shared, config.position(number, thread)).write()

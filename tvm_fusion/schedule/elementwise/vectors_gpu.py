@@ -50,14 +50,14 @@ class VectorConfig:
 
     Attributes
     ----------
-    space : IterationSpace
+    space
         What is computed.
-    width : int
+    width
         Elements of a vector: as many as 16 bytes hold of the widest type. More would not coalesce.
-    is_flat : bool
+    is_flat
         Whether vectors continue from one row into the next, for rows that are not whole vectors; a
         few elements may remain at the very end.
-    loads : tuple of GuardedLoad
+    loads
         Loads of whole vectors; other elements are loaded one by one.
     """
 
@@ -122,7 +122,7 @@ def vectors(space: IterationSpace, is_small: bool = False) -> VectorConfig | Non
 
     Parameters
     ----------
-    is_small : bool
+    is_small
         Whether few points are vectorized, too: there are few threads.
     """
     if not space.axes:
@@ -212,11 +212,11 @@ def compute(
 
     Parameters
     ----------
-    config : VectorConfig
+    config
         The vectors of the iteration space.
-    start : callable
+    start
         From the first, second, ... of a thread's vectors to its number in the grid.
-    count : PrimExpr, optional
+    count
         Number of vectors; omitted where no thread has one behind the last.
     """
     width, each = config.width, config.per_thread

@@ -56,7 +56,7 @@ def member(
 
     Parameters
     ----------
-    config : Config
+    config
         Plain data, as ``plain`` writes members.
     """
     wanted = dict(config)
@@ -75,7 +75,7 @@ class Kernels:
 
     Attributes
     ----------
-    fields : mapping of type to (str, tuple of str)
+    fields
         By class: what its kernel is called, and its fields of numbers and switches; of a part of
         a configuration as ``part.field``, which plain data call ``field``.
     """

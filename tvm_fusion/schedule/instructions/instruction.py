@@ -14,26 +14,26 @@ class Instruction:
 
     Attributes
     ----------
-    family : str
+    family
         As :class:`tvm_fusion.device.model.MatrixInstruction` names it; ``dot`` of a CPU's vectors.
-    name : str
+    name
         How the target's compiler knows it: PTX's instruction, or LLVM's intrinsic. ``{a}``, ``{b}``
         and ``{n}`` stand for what a use chooses; the emitter beside the rows fills them in.
-    m, n, k : int
+    m, n, k
         A is m x k, B is k x n; the largest n of wgmma.
-    a_types, b_types : tuple of str
+    a_types, b_types
         Types of A and of B in memory, in any combination.
-    kind : str
+    kind
         Of the types, as :class:`~tvm_fusion.device.model.MatrixInstruction` has it.
-    sums : str
+    sums
         Type of C and D.
-    a, c : Layout
+    a, c
         Where A, and C and D, lie in registers.
-    b : Layout, optional
+    b
         Where B lies; None where the instruction reads it from shared memory alone.
-    from_shared : tuple of str
+    from_shared
         Which of ``a`` and ``b`` it can read from shared memory, as a matrix descriptor tells it.
-    is_mn_major : bool
+    is_mn_major
         Whether such an operand may be contiguous along M or N, too; otherwise along K alone.
     """
 

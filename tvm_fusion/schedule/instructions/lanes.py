@@ -33,13 +33,13 @@ class LaneMove:
 
     Attributes
     ----------
-    family : str
+    family
         As :attr:`tvm_fusion.device.Device.lane_moves` names it.
-    control : int
+    control
         Of a DPP instruction (``DPP_CTRL``); 0 of others.
-    mask : int
+    mask
         An exchange: lane l reads lane ``l ^ mask``; 0 for a broadcast, and where it stays.
-    block : int
+    block
         A broadcast: lane l reads lane ``l // block * block - 1``; the first block reads 0.
     """
 
@@ -109,7 +109,7 @@ def all_reduce_moves(device: Device, lanes: int) -> list[LaneMove] | None:
 
     Parameters
     ----------
-    lanes : int
+    lanes
         How many share a result: a power of two. They begin at a multiple of it.
 
     Returns
@@ -128,7 +128,7 @@ def from_last(device: Device, lanes: int, value: ir.Expr, lane: ir.Expr) -> ir.E
 
     Parameters
     ----------
-    lane : PrimExpr
+    lane
         The lane's number in the wave.
     """
 

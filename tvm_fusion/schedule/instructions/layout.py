@@ -34,7 +34,7 @@ class Layout:
 
     Attributes
     ----------
-    lanes, registers : tuple of Digit
+    lanes, registers
         Digits of a lane's number, and of the number of an element among those of a lane.
     """
 

@@ -47,9 +47,9 @@ class TileShape(NamedTuple):
 
     Attributes
     ----------
-    rows : int or PrimExpr
+    rows
         At most 16, at least 1.
-    row_bytes : int or PrimExpr
+    row_bytes
         Of a row: at most 64, a multiple of 4.
     """
 
@@ -62,9 +62,9 @@ class TileAddress(NamedTuple):
 
     Attributes
     ----------
-    element : PrimExpr
+    element
         A load of its first element.
-    stride : int or PrimExpr
+    stride
         Bytes from one row to the next.
     """
 
@@ -82,7 +82,7 @@ def configure(config: ir.Var, shapes: Sequence[TileShape]) -> tirx.Stmt:
 
     Parameters
     ----------
-    config : Var
+    config
         Of :func:`tile_config`.
     """
 
@@ -126,7 +126,7 @@ def load_tile(tile: int, source: TileAddress, streams: bool = False) -> tirx.Stm
 
     Parameters
     ----------
-    streams : bool
+    streams
         Whether it is not read again soon: the level-1 cache keeps other lines.
     """
     name = "llvm.x86.tileloaddt164" if streams else "llvm.x86.tileloadd64"

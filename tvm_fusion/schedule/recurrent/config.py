@@ -23,13 +23,13 @@ class CpuRecurrenceConfig:
 
     Attributes
     ----------
-    lanes : int
+    lanes
         Units of a block: whole vectors for each gate.
-    tile : int
+    tile
         Rows of a register tile.
-    rows : int
+    rows
         Rows of a task: whole tiles.
-    shares_steps : bool
+    shares_steps
         Whether threads share the units of each step, as there is one task only.
     """
 

@@ -24,11 +24,11 @@ class RecurrentProblem:
 
     Attributes
     ----------
-    buffers : RecurrentBuffers
+    buffers
         Operands and results; results that nothing reads are absent.
-    inputs, outputs : tuple of Var
+    inputs, outputs
         The buffers of the group's inputs and outputs.
-    weights : int
+    weights
         Which of the inputs the recurrent weights are.
     """
 
@@ -83,9 +83,9 @@ class RecurrentProblem:
 
         Parameters
         ----------
-        order : str
+        order
             Gates, as they stand in it.
-        axes : str
+        axes
             Its axes: ``D`` direction, ``N`` block of units, ``K`` unit of the state before,
             ``G`` gate, ``U`` unit of a block.
         """

@@ -27,9 +27,9 @@ class RecurrentDetails:
 
     Attributes
     ----------
-    problem : RecurrentProblem
+    problem
         The layer.
-    config : CpuRecurrenceConfig or None
+    config
         Of a CPU; a GPU has no choices.
     """
 

@@ -55,9 +55,9 @@ def row_proposals(
 
     Parameters
     ----------
-    is_row_reduction : callable
+    is_row_reduction
         Whether a Many-to-Many operator reduces rows, rather than contracting two operands.
-    shared : bool
+    shared
         Whether kernels may have results that others read as well.
 
     Yields
@@ -175,7 +175,7 @@ class RowsDetails:
 
     Attributes
     ----------
-    config : RowConfig or CpuRowConfig
+    config
         Of a GPU, or of a CPU.
     """
 

@@ -30,15 +30,15 @@ class RowScanConfig:
 
     Attributes
     ----------
-    rows, warps, lanes : int
+    rows, warps, lanes
         Threads of a block: rows, warps of a row, lanes of a warp.
-    width : int
+    width
         Elements of a thread in one round.
-    is_vector : bool
+    is_vector
         Whether these are a vector: of every row's elements, or of none.
-    rounds : Expr
+    rounds
         Rounds over a row.
-    bytes : int
+    bytes
         Of an element of the sums.
     """
 
@@ -85,7 +85,7 @@ class ColumnScanConfig:
 
     Attributes
     ----------
-    columns : int
+    columns
         Columns of a task; the remainder is halved until it is none.
     """
 

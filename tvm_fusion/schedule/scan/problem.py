@@ -16,11 +16,11 @@ class PrefixSumProblem:
 
     Attributes
     ----------
-    source, target : Var
+    source, target
         Buffers of the same shape.
-    is_exclusive : bool
+    is_exclusive
         Whether an element is no part of its own sum.
-    axis : int
+    axis
         The axis; the last one on GPUs.
     """
 

@@ -28,7 +28,7 @@ class ScanDetails:
 
     Attributes
     ----------
-    config : RowScanConfig, ColumnScanConfig or None
+    config
         Of a GPU's rows, or of a CPU's columns; rows on a CPU have none.
     """
 

@@ -24,16 +24,16 @@ class RankSortConfig:
 
     Attributes
     ----------
-    rows, slices, elements : int
+    rows, slices, elements
         Threads: rows, parts of a row's keys that are compared side by side, and elements of a row
         whose ranks are counted.
-    chunk : int
+    chunk
         Keys of each row in shared memory at a time: whole slices of whole tiles of elements.
-    keys : int
+    keys
         Of a row.
-    bytes : int
+    bytes
         Of a key.
-    reuses_shared : bool
+    reuses_shared
         Whether TVM puts counts where keys of as many bytes were: not on AMD GPUs
         (:class:`tvm_fusion.lower.flatten.SeparateStorage`).
     """

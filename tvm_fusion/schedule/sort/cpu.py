@@ -39,13 +39,13 @@ class CpuRankSortConfig:
 
     Attributes
     ----------
-    elements : int
+    elements
         Of a tile: the keys of a vector register.
-    tiles : int
+    tiles
         Of a row.
-    parts : int
+    parts
         Tasks of a row.
-    is_parallel : bool
+    is_parallel
         Whether threads share the tasks.
     """
 

@@ -15,11 +15,11 @@ class SortProblem:
 
     Attributes
     ----------
-    source : Var
+    source
         A buffer of integers.
-    targets : tuple of (Var, bool)
+    targets
         Buffers to write, and whether values, rather than their places, go there.
-    falls : bool
+    falls
         Whether the largest comes first.
     """
 

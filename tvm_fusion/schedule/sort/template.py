@@ -26,7 +26,7 @@ class SortDetails:
 
     Attributes
     ----------
-    config : RankSortConfig or CpuRankSortConfig
+    config
         Of a GPU, or of a CPU.
     """
 

@@ -26,7 +26,7 @@ def gather(packing: tirx.PrimFunc, constant: tvm.runtime.Tensor) -> tvm.runtime.
 
     Parameters
     ----------
-    packing : tirx.PrimFunc
+    packing
         From the constant to the packed form, static shapes, not scheduled.
 
     Returns

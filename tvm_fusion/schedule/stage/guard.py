@@ -21,9 +21,9 @@ class Rule:
 
     Attributes
     ----------
-    name : str
+    name
         Stands in decisions.
-    apply : callable
+    apply
         ``(PrimFunc, Target) -> Schedule or PrimFunc or None``; ``None``: does not apply.
     """
 
@@ -41,9 +41,9 @@ def schedule_function(
 
     Parameters
     ----------
-    name : str
+    name
         Kernel name, for the record.
-    check : callable
+    check
         Returns a sentence if a scheduled function cannot run on the target, else ``None``.
 
     Returns
@@ -120,7 +120,7 @@ def hoist_inits(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Parameters
     ----------
-    func : tirx.PrimFunc
+    func
         Over SBlocks, scheduled or not, for a CPU.
 
     Returns

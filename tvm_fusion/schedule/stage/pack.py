@@ -27,7 +27,7 @@ class Packer:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Whose constants are packed; it tells which names are taken.
 
     Attributes
@@ -47,7 +47,7 @@ class Packer:
 
         Parameters
         ----------
-        packing : tirx.PrimFunc
+        packing
             From the constant to the packed form, static shapes.
 
         Returns

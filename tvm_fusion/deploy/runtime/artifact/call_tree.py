@@ -29,10 +29,10 @@ def flat_inputs(
 
     Parameters
     ----------
-    call : mapping
+    call
         ``arguments``: pairs of parameter and tree in order; ``keywords``: the same of parameters
         that are passed by keyword.
-    positional : sequence
+    positional
         Arguments in order.
     named : mapping of str to object
         Arguments by parameter, and inputs by their own names.

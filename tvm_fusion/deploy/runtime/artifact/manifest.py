@@ -198,7 +198,7 @@ def of_architecture(found: Mapping[str, Any], arch: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    arch : str
+    arch
         One of the target's ``archs``.
     """
     if arch == found["target"]["archs"][0]:
@@ -234,7 +234,7 @@ def verify(folder: Path, manifest: Mapping[str, Any], names: list[str] | None = 
 
     Parameters
     ----------
-    names : list of str, optional
+    names
         Which files; all when omitted.
 
     Raises

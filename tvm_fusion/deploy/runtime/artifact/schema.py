@@ -283,7 +283,7 @@ def check(content: Any, alignment: int) -> None:
 
     Parameters
     ----------
-    alignment : int
+    alignment
         Bytes whose multiples offsets of weights are.
 
     Raises

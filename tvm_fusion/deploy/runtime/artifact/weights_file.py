@@ -27,9 +27,9 @@ class StoredWeight:
 
     Attributes
     ----------
-    label : str
+    label
         Of what is stored; another architecture's weight may be the same.
-    packing : Packing, optional
+    packing
         Of a packed one: the library's function and the shape before.
     """
 
@@ -42,7 +42,7 @@ def write(path: Path, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, 
 
     Parameters
     ----------
-    weights : mapping of str to numpy.ndarray
+    weights
         By label, written in this order.
 
     Returns
@@ -105,11 +105,11 @@ def replacements(found: Mapping[str, Any], weights: Any, arch: str) -> dict[str,
 
     Parameters
     ----------
-    found : mapping
+    found
         The artifact's manifest, of one architecture.
     weights : str, os.PathLike, mapping of str to array, or None
         Another artifact's folder, or arrays by name.
-    arch : str
+    arch
         Which architecture's weights to take where another artifact has several.
 
     Raises

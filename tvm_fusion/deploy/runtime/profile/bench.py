@@ -30,9 +30,9 @@ class Bench:
 
     Parameters
     ----------
-    titles : mapping of str to sequence of str
+    titles
         What to call the NVTX ranges of a kernel's calls.
-    warmup : int
+    warmup
         Whole calls before all others.
 
     Attributes
@@ -118,11 +118,11 @@ class _Inputs:
 
     Parameters
     ----------
-    inputs : mapping of str to array
+    inputs
         The caller's, which stay as they are.
-    in_place : collection of str
+    in_place
         Names of inputs that a call writes to.
-    device : tvm_ffi.Device
+    device
         Where arrays of the host go first, so that calls are timed without that copy.
     """
 

@@ -34,9 +34,9 @@ class Call:
 
     Attributes
     ----------
-    name : str
+    name
         The function's.
-    start_us, us : float
+    start_us, us
         When it began, from the beginning of the run, and how long it took.
     """
 
@@ -51,9 +51,9 @@ class Run:
 
     Attributes
     ----------
-    calls : tuple of Call
+    calls
         Of kernels, in order.
-    us : float
+    us
         Of the whole run by the host's clock, timing included.
     """
 
@@ -66,9 +66,9 @@ class Instrument:
 
     Parameters
     ----------
-    clock : Clock
+    clock
         Whose marks to take.
-    ranges : Ranges
+    ranges
         Where profilers of a vendor are told what runs.
     """
 
@@ -108,7 +108,7 @@ class Instrument:
         ----------
         run : callable
             Calls the function and waits for its end.
-        names : frozenset of str
+        names
             Of its kernels.
         """
         self._marks = []

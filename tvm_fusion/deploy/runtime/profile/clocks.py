@@ -24,11 +24,11 @@ class Clock(Protocol):
 
     Attributes
     ----------
-    name : str
+    name
         As a reader calls it.
-    marks_all : bool
+    marks_all
         Whether marks cost so little that functions of the virtual machine itself get some, too.
-    overhead_us : float
+    overhead_us
         What two marks around nothing are apart.
     """
 

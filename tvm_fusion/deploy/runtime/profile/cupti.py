@@ -48,9 +48,9 @@ class Recorder:
 
         Parameters
         ----------
-        run : callable
+        run
             Calls the function and waits for its end.
-        names : sequence of str
+        names
             Of the PrimFuncs that it calls, in order.
         """
         kind = self._cupti.ActivityKind.CONCURRENT_KERNEL

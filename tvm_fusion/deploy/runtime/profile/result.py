@@ -13,11 +13,11 @@ class Rates:
 
     Attributes
     ----------
-    bandwidth : float
+    bandwidth
         Bytes per second of a large copy, read and written bytes counted; 0 where it is not known.
-    peak_flops : mapping of str to float
+    peak_flops
         Operations per second by dtype.
-    peak_from : str
+    peak_from
         Where the peak comes from: ``measured`` or ``published``.
     """
 
@@ -32,36 +32,36 @@ class KernelTime:
 
     Attributes
     ----------
-    kernels : tuple of str
+    kernels
         Names of the PrimFuncs that were called, in order.
-    names : tuple of str
+    names
         What the user's model calls the members.
-    operators : tuple of str
+    operators
         The members' operators.
-    template, type : str
+    template, type
         Which template made the kernels; mapping type. Empty for what is not of a group, such as a
         library's function.
-    config : mapping
+    config
         The template's configuration.
-    us, least_us : float
+    us, least_us
         Microseconds: the mean of the faster half of all runs, and the least of all.
-    start_us, spent_us : float
+    start_us, spent_us
         When it began, from the beginning of the run, and how long it took, in the fastest run.
-    share : float
+    share
         Of all kernels' time.
-    predicted_us : float, optional
+    predicted_us
         What the planner expected; ``None`` where it was not asked, or for other extents of
         symbolic dimensions.
-    source, record : str
+    source, record
         Where that comes from: ``measured``, ``fitted`` or ``roofline``; which record.
-    bytes, flops : int
+    bytes, flops
         Memory traffic and operations.
-    dtype : str
+    dtype
         At whose rate the operations run.
-    bandwidth_share, peak_share : float, optional
+    bandwidth_share, peak_share
         Of the machine's bandwidth and peak; ``None`` where these are not known. More than 1 where
         data come from caches.
-    reads : tuple of int
+    reads
         Positions of the rows whose results it reads.
     """
 
@@ -98,35 +98,35 @@ class Profile:
 
     Attributes
     ----------
-    source, target, device : str
+    source, target, device
         The model; what it was compiled for; what it ran on.
-    function : str
+    function
         Which one.
-    threads : int
+    threads
         Of the CPU's team; 0 on a GPU.
-    runs : int
+    runs
         Timed runs of each kind.
-    extents : mapping of str to int
+    extents
         Of symbolic dimensions.
-    end_to_end_us : float
+    end_to_end_us
         Whole calls without timers, from arrays to arrays; as all times the mean of the faster half,
         so that kernels add up.
-    kernels_us : float
+    kernels_us
         Sum of the rows.
-    host_us : float
+    host_us
         What is left of ``end_to_end_us``: checks of arguments, the virtual machine, allocation,
         gaps between kernels. Below 0 where other processes disturbed the timed runs more, or where
         a GPU's kernels overlap in a call.
-    launched_us : float, optional
+    launched_us
         Where kernels are timed by CUDA events: a whole call that launches them one by one, as
         timing does, and not as a CUDA graph; ``None`` for all others.
-    clock : str
+    clock
         How kernels are timed: ``cpu``, ``cupti`` or ``cuda events``.
-    rates : Rates
+    rates
         Of the machine.
-    rows : tuple of KernelTime
+    rows
         In the order of the calls.
-    notes : tuple of str
+    notes
         What a reader should know.
     """
 

@@ -38,9 +38,9 @@ class Workers:
 
     Parameters
     ----------
-    folder : Path
+    folder
         The artifact's.
-    found : dict
+    found
         Its manifest.
     load : callable
         Loads a worker's part.

@@ -29,15 +29,15 @@ class BackToBackConfig:
 
     Attributes
     ----------
-    first : WgmmaConfig
+    first
         Of tiles of 64 rows and a chunk of columns; its result is the hidden operand.
-    second : WgmmaConfig
+    second
         Of tiles of 64 rows and all columns; of its operands, B alone is copied.
-    chunk : int
+    chunk
         Columns of H that a consumer computes at a time: terms of the second product.
-    consumers : int
+    consumers
         Warpgroups that multiply.
-    stages : int
+    stages
         Tiles of rows that shared memory holds: a multiple of the consumers. One that got a stage
         from another could be a turn ahead of a copy that is late, and take the barrier's phase
         before for its own.

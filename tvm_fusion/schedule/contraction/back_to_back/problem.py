@@ -37,9 +37,9 @@ class BackToBack:
 
     Attributes
     ----------
-    first, second : SumOfProducts
+    first, second
         The products; ``hidden`` is the first's only result, and an operand of the second.
-    hidden : Var
+    hidden
         The hidden operand: a buffer of the second's rows, then of its terms.
     """
 
@@ -53,7 +53,7 @@ def back_to_back(program: Program, stages: Sequence[Stage]) -> BackToBack | Refu
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
     """
     first, second = (s for s in stages if not s.is_map)
@@ -111,7 +111,7 @@ def back_to_back_proposals(
 
     Parameters
     ----------
-    device : Device
+    device
         Without wgmma there are none.
     """
     if not has_wgmma(device):

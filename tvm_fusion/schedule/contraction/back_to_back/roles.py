@@ -153,11 +153,11 @@ class Roles:
 
     Parameters
     ----------
-    maps : list of Var
+    maps
         Tensor maps of X, W1 and W2.
-    number, thread : Expr
+    number, thread
         Of the block and the thread.
-    shared : Var
+    shared
         Shared memory, bytes.
 
     Attributes

@@ -40,9 +40,9 @@ class BackToBackDetails:
 
     Attributes
     ----------
-    config : BackToBackConfig
+    config
         Consumers, chunks and stages.
-    pair : BackToBack
+    pair
         Both products.
     """
 

@@ -50,7 +50,7 @@ def aligned_rows(
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
 
     Returns
@@ -123,7 +123,7 @@ def pad_rows(pairs: Sequence[tuple[ir.Var, ir.Var]]) -> tirx.PrimFunc:
 
     Parameters
     ----------
-    pairs : sequence of (Var, Var)
+    pairs
         Matrices of half types, and where their rows go: as long, rounded up to chunks.
 
     Returns

@@ -38,19 +38,19 @@ class _Groups:
 
     Attributes
     ----------
-    contraction : SumOfProducts
+    contraction
         Over output channels of all groups.
-    weight : TensorLoad
+    weight
         The constant.
-    is_right : bool
+    is_right
         Whether it is the right operand.
-    channel : Axis
+    channel
         Of all output channels.
-    term : Axis
+    term
         The input channels of a group.
-    dim : int
+    dim
         The dimension of the image that has them.
-    count, size : int
+    count, size
         Groups, and output channels of each.
     """
 
@@ -71,7 +71,7 @@ def grouped_gemms(
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
 
     Yields

@@ -39,15 +39,15 @@ class ImplicitGemm:
 
     Attributes
     ----------
-    contraction : SumOfProducts
+    contraction
         Over the packed weight, with the channels as last axis of the sum.
-    source : Var
+    source
         The weight.
-    packed : Var
+    packed
         What kernels read instead.
-    axes : tuple of Axis
+    axes
         Of the packed weight.
-    value : Expr
+    value
         The weight over these axes.
     """
 
@@ -81,7 +81,7 @@ def implicit_gemm(
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that may be packed: those that are known at compile time, or all.
 
     Returns

@@ -30,14 +30,14 @@ class OperandCopies:
 
     Attributes
     ----------
-    contraction : SumOfProducts
+    contraction
         Over the copies.
-    sources, copies : tuple of Var
+    sources, copies
         The operands that are copied, and what kernels read instead.
-    packing : tuple of callable or None
+    packing
         For each constant, makes the function that copies it at compile time; ``None`` for what is
         copied at run time.
-    kernel : callable
+    kernel
         Makes the kernel that copies the others: its parameters are those, then their copies.
     """
 
@@ -72,7 +72,7 @@ class OperandCopies:
 
         Parameters
         ----------
-        program : Program
+        program
             Of the group, over its own inputs.
         """
         positions = {x: n for n, x in enumerate(program.inputs)}
@@ -103,9 +103,9 @@ def copy_kernel(params: Sequence[ir.Var], pieces: Sequence[tuple[ir.Expr, Body]]
 
     Parameters
     ----------
-    params : sequence of Var
+    params
         The operands, then their copies.
-    pieces : sequence of (Expr, callable)
+    pieces
         How many tasks there are of a kind, and what one of them does.
     """
     total = add([count for count, _ in pieces])

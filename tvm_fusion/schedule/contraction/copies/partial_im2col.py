@@ -64,9 +64,9 @@ def partial_im2col(
 
     Parameters
     ----------
-    contraction : SumOfProducts
+    contraction
         Any product, its weight as the graph has it.
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
 
     Returns
@@ -122,9 +122,9 @@ class _Window:
 
     Attributes
     ----------
-    pixels : tuple of Axis
+    pixels
         Of the results, the axis along rows last.
-    row, along : int
+    row, along
         The dimension of the image along rows, and the tap's axis that moves along it.
     """
 
@@ -263,15 +263,15 @@ class ImageColumns:
 
     Attributes
     ----------
-    dims : tuple of ImageDim
+    dims
         How each dimension of the image is moved along by pixels.
-    row : int
+    row
         The dimension along rows, of which columns are places, and not pixels of the results.
-    extents : tuple of int
+    extents
         Extents of the pixels, and of the columns of a row.
-    depth : int
+    depth
         Elements of a column: terms, then zeros.
-    terms : tuple of tuple of int
+    terms
         For each term, where it is along each dimension from the first pixel on.
     """
 
@@ -287,7 +287,7 @@ def partial_im2col_gpu(image: ir.Var, copy: ir.Var, columns: ImageColumns) -> ti
 
     Parameters
     ----------
-    image, copy : Var
+    image, copy
         The image, and where the columns of a row lie one behind the other.
 
     Returns

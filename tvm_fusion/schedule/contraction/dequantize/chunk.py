@@ -49,9 +49,9 @@ def dequantized_words(
 
     Parameters
     ----------
-    values : sequence of Expr
+    values
         Of a chunk, along K, over variables that stand for elements.
-    registers : RegisterBuffers
+    registers
         What holds the elements.
     """
     read = [quantized_and_scales(value) for value in values]

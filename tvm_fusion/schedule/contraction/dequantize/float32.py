@@ -33,9 +33,9 @@ def widened(expr: ir.Expr, word: Word) -> ir.Expr:
 
     Parameters
     ----------
-    expr : Expr
+    expr
         Over variables that stand for elements.
-    word : callable
+    word
         See :func:`unpack_to_float`.
     """
     if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul)) and str(expr.ty.dtype) in FLOATS:
@@ -108,11 +108,11 @@ class BitField:
 
     Attributes
     ----------
-    element : Var
+    element
         The variable that stands for the element.
-    low, bits : int
+    low, bits
         The lowest bit, and the number of bits.
-    is_signed : bool
+    is_signed
         Whether the highest bit is a sign.
     """
 
@@ -161,9 +161,9 @@ def unpack_to_float(
 
     Parameters
     ----------
-    expr : Expr
+    expr
         Of an integer type, over variables that stand for elements.
-    word : callable
+    word
         Gives the 32 bits that hold an element, and its first bit.
     """
     if isinstance(expr, tirx.IntImm):

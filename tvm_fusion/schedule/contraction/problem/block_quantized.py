@@ -27,9 +27,9 @@ class Factor:
 
     Attributes
     ----------
-    value : Expr
+    value
         Over the operand's axes: a constant, or of one tensor.
-    size : int
+    size
         Terms of a block that share it.
     """
 
@@ -43,15 +43,15 @@ class BlockQuantized:
 
     Attributes
     ----------
-    numbers : Expr
+    numbers
         The integers, over the operand's axes.
-    low, high : int
+    low, high
         Their range.
-    zero : Factor
+    zero
         The zero point, a float32.
-    scale, minimum : tuple of Factor
+    scale, minimum
         What they are the products of; no minimum without factors.
-    size : int
+    size
         Terms of a block.
     """
 

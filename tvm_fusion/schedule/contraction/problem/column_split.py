@@ -27,15 +27,15 @@ class ColumnSplit:
 
     Attributes
     ----------
-    width : int
+    width
         Columns of a part.
-    period : Axis or None
+    period
         ``None`` if there is one period.
-    part, position : Axis
+    part, position
         The new axes.
-    totals : tuple of Var
+    totals
         Each stands for the accumulator of one part.
-    is_of_pairs : bool
+    is_of_pairs
         Whether a result reads now the column before and now the one behind, as pairs that are
         rotated do.
     """
@@ -203,9 +203,9 @@ def with_column_split(
 
     Parameters
     ----------
-    maps : sequence of Stage
+    maps
         All maps, without internal ones.
-    takes_pairs : bool
+    takes_pairs
         Whether columns may be read a distance apart that the column decides.
 
     Returns

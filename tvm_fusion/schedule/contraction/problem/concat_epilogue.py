@@ -29,9 +29,9 @@ class ConcatEpilogue:
 
     Attributes
     ----------
-    stages : tuple of Stage
+    stages
         The sum, and maps that read it at all of their points.
-    others : tuple of Stage
+    others
         Maps that do not read it.
     """
 
@@ -44,7 +44,7 @@ def concat_epilogue(stages: Sequence[Stage]) -> ConcatEpilogue | None:
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         Without internal maps, one reduction among them.
     """
     sums = [s.targets[0] for s in stages if not s.is_map]

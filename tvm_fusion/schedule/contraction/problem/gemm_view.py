@@ -23,15 +23,15 @@ class GemmView:
 
     Attributes
     ----------
-    batch : tuple of Axis
+    batch
         Axes of A, B and C.
-    m_axes : tuple of Axis
+    m_axes
         Axes of A and C; single elements of A are broadcast.
-    n_axes : tuple of Axis
+    n_axes
         Axes of B and C; vectors lie along the last of them.
-    k_axes : tuple of Axis
+    k_axes
         The reduction axes. Like the others, without axes of extent 1.
-    a, b : PrimExpr
+    a, b
         The operands.
     """
 
@@ -102,11 +102,11 @@ def interleave_parts(view: GemmView, split: ColumnSplit, width: int) -> GemmView
 
     Parameters
     ----------
-    view : GemmView
+    view
         Of a contraction with a column split.
-    split : ColumnSplit
+    split
         The last axes of N are its axes; the axis of its parts may be left out.
-    width : int
+    width
         Columns of a part in a panel; if it is no divisor of the part's width, the last panel
         repeats the last column of each part.
     """

@@ -32,13 +32,13 @@ class GroupSums:
 
     Attributes
     ----------
-    element : Var
+    element
         Stands for an element of it in terms.
-    width : int
+    width
         Columns of a group.
-    sums : tuple of (Var, Expr)
+    sums
         Targets (float32) and terms, over ``element`` and loads of targets before.
-    stores : tuple of Result
+    stores
         Outputs of groups: of loads of targets, over the product's axes.
     """
 
@@ -59,9 +59,9 @@ def with_group_sums(
 
     Parameters
     ----------
-    contraction : SumOfProducts
+    contraction
         The product with its other results.
-    sums : sequence of Stage
+    sums
         Reductions over an expression of the product's sum.
 
     Returns

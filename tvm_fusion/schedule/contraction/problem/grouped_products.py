@@ -32,11 +32,11 @@ class GroupedProducts:
 
     Attributes
     ----------
-    contractions : list of SumOfProducts
+    contractions
         Each with its own results.
-    stages : list of tuple of Stage
+    stages
         The sum and the maps of each.
-    others : tuple of Stage
+    others
         Maps that read none of the sums.
     """
 
@@ -70,7 +70,7 @@ def grouped_products(program: Program, stages: Sequence[Stage]) -> GroupedProduc
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         Its own, without internal maps.
     """
     sums = [s for s in stages if not s.is_map]

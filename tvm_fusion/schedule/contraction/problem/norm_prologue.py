@@ -33,11 +33,11 @@ class NormPrologue:
 
     Attributes
     ----------
-    rows : Program
+    rows
         Reductions over rows, and maps of them; its last output is ``operand``.
-    product : Program
+    product
         The GEMM, with ``operand`` as the last input.
-    operand : Var
+    operand
         A: a buffer of the rows' axes, then of K.
     """
 
@@ -56,7 +56,7 @@ def norm_prologue(program: Program, narrow: Collection[str] = ()) -> NormPrologu
 
     Parameters
     ----------
-    narrow : collection of str
+    narrow
         Types that the rows keep where the product casts them to that of its sums.
 
     Returns

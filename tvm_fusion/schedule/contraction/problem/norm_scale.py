@@ -31,11 +31,11 @@ class NormScale:
 
     Attributes
     ----------
-    total : TensorLoad
+    total
         The sum as ``scale`` reads it.
-    term : Expr
+    term
         A summand, over the axes of the product.
-    scale : Expr
+    scale
         The factor of the row's results.
     """
 
@@ -60,7 +60,7 @@ def with_norm_scale(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
     """
     first, product = (s for s in stages if not s.is_map)

@@ -28,9 +28,9 @@ def packing_function(
 
     Parameters
     ----------
-    source, packed : Var
+    source, packed
         The buffers: the constant as it is, and as kernels read it.
-    value : Expr
+    value
         Its element at these axes, from the source.
 
     Returns
@@ -47,7 +47,7 @@ class PackedConstant(Protocol):
 
     Attributes
     ----------
-    source, buffer : Var
+    source, buffer
         The constant as the program has it, and as the kernel reads it.
     """
 
@@ -64,11 +64,11 @@ class Reordered:
 
     Attributes
     ----------
-    source, buffer : Var
+    source, buffer
         As of :class:`PackedConstant`.
-    axes : tuple of Axis
+    axes
         Of the buffer.
-    value : Expr
+    value
         Its element over these axes, from the source.
     """
 
@@ -92,7 +92,7 @@ def packed_kernel(
 
     Parameters
     ----------
-    buffers : sequence of Var
+    buffers
         What the kernel allocates.
     """
     func = kernel(with_packed(program, packed), body, buffers=buffers)

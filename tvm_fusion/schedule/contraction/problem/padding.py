@@ -32,13 +32,13 @@ class MergedOperand:
 
     Attributes
     ----------
-    axes : tuple of Axis
+    axes
         New axes; an axis that was in no sum stands for itself.
-    place : tuple of PrimExpr
+    place
         Each of them over the contraction's axes.
-    value : PrimExpr
+    value
         The operand, over ``axes``.
-    sums : dict of Var to dict of Var to int
+    sums
         By new axis, the coefficients of the axes in its sum.
     """
 

@@ -33,9 +33,9 @@ class Window:
 
     Attributes
     ----------
-    pixel : Axis
+    pixel
         What is left of it.
-    place : Axis
+    place
         Within a window.
     """
 
@@ -54,16 +54,16 @@ class Pool:
 
     Attributes
     ----------
-    windows : dict of Var to Window
+    windows
         By the convolution's axis.
-    axes : dict of Var to Var
+    axes
         The convolution's other axes, by those of the pooling.
-    initial : PrimExpr
+    initial
         The first value of ``running``.
-    update : PrimExpr
+    update
         The next one, over the axes of windows and the convolution's others, ``running`` and
         ``total``.
-    running, total : Var
+    running, total
         Stand for what is reduced so far, and for a sum.
     """
 
@@ -93,9 +93,9 @@ def pool_of(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
-    conv, stage : Stage
+    conv, stage
         The convolution, and the reduction among them.
 
     Returns

@@ -35,13 +35,13 @@ class PooledRows:
 
     Attributes
     ----------
-    places : tuple of Axis
+    places
         Within a window: the last axes of M.
-    initial : Expr
+    initial
         The first value of ``running``.
-    update : Expr
+    update
         The next one, over the product's axes, ``running`` and ``total``.
-    running, total : Var
+    running, total
         Stand for what is reduced so far, and for a sum.
     """
 
@@ -63,7 +63,7 @@ class PooledPixels:
 
     Attributes
     ----------
-    windows : tuple of (Var, int)
+    windows
         Axes of M, and how many pixels of each are in a window.
     """
 
@@ -86,9 +86,9 @@ class PooledProduct:
 
     Attributes
     ----------
-    by_rows : SumOfProducts
+    by_rows
         The pixels of a window are adjacent rows.
-    by_pixels : SumOfProducts or None
+    by_pixels
         Rows are pixels in their order; ``None`` of what is no maximum.
     """
 
@@ -101,7 +101,7 @@ def pooled_product(program: Program, stages: Sequence[Stage]) -> PooledProduct |
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
     """
     conv, stage = (s for s in stages if not s.is_map)

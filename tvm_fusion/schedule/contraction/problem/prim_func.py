@@ -24,13 +24,13 @@ class MaterializedOperand:
 
     Attributes
     ----------
-    axes : tuple of Axis
+    axes
         The axes of the buffer, one per dimension.
-    value : PrimExpr
+    value
         Its elements, over ``axes``.
-    place : tuple of PrimExpr
+    place
         The element that the operand is, over the contraction's axes.
-    is_padded : bool
+    is_padded
         Whether it exists to take conditions out of the sum.
     """
 
@@ -82,7 +82,7 @@ def contraction_prim_func(
 
     Parameters
     ----------
-    materialized : sequence of MaterializedOperand
+    materialized
         Operands that have blocks of their own.
 
     Returns
@@ -146,11 +146,11 @@ def sum_terms(
 
     Parameters
     ----------
-    materialized : sequence of MaterializedOperand
+    materialized
         Operands that are read from their buffers.
-    each : callable
+    each
         Runs a statement for every accumulator, which it names as it likes.
-    element : callable
+    element
         From that name to the accumulator's number and its place over the contraction's axes.
     """
 

@@ -25,9 +25,9 @@ class RaggedRows:
 
     Attributes
     ----------
-    offsets : Var
+    offsets
         Where groups end: integers.
-    groups, rows : Axis
+    groups, rows
         The groups, and the rows of all of them and behind the last.
     """
 
@@ -46,7 +46,7 @@ def ragged_rows(contraction: SumOfProducts) -> tuple[SumOfProducts, RaggedRows] 
 
     Parameters
     ----------
-    contraction : SumOfProducts
+    contraction
         Of which one operand is zero but for rows of a group (:mod:`....core.tir.ragged`).
 
     Returns

@@ -24,15 +24,15 @@ class Result:
 
     Attributes
     ----------
-    buffer : Var
+    buffer
         An output.
-    indices : tuple of PrimExpr
+    indices
         Over the contraction's axes.
-    value : PrimExpr
+    value
         Over the contraction's axes; ``total`` stands for the sum.
-    condition : PrimExpr or None
+    condition
         The elements that it has; ``None``: all.
-    part : int or None
+    part
         The part of a column split that it is of.
     """
 

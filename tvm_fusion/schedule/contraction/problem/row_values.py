@@ -33,9 +33,9 @@ class RowSum:
 
     Attributes
     ----------
-    target : Var
+    target
         Loads of it, in later terms and in row values, are of the sum of their own row (float32).
-    terms : tuple of Expr
+    terms
         Over the product's axes of M.
     """
 
@@ -49,9 +49,9 @@ class RowValues:
 
     Attributes
     ----------
-    sums : tuple of RowSum
+    sums
         Each is complete before another reads it.
-    values : mapping of Var to Expr
+    values
         By the variable that stands for it in results (float32): over sums, and axes of M.
     """
 
@@ -81,9 +81,9 @@ def with_row_values(contraction: SumOfProducts, stages: Sequence[Stage]) -> SumO
 
     Parameters
     ----------
-    contraction : SumOfProducts
+    contraction
         Its results read the targets of the stages.
-    stages : sequence of Stage
+    stages
         Reductions as :func:`is_row_sum` takes them, in order.
 
     Returns

@@ -30,24 +30,24 @@ class SumOfProducts:
 
     Attributes
     ----------
-    stage : Stage
+    stage
         The reduction as the program has it.
-    left, right : PrimExpr
+    left, right
         The operands, over axes and reduction axes.
-    dtype : str
+    dtype
         Type of the sum.
-    total : Var
+    total
         Stands for the accumulated sum in the results.
-    results : tuple of Result
+    results
         The epilogues, in order.
-    column_split : ColumnSplit or None
+    column_split
         For results that need several sums each: they are over the axes without
         ``column_split.part`` then, and ``column_split.totals`` stand for the sums.
-    row_values : RowValues or None
+    row_values
         What results read of sums of few elements of each row.
-    group_sums : GroupSums or None
+    group_sums
         Sums over groups of columns of a result.
-    pool : PooledRows, PooledPixels or None
+    pool
         What rows are reduced by before the results, for which ``total`` stands for what is
         pooled.
     """
@@ -102,9 +102,9 @@ def analyse(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
-    takes_pairs : bool
+    takes_pairs
         Whether results may read the column before or behind, as the column decides.
 
     Returns
@@ -162,7 +162,7 @@ def is_weight(operand: ir.Expr, constants: Collection[ir.Var]) -> bool:
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
     """
     sources = {x.source for x in loads(operand)}

@@ -32,21 +32,21 @@ class GemvConfig(GemmView):
 
     Attributes
     ----------
-    tile : ThreadTile
+    tile
         The elements of B that a thread loads at a time.
-    threads_n : int
+    threads_n
         Tiles of a block along N.
-    slices_k : int
+    slices_k
         Threads that share the K of a column (slice-K).
-    stages : int
+    stages
         Tiles that a thread loads before it uses the first.
-    norm_scale : NormScale or None
+    norm_scale
         The scale of an RMS norm prologue; the normalized rows are staged in shared memory.
-    cp_async_stages : int
+    cp_async_stages
         Stages of the cp.async pipeline of B; 0 where B is loaded directly.
-    dot : Instruction, optional
+    dot
         The dot product that multiplies words along K, of AMD; None multiplies one by one.
-    min_blocks_per_sm : int
+    min_blocks_per_sm
         Occupancy target of the launch bounds: fewer blocks of a multiprocessor have more registers
         each. 0 leaves it to the compiler.
     """

@@ -42,7 +42,7 @@ class GemvMainloop:
 
     Parameters
     ----------
-    partials : Var
+    partials
         Shared memory of partial sums, where normalized rows lie before.
 
     Attributes
@@ -158,9 +158,9 @@ class CpAsyncPipeline:
 
     Attributes
     ----------
-    config : GemvConfig
+    config
         The product.
-    ring : StageRing
+    ring
         ``[stages, parts, vectors, threads, vector_size]``.
     """
 

@@ -33,9 +33,9 @@ class GemvTile:
 
     Parameters
     ----------
-    block, n_tile : Expr
+    block, n_tile
         The block, and the tile of columns in it.
-    place : callable
+    place
         Where an accumulator is in them, from its number in ``[m, parts, tile_n]``.
 
     Attributes
@@ -87,9 +87,9 @@ class GemvTile:
 
         Parameters
         ----------
-        slot, k_tile : Expr
+        slot, k_tile
             The register slot, and the tile's number along K.
-        source : callable, optional
+        source
             Gives an element by part, vector and lane where B was staged; otherwise it is read
             from global memory.
         """

@@ -119,7 +119,7 @@ def skinny_gemm_config(
 
     Parameters
     ----------
-    norm_scale : NormScale, optional
+    norm_scale
         See :attr:`GemvConfig.norm_scale`.
     """
     config = gemv_config(contraction, device, norm_scale)
@@ -131,7 +131,7 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
 
     Parameters
     ----------
-    config : GemvConfig
+    config
         Its configuration for CUDA cores.
     """
     half, dtype = str(uncast(config.a).ty.dtype), str(uncast(config.b).ty.dtype)

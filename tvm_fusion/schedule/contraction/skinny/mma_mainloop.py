@@ -243,9 +243,9 @@ class SharedA:
 
     Parameters
     ----------
-    config : SkinnyMmaConfig
+    config
         A product of one row.
-    values : sequence of Expr
+    values
         The elements of a tile in fragment order, over variables that stand for elements.
 
     Attributes

@@ -29,7 +29,7 @@ class WeightTiles:
 
     Parameters
     ----------
-    analyzer : Analyzer
+    analyzer
         Knows the ranges of the variables in indices.
 
     Attributes
@@ -113,7 +113,7 @@ class GroupAccumulators:
 
     Parameters
     ----------
-    encodings : sequence of sequence of Encoding
+    encodings
         Of each column the encoding of the k of each instruction.
     """
 
@@ -157,7 +157,7 @@ class GroupAccumulators:
 
         Parameters
         ----------
-        b_frag, a_frag : callable
+        b_frag, a_frag
             Return the first element of a column's, or of an n8's, fragment of an instruction.
         """
         half = self._config.half

@@ -47,11 +47,11 @@ class NormalizedRows:
 
     Attributes
     ----------
-    config : GemvConfig
+    config
         The product, with a norm scale.
-    shared : Var
+    shared
         Two-dimensional, at least as large as all rows; the slices' partial sums reuse it.
-    partial, folded : Var
+    partial, folded
         ``[m, threads]`` and ``[m, config.folded_sums]``: sums over a row by thread, and reduced.
     """
 

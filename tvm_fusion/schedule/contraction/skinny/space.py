@@ -34,7 +34,7 @@ def skinny_configs(
 
     Parameters
     ----------
-    norm_scale : NormScale, optional
+    norm_scale
         The scale of an RMS norm prologue.
 
     Yields

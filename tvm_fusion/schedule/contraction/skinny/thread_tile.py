@@ -28,15 +28,15 @@ class ThreadTile:
 
     Attributes
     ----------
-    n_axes, k_axes : tuple of Axis
+    n_axes, k_axes
         Axes of N and of K; the tile lies in the last of each.
-    k, n : int
+    k, n
         Extents of the tile.
-    is_k_contiguous : bool
+    is_k_contiguous
         Whether vectors lie along K (B column-major), not along N.
-    vectors : int
+    vectors
         Vector loads of a tile.
-    vector_size : int
+    vector_size
         Elements of a vector.
     """
 
@@ -101,9 +101,9 @@ def thread_tile(
 
     Parameters
     ----------
-    n_axes, k_axes, axes : sequence of Axis
+    n_axes, k_axes, axes
         Axes of N, of K, and all.
-    m, parts : int
+    m, parts
         Each column has ``m * parts`` accumulators.
 
     Returns

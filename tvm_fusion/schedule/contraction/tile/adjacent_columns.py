@@ -32,9 +32,9 @@ class AdjacentColumns(SumOfProducts):
 
     Attributes
     ----------
-    columns : tuple of Var
+    columns
         Each stands for the sum of one part of a period.
-    width : int
+    width
         Columns of a part.
     """
 

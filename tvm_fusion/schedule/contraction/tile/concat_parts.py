@@ -44,7 +44,7 @@ class ConcatParts:
 
     Attributes
     ----------
-    spaces : tuple of IterationSpace
+    spaces
         What is computed.
     """
 

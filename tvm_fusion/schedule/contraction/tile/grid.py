@@ -35,9 +35,9 @@ class TileGrid:
 
     Attributes
     ----------
-    problem : GemmProblem
+    problem
         What is computed.
-    tile : TileConfig
+    tile
         The numbers of a tile.
     """
 
@@ -72,7 +72,7 @@ class TileGrid:
 
         Parameters
         ----------
-        tiles_m : Expr, optional
+        tiles_m
             Tiles along M, of a group of ragged rows.
         """
         tiles_m, tiles_n = self.tiles_m if tiles_m is None else tiles_m, self.tiles_n

@@ -47,7 +47,7 @@ class OperandTile(OperandLayout):
 
     Parameters
     ----------
-    is_a : bool
+    is_a
         Whether the operand is A.
 
     Attributes
@@ -122,7 +122,7 @@ class OperandTile(OperandLayout):
 
         Parameters
         ----------
-        to : (Var, Expr)
+        to
             Shared memory, and the word of it where the tile begins.
         """
 

@@ -36,23 +36,23 @@ class ChunkLayout(NamedTuple):
 
     Attributes
     ----------
-    cost : int
+    cost
         Loads of a chunk.
-    is_k : bool
+    is_k
         Whether chunks are of K.
-    vector : Var
+    vector
         The number of a vector along the axes.
-    lanes : int
+    lanes
         Elements of a vector.
-    values : list of Expr, optional
+    values
         Of a vector.
-    vectors : sequence of VectorLoad
+    vectors
         What they are computed of.
-    is_shifted : bool
+    is_shifted
         Whether chunks are contiguous, at any address.
-    guard : Expr, optional
+    guard
         Where a vector is not zero, over the axes and ``vector``.
-    is_unaligned : bool
+    is_unaligned
         The same of AMD's, whose vectors may lie at any address.
     """
 
@@ -72,9 +72,9 @@ class OperandChunks:
 
     Parameters
     ----------
-    problem : GemmProblem
+    problem
         The product.
-    is_a : bool
+    is_a
         Whether the operand is A.
 
     Attributes
@@ -122,7 +122,7 @@ def _chunk_layout(
 
     Parameters
     ----------
-    orders : sequence of (bool, sequence of Axis)
+    orders
         Whether chunks are along K, and those axes or the ones of M or N; of equals the first.
     """
     found: list[ChunkLayout] = []

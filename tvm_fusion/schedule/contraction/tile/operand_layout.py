@@ -29,11 +29,11 @@ class TilePosition(NamedTuple):
 
     Attributes
     ----------
-    where : mapping of Var to Expr
+    where
         The values of the axes of neither K nor rows.
-    first : Expr
+    first
         The first row of A, or column of B.
-    k_tile : Expr
+    k_tile
         The tile's number along K.
     """
 
@@ -47,7 +47,7 @@ class OperandLayout:
 
     Parameters
     ----------
-    is_a : bool
+    is_a
         Whether the operand is A.
 
     Attributes

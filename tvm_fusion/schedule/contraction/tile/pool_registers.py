@@ -24,11 +24,11 @@ class PoolRegisters:
 
     Parameters
     ----------
-    config : TileGemmConfig
+    config
         The product, whose rows are pooled.
-    pool : PooledRows
+    pool
         How.
-    width : int
+    width
         Columns of a vector.
 
     Attributes
@@ -65,9 +65,9 @@ class PoolRegisters:
 
         Parameters
         ----------
-        where : mapping of Var to Expr
+        where
             All axes of the product at the first of its rows.
-        sums : callable
+        sums
             Loads those of a row of the window, and gives that of a lane.
         """
         pool, pooled = self._pool, self._pooled

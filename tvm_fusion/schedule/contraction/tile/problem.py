@@ -28,9 +28,9 @@ class GemmProblem(TileOperands, GemmView):
 
     Attributes
     ----------
-    ragged : RaggedTiles or None
+    ragged
         Groups of rows whose number is the batch; then the place of a tile along M is its first row.
-    is_streamed : bool
+    is_streamed
         Whether results are stored to be evicted first: see
         :func:`..problem.result_traffic.outgrows_l2`.
     """

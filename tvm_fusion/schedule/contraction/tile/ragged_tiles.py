@@ -35,11 +35,11 @@ class Table(NamedTuple):
 
     Attributes
     ----------
-    shared : Var
+    shared
         Shared memory.
-    first : int
+    first
         The byte of it where the table begins.
-    moves : VectorMoves
+    moves
         How threads read and write it.
     """
 
@@ -54,7 +54,7 @@ class RaggedTiles(RaggedRows):
 
     Attributes
     ----------
-    registers : Var
+    registers
         Of a thread: what it found.
     """
 

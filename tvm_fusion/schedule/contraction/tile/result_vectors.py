@@ -38,12 +38,12 @@ class ResultVectors:
 
     Attributes
     ----------
-    width : int
+    width
         Elements; 1 where loads are under conditions, results are not contiguous or unaligned, or a
         vector has elements of several results, or of what is gathered by columns.
-    is_along_m : bool
+    is_along_m
         Whether vectors lie along the last axis of M.
-    is_plain : bool
+    is_plain
         Whether what results read may be loaded ahead, and results are contiguous along that axis.
     """
 

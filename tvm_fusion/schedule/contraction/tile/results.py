@@ -32,9 +32,9 @@ class VectorResults:
 
     Parameters
     ----------
-    vectors : ResultVectors
+    vectors
         Of more than one element, or plain ones.
-    copies : int
+    copies
         Vectors that are held at once.
 
     Attributes
@@ -97,9 +97,9 @@ class VectorResults:
 
         Parameters
         ----------
-        copy : Expr
+        copy
             What :meth:`load` has filled.
-        total : callable
+        total
             ``total(part, lane)`` gives the sum of a part of a column split, at a place of the
             vector.
         """

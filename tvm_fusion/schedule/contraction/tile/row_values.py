@@ -24,9 +24,9 @@ class RowRegisters:
 
     Parameters
     ----------
-    config : TileGemmConfig
+    config
         The product, with row values.
-    copies : int
+    copies
         Rows that are held at once.
     """
 

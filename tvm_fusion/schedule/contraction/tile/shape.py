@@ -28,23 +28,23 @@ class TileOperands:
 
     Attributes
     ----------
-    a_dtype, b_dtype : str
+    a_dtype, b_dtype
         Types of A and of B in shared memory.
-    staged_a, staged_b : bool
+    staged_a, staged_b
         Whether threads compute or gather an operand, on its way to shared memory.
-    parts : int
+    parts
         Parts of a column split, of each of which a tile has as many columns.
-    panel : int
+    panel
         Columns of a part that lie side by side in a tile of ``mma.sync``: those of a fragment, or
         all of a period, so that whole periods lie as in memory.
-    products : int
+    products
         Instructions for each product of fragments: 3 of float32 that keep its precision, each
         operand split into two tfloat32; otherwise 1.
-    is_async : bool
+    is_async
         Whether what is loaded as it is is copied by cp.async; otherwise through registers.
-    has_clusters : bool
+    has_clusters
         Whether blocks that share K are a cluster.
-    instruction : Instruction, optional
+    instruction
         What multiplies fragments, where it is not ``mma.sync``.
     """
 
@@ -131,20 +131,20 @@ class TileConfig:
 
     Attributes
     ----------
-    operands : TileOperands
+    operands
         What the tiles are of: types, and ways to shared memory.
-    block_m, block_n, block_k : int
+    block_m, block_n, block_k
         The tile of C of a block, and the k of a pipeline stage; powers of two.
-    warps_m, warps_n : int
+    warps_m, warps_n
         Warps that share the tile.
-    warps_k : int
+    warps_k
         Warps that share the k of a stage (slice-K); their sums are added up in shared memory.
-    stages : int
+    stages
         Stages of the cp.async pipeline.
-    split_k : int
+    split_k
         Blocks that share K (split-K), whose sums are added up in a fixed order: a cluster, or
         any blocks, behind which a second kernel adds up (split_k_workspace).
-    group_m : int
+    group_m
         Tiles along M whose blocks run one after the other, so that L2 holds their B.
     """
 

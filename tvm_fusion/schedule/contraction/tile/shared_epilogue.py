@@ -81,7 +81,7 @@ class TileEpilogue:
 
     Parameters
     ----------
-    shared : Var
+    shared
         Shared memory, words or bytes, free once all threads have passed a barrier.
     """
 

@@ -37,9 +37,9 @@ class ComputedOperand(TmaOperand):
 
     Attributes
     ----------
-    item : int
+    item
         Size of an element in shared memory.
-    clocks : float
+    clocks
         Of a thread, for an element that it computes.
     """
 
@@ -78,7 +78,7 @@ class ComputedTile(OperandTile):
 
     Parameters
     ----------
-    config : TileGemmConfig
+    config
         The product, in tiles of Hopper's.
     """
 

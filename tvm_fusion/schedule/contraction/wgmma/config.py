@@ -48,19 +48,19 @@ class WgmmaConfig(TileGemmConfig):
 
     Attributes
     ----------
-    consumers : int
+    consumers
         Warpgroups that multiply, 1 or 2.
-    is_ping_pong : bool
+    is_ping_pong
         Whether two consumers are ping-pong, each with a tile of its own: one multiplies while the
         other stores its results. Otherwise they share the rows of a tile.
-    is_promoted : bool
+    is_promoted
         Whether the sums of each stage are added up in float32 outside of the instructions, which
         keep 13 bits below the largest term of float8.
-    blocks_per_sm : int
+    blocks_per_sm
         Blocks that a multiprocessor holds at once.
-    multiprocessors : int
+    multiprocessors
         How many there are.
-    is_staged : bool
+    is_staged
         Whether results go through shared memory, because they are not stored in vectors; with
         split-K they do anyway.
     """
@@ -242,9 +242,9 @@ class WindowGrid(TileGrid):
 
     Attributes
     ----------
-    window : TmaWindow
+    window
         The image.
-    is_of_rows : bool
+    is_of_rows
         Whether operand A is the image; otherwise B is.
     """
 
@@ -330,7 +330,7 @@ class RowsGrid(TileGrid):
 
     Attributes
     ----------
-    tile_rows : int
+    tile_rows
         Of a tile; the others are multiplied, and not stored.
     """
 

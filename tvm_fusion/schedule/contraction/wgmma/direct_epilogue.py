@@ -84,17 +84,17 @@ class StoredFragment(NamedTuple):
 
     Attributes
     ----------
-    row, n : Expr
+    row, n
         Row and position of the tile.
-    group : int
+    group
         The number of the first group of columns.
-    register : int
+    register
         The first accumulator of the row in a tile of eight columns.
-    slab : int
+    slab
         The slab of the row.
-    own_row : int
+    own_row
         The row's number among the thread's.
-    is_first : Expr or None
+    is_first
         Whether the thread stores them, where others have the same.
     """
 
@@ -112,9 +112,9 @@ class DirectEpilogue:
 
     Parameters
     ----------
-    acc : Var
+    acc
         Accumulators of a thread, ``[slab, column tile, 4]``.
-    first_row : Expr
+    first_row
         The consumer's first row of the tile.
 
     Attributes
@@ -355,7 +355,7 @@ def _transpose(to: ir.TensorLoad, tiles: Sequence[ir.TensorLoad]) -> tirx.Stmt:
 
     Parameters
     ----------
-    tiles : sequence of TensorLoad
+    tiles
         The first sum of each tile; of one alone, the others are adjacent.
     """
     kind, name = "float", "tvm_fusion_transpose_quad"

@@ -33,7 +33,7 @@ def tma_window(view: GemmView, block_k: int) -> tuple[TmaTaps, TmaTaps] | None:
 
     Parameters
     ----------
-    view : GemmView
+    view
         With the channels as last axis of K.
 
     Returns

@@ -62,13 +62,13 @@ class WgmmaRates:
 
     Attributes
     ----------
-    wide, narrow : float
+    wide, narrow
         Multiply-adds of half types in a clock, of tiles of 128 columns or more, and of fewer.
-    l2_half, l2_all : float
+    l2_half, l2_all
         Bytes of copies in a clock, half or all multiprocessors busy.
-    epilogue, element, expensive_element : float
+    epilogue, element, expensive_element
         Clocks of an epilogue, and of each element of a tile, by one consumer.
-    cluster : float
+    cluster
         Clocks of clusters, with split-K. 128x3072x768 without, by 2 and by 4: 7.50, 6.76 and 6.33
         us; 197x3072x768: 7.71 and 8.24; 3x3 over 8x7x7x512: 13.57, 11.49 and 9.56, over 14x14x256
         5.92 and by 4 4.92.

@@ -52,11 +52,11 @@ class Roles:
 
     Parameters
     ----------
-    maps : list of list of Var
+    maps
         Tensor maps of A, and of B.
-    number, thread : Expr
+    number, thread
         Of the block and the thread.
-    shared : Var
+    shared
         Shared memory, bytes.
 
     Attributes
@@ -124,7 +124,7 @@ class Roles:
 
         Parameters
         ----------
-        beside : Stmt, optional
+        beside
             What the threads of the other warps do.
         """
         config = self._config
@@ -294,11 +294,11 @@ class Producer:
 
     Parameters
     ----------
-    maps : list of list of Var
+    maps
         Tensor maps of A, and of B.
-    thread : Expr
+    thread
         The thread of the warpgroup.
-    number : Expr
+    number
         Of the warpgroup, among those that take turns.
 
     Attributes

@@ -32,11 +32,11 @@ class StagedEpilogue:
 
     Parameters
     ----------
-    acc : Var
+    acc
         Accumulators of a thread, ``[slab, column tile, 4]``.
-    first_row : Expr
+    first_row
         The consumer's first row of the tile.
-    shared : Var
+    shared
         Shared memory, bytes.
 
     Attributes

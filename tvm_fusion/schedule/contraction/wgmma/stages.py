@@ -26,7 +26,7 @@ class TileStages:
 
     Parameters
     ----------
-    shared : Var
+    shared
         Shared memory, bytes.
     """
 
@@ -63,9 +63,9 @@ class TileStages:
 
         Parameters
         ----------
-        thread, own : Expr
+        thread, own
             The thread, and the number of its consumer.
-        step : Expr
+        step
             The tile's number among the block's.
 
         Returns

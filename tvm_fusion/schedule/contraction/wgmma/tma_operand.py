@@ -39,21 +39,21 @@ class TmaOperand:
 
     Attributes
     ----------
-    maps : tuple of TensorMap
+    maps
         Its views, without the batch broadcast: one, or one for each part of a column split.
-    is_k_contiguous : bool
+    is_k_contiguous
         Whether rows of shared memory are of K.
-    batch : tuple of Var
+    batch
         The batch axes that are dimensions of the view, in order.
-    rows : int
+    rows
         Rows of A, or columns of B, of a block's tile.
-    block_k : int
+    block_k
         Terms of a pipeline stage.
-    parts : int
+    parts
         Parts of a column split; each has ``rows / parts`` of the rows.
-    period_width : int
+    period_width
         Columns of a part in a period, if there are several, which no box crosses; 0 otherwise.
-    is_padded : bool
+    is_padded
         Whether a tile may end within a panel.
     """
 
@@ -113,9 +113,9 @@ class TmaOperand:
 
         Parameters
         ----------
-        batch : mapping of Var to Expr
+        batch
             The values of the batch axes.
-        firsts : sequence of Expr
+        firsts
             The first row, of each part.
         """
         behind = [batch[axis] for axis in self.batch]

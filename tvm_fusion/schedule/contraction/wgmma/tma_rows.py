@@ -43,11 +43,11 @@ class RowDim:
 
     Attributes
     ----------
-    number : int
+    number
         Of the dimension in the tensor map, behind the channels.
-    start : int
+    start
         Where the first row is.
-    steps : tuple of int
+    steps
         What each digit of a row adds.
     """
 
@@ -62,13 +62,13 @@ class TmaRows(TmaOperand):
 
     Attributes
     ----------
-    digits : tuple of int
+    digits
         Extents of a row's digits, the outermost first.
-    dims : tuple of RowDim
+    dims
         Of the image, but for the channels.
-    runs : tuple of int
+    runs
         Of each digit, how much of it is in a box.
-    count : int
+    count
         Boxes of a tile.
     """
 

@@ -37,15 +37,15 @@ class ImageDim:
 
     Attributes
     ----------
-    row : int, optional
+    row
         The axis of pixels that moves along it, by its number.
-    step : int
+    step
         From one pixel of the output to the next.
-    taps : tuple of int
+    taps
         What each tap's axis adds.
-    start : int
+    start
         Of the first pixel and tap: minus the padding.
-    is_group : bool
+    is_group
         Whether it is that of a grouped convolution's groups, matrices of the batch.
     """
 
@@ -62,7 +62,7 @@ class TmaTaps(TmaOperand):
 
     Attributes
     ----------
-    chunks : int
+    chunks
         Boxes that the channels of a tap take.
     """
 
@@ -96,17 +96,17 @@ class TmaWindow(TmaTaps):
 
     Attributes
     ----------
-    dims : tuple of ImageDim
+    dims
         Of the image behind the channels, the innermost first.
-    pixels : tuple of (int or Expr)
+    pixels
         Extents of the axes of the output's pixels: those of M, which may be symbolic, or of N.
-    taps : tuple of int
+    taps
         Extents of the window.
-    rectangle : tuple of int
+    rectangle
         Pixels of a tile along each axis: together its rows, or columns.
-    multiple : int
+    multiple
         What the last of them is a multiple of: pixels that are stored together.
-    pooled : tuple of int
+    pooled
         Where windows are pooled: pixels of sixteen rows, as :data:`FRAGMENTS` has them.
     """
 

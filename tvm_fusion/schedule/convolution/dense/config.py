@@ -47,19 +47,19 @@ class ConvConfig:
 
     Attributes
     ----------
-    lanes : int
+    lanes
         float32 elements of a vector.
-    height, width : int
+    height, width
         Pixels of a tile.
-    vectors : int
+    vectors
         Vectors of output channels of a tile.
-    band : int
+    band
         Rows of tiles of a task.
-    chunk : int
+    chunk
         Tiles of channels of a task.
-    prefetches : Prefetch
+    prefetches
         What tiles prefetch.
-    part : int
+    part
         Tiles along the rows of pixels of a task; 0 where tasks take whole rows.
     """
 
@@ -83,25 +83,25 @@ class ConvSizes:
 
     Attributes
     ----------
-    batch, y, x, k : int
+    batch, y, x, k
         Extents.
-    c, window : int
+    c, window
         Products of a sum: input channels, of all groups, and the window.
-    stride, overlap : int
+    stride, overlap
         Lines of the image from one row of pixels to the next, and those that two rows share.
-    columns : tuple of int
+    columns
         The same of columns.
-    is_copied, is_packed : bool
+    is_copied, is_packed
         Whether tasks copy lines of the image, and whether into blocks of channels.
-    is_plain : bool
+    is_plain
         Whether tiles read an element of a channel, and then one of another line.
-    groups : Groups or None
+    groups
         Of a grouped convolution.
-    pool : tuple of int
+    pool
         Rows and columns that pooling takes together, of which tiles have whole ones.
-    far : Prefetch
+    far
         Which of the image and the operands of the results come from a far cache or memory.
-    temporaries : int
+    temporaries
         Registers that products need beside those of fused multiply-adds.
     """
 
@@ -287,7 +287,7 @@ def cycles_of_busiest(
 
     Parameters
     ----------
-    tile_cycles : float
+    tile_cycles
         Cycles of the multiplications of all tiles.
     """
     lanes, row = config.lanes, config.height

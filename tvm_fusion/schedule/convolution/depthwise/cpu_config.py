@@ -28,13 +28,13 @@ class DepthwiseConfig:
 
     Attributes
     ----------
-    lanes : int
+    lanes
         float32 elements of a vector.
-    width : int
+    width
         Pixels of a tile.
-    band : int
+    band
         Rows of pixels of a task.
-    part : int
+    part
         Tiles along the rows of pixels of a task; 0 where tasks take whole rows.
     """
 

@@ -36,11 +36,11 @@ class DepthwiseGpuConfig:
 
     Attributes
     ----------
-    lanes : int
+    lanes
         Channels of a thread.
-    pixels : int
+    pixels
         Of a thread, along x.
-    rows, block_strips, block_vectors : int
+    rows, block_strips, block_vectors
         Threads of a block along y, x and the channels.
     """
 

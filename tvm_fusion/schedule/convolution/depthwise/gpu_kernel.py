@@ -259,13 +259,13 @@ def store_pixel(
 
     Parameters
     ----------
-    place : mapping of Var to Expr
+    place
         The axes of pixels, at the first of the strip.
-    vector : Expr
+    vector
         The number of the vector of channels.
-    acc : Var
+    acc
         Sums, ``[pixels * lanes]``.
-    pixel : int
+    pixel
         The pixel's number in the strip.
     """
     lanes, ones = view.lanes, {a.var: index(0) for a in view.contraction.stage.axes}

@@ -30,9 +30,9 @@ class DepthwiseDetails:
 
     Attributes
     ----------
-    view : DepthwiseView
+    view
         The convolution.
-    config : DepthwiseGpuConfig
+    config
         How it is computed.
     """
 

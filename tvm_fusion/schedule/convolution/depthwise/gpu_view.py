@@ -28,29 +28,29 @@ class DepthwiseView:
 
     Attributes
     ----------
-    batch : tuple of Axis
+    batch
         Pixel axes around y and x.
-    y, x : Axis
+    y, x
         Rows and columns of pixels, maybe symbolic; y is of extent 1 where there are none.
-    k : Axis
+    k
         Channels.
-    rows : tuple of Axis
+    rows
         Axes of the window that do not move along x.
-    column : Axis or None
+    column
         That which does.
-    step, dilation : int
+    step, dilation
         Columns of the image from one pixel to the next, and from one tap to the next.
-    image : TensorLoad
+    image
         An element inside of the borders, over ``axes``.
-    inside : PrimExpr or None
+    inside
         Whether it exists, over ``axes``; otherwise it is zero.
     axes, place : tuple of Axis, tuple of PrimExpr
         Coordinates of the image, and each of them over the axes of the sum.
-    along : Var
+    along
         The coordinate that moves with x.
-    weight : PrimExpr
+    weight
         Of one constant, over the axes of the sum.
-    lanes : int
+    lanes
         Channels of a vector: all accesses of so many are contiguous and aligned.
     """
 
@@ -96,7 +96,7 @@ def depthwise_view(
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
     """
     stage = contraction.stage

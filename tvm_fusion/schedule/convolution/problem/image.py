@@ -19,17 +19,17 @@ class Image:
 
     Attributes
     ----------
-    value : PrimExpr
+    value
         An element inside of the borders: a load, or an expression over several loads.
-    axes : tuple of Axis
+    axes
         The coordinates that ``value`` is over.
-    place : tuple of PrimExpr
+    place
         Each of them over the axes of the convolution.
-    inside : dict of Var to (int, int)
+    inside
         Begin and end of the part of an axis that is no padding.
-    outside : PrimExpr
+    outside
         The constant that an element of the padding is.
-    sums : dict of Var to dict of Var to int
+    sums
         The axes that move over the image, by coordinate: stride of the pixels, dilation of the
         window.
     """

@@ -31,7 +31,7 @@ class Groups:
 
     Attributes
     ----------
-    k, c : int
+    k, c
         Output and input channels of a group.
     """
 
@@ -43,7 +43,7 @@ class Groups:
 
         Parameters
         ----------
-        channels : int
+        channels
             Output channels of all groups.
         """
         firsts = range(0, channels, width)
@@ -60,11 +60,11 @@ class Words:
 
     Attributes
     ----------
-    dot : DotProduct
+    dot
         The instruction.
-    single : ConvProblem
+    single
         The same convolution over single channels.
-    is_contiguous : bool
+    is_contiguous
         Whether words are contiguous in the image as it is in memory.
     """
 
@@ -79,33 +79,33 @@ class ConvProblem:
 
     Attributes
     ----------
-    contraction : SumOfProducts
+    contraction
         The sum; channels that only blocked results have are among its axes, and zero there.
-    image : Image
+    image
         The input.
-    weight : PrimExpr
+    weight
         The weight, of one constant.
-    batch : tuple of Axis
+    batch
         Pixel axes around y and x: images, or planes.
-    y, x : Axis
+    y, x
         Rows and columns of pixels; of extent 1 where there are none.
-    k : Axis
+    k
         Output channels.
-    channels : int
+    channels
         Those that exist.
-    c : Axis or None
+    c
         Input channels, of all groups where ``groups`` is given; ``None`` in depthwise convolutions.
-    block : int
+    block
         Input channels that are contiguous in memory; 1 in plain layouts.
-    window : tuple of Axis
+    window
         Other reduction axes.
-    groups : Groups or None
+    groups
         Of a convolution whose image and weight are over the channels of all groups.
-    pool : Pool or None
+    pool
         Of its sums; results are of what it leaves.
-    words : Words or None
+    words
         Where ``c``, ``block``, ``groups`` and the weight are of words of channels.
-    is_packed : bool
+    is_packed
         Whether tasks copy an image of a plain layout into blocks of channels.
     """
 
@@ -159,7 +159,7 @@ def packed(problem: ConvProblem, lanes: int) -> ConvProblem:
 
     Parameters
     ----------
-    lanes : int
+    lanes
         Elements of a vector.
     """
     c, sums = problem.c, problem.image.sums.values()
@@ -180,9 +180,9 @@ def conv_problem(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
     """
     found = [s for s in program.stages if not s.is_map]

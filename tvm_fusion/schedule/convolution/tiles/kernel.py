@@ -45,9 +45,9 @@ class RegisterTiles(PixelTile):
 
     Parameters
     ----------
-    problem : ConvProblem
+    problem
         As results see it.
-    image : ImageReader
+    image
         Of the single elements of ``conv``.
     """
 

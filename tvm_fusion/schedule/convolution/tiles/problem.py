@@ -35,16 +35,16 @@ class TileConv:
 
     Attributes
     ----------
-    single : ConvProblem
+    single
         The convolution over elements as they are multiplied; a block is all channels of a pixel, as
         lines hold them.
-    column : Axis or None
+    column
         The columns of the window where a run has all of them; else runs are channels.
-    words, steps : int
+    words, steps
         Of 4 bytes, of a step of a run; and the steps of a run.
-    pixel : int
+    pixel
         Elements from a pixel of A to the next.
-    in_place : bool
+    in_place
         Whether A is loaded from the image itself.
     """
 
@@ -83,7 +83,7 @@ def tile_conv(problem: ConvProblem, device: Device) -> TileConv | None:
 
     Parameters
     ----------
-    problem : ConvProblem
+    problem
         A convolution, whose groups are known.
     """
     c, pool, image = problem.c, problem.pool, uncast(problem.image.value)

@@ -28,7 +28,7 @@ class TileWeight(KernelWeight):
 
     Parameters
     ----------
-    registers : int
+    registers
         Of a tile of output channels.
     """
 
@@ -61,9 +61,9 @@ class TileWeight(KernelWeight):
 
         Parameters
         ----------
-        number : PrimExpr
+        number
             Of the tile of pixels.
-        count : int
+        count
             Tiles of pixels that read the same weight.
         """
         conv = self._conv

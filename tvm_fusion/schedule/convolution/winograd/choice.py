@@ -30,11 +30,11 @@ class WinogradChoice:
 
     Attributes
     ----------
-    config : WinogradConfig or None
+    config
         The configuration, where it is used.
-    gain : float
+    gain
         How many times as fast as the direct kernel it was estimated to be; 1 where it is not used.
-    code, sentence : str
+    code, sentence
         The reason.
     """
 
@@ -51,9 +51,9 @@ def winograd_choice(
 
     Parameters
     ----------
-    direct : ConvConfig
+    direct
         The configuration of its direct kernel.
-    device : Device
+    device
         A CPU, with what the user allowed.
     """
     if len(problem.window) != 2:
@@ -84,11 +84,11 @@ class WinogradWindow:
 
     Attributes
     ----------
-    axes : tuple of Axis
+    axes
         Of the window: rows, columns.
-    image : tuple of Var
+    image
         The axes of the image that they move along.
-    inside : tuple of (int, int)
+    inside
         Begin and end of the part of each that is no padding.
     """
 
@@ -102,7 +102,7 @@ def winograd_window(problem: ConvProblem, lanes: int) -> WinogradWindow | str:
 
     Parameters
     ----------
-    lanes : int
+    lanes
         float32 elements of a vector.
     """
     if problem.c is None or problem.groups is not None:

@@ -42,17 +42,17 @@ class WinogradConfig:
 
     Attributes
     ----------
-    lanes : int
+    lanes
         float32 elements of a vector.
-    m : int
+    m
         Rows and columns of results of a tile.
-    tiles : int
+    tiles
         Tiles of a task.
-    height : int
+    height
         Tiles of a register tile.
-    vectors : int
+    vectors
         Vectors of output channels of a register tile.
-    chunk : int
+    chunk
         Register tiles of channels of a task.
     """
 
@@ -79,7 +79,7 @@ def winograd_default(problem: ConvProblem, device: Device) -> tuple[WinogradConf
 
     Parameters
     ----------
-    problem : ConvProblem
+    problem
         A convolution that has a :func:`~.choice.winograd_window`.
     """
     machine = Machine.of(device)

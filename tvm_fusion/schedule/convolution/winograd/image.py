@@ -52,7 +52,7 @@ class WinogradImage:
 
         Parameters
         ----------
-        tiles : callable
+        tiles
             Writes a loop over the tiles of the task around a body of number, row and column.
         """
         whole, rest = divmod(self._channels, self._problem.block)

@@ -27,7 +27,7 @@ class WinogradResults:
 
     Parameters
     ----------
-    products : Var
+    products
         ``P[f][tile][channel]``.
     """
 
@@ -51,11 +51,11 @@ class WinogradResults:
 
         Parameters
         ----------
-        first_k : PrimExpr
+        first_k
             The first channel; a constant in the last tile of channels.
-        is_last : bool
+        is_last
             Whether channels may end before they do.
-        over : callable
+        over
             Writes a loop over the tiles of the task around a body of number, row and column.
         """
         lanes = self._config.lanes

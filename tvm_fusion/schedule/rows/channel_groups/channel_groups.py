@@ -42,17 +42,17 @@ class ChannelGroups:
 
     Attributes
     ----------
-    rows : tuple of Axis
+    rows
         The axes of rows but that of groups.
-    pixels : tuple of Axis
+    pixels
         What a statistic is over, beside the channels of its group.
-    width : int
+    width
         Channels of a vector, 16 bytes of the widest type.
-    term : Expr
+    term
         What is summed, over those axes.
-    total, squares : Var
+    total, squares
         Stand in the maps for the sum of a group and for that of its squared deviations.
-    stores : tuple of Store
+    stores
         The maps.
     """
 
@@ -104,7 +104,7 @@ def channel_groups(program: RowProgram) -> ChannelGroups | None:
 
     Parameters
     ----------
-    program : RowProgram
+    program
         A sum over rows and one of squared deviations from its mean, then maps of the elements. Of
         all that is read and written for every pixel, channels are contiguous.
     """

@@ -42,11 +42,11 @@ class PixelTile:
 
     Attributes
     ----------
-    pixels : int
+    pixels
         Of a block.
-    lines : int
+    lines
         Pixels at a time.
-    vectors : int
+    vectors
         Threads of a pixel, each with a vector of channels.
     """
 
@@ -65,11 +65,11 @@ class PixelLoop:
 
     Parameters
     ----------
-    values : sequence of Expr
+    values
         What is computed for each pixel, over the view's axes.
-    thread : Expr
+    thread
         The number of the thread.
-    first : Expr
+    first
         Number of the block's first pixel.
     """
 
@@ -112,7 +112,7 @@ class PixelLoop:
 
         Parameters
         ----------
-        known : mapping of Var to callable
+        known
             Gives what stands for a variable in a lane.
         """
 
@@ -200,7 +200,7 @@ def tile_of(pixels: int, vectors: int, threads: int) -> PixelTile:
 
     Parameters
     ----------
-    threads : int
+    threads
         At most; a pixel has as many at least as it has vectors.
     """
     most = max(1, min(pixels, threads // vectors))

@@ -36,11 +36,11 @@ class ChannelGroupsConfig:
 
     Attributes
     ----------
-    view : ChannelGroups
+    view
         The norm.
-    partial : tuple of Var
+    partial
         Workspaces in float32, ``(*rows, parts, groups)``.
-    first, second : PixelTile
+    first, second
         Of each launch.
     """
 

@@ -26,11 +26,11 @@ class CpuRowConfig:
 
     Attributes
     ----------
-    width : int
+    width
         Elements of a vector.
-    is_parallel : bool
+    is_parallel
         Whether the work is worth waking other threads.
-    prefetches : bool
+    prefetches
         Whether passes prefetch what the next row or pass reads.
     """
 
@@ -65,7 +65,7 @@ def width_in_blocks(program: RowProgram, width: int) -> int:
 
     Parameters
     ----------
-    width : int
+    width
         Elements of a vector.
     """
     divisions: list[ir.Expr] = []

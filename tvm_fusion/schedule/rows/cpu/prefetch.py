@@ -32,13 +32,13 @@ class PrefetchHint:
 
     Attributes
     ----------
-    stage : RowStage
+    stage
         Over axes of the same extents as the pass that prefetches.
-    buffer : Var
+    buffer
         Read or written.
-    indices : tuple of Expr
+    indices
         Where.
-    is_write : bool
+    is_write
         Written in this row, rather than read in the next one.
     """
 
@@ -64,9 +64,9 @@ class Prefetch:
 
     Attributes
     ----------
-    hints : sequence of PrefetchHint
+    hints
         From :func:`plan_hints`.
-    row, following : sequence of Expr
+    row, following
         Indices of the row and of the next one.
     """
 

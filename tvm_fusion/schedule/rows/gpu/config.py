@@ -44,20 +44,20 @@ class RowConfig(RowThreads):
 
     Attributes
     ----------
-    row_elements : int
+    row_elements
         Elements of a row that a thread keeps at most; the loops over them are unrolled.
-    max_registers : int
+    max_registers
         32-bit registers of a thread, of which rows get what arithmetic leaves.
-    min_blocks_per_sm : int or None
+    min_blocks_per_sm
         Occupancy target of the compiler; ``None`` leaves it alone, where rows share nothing, or
         aims at what the registers of rows allow.
-    keep_packed : bool
+    keep_packed
         Whether each pass converts half-type elements again, rather than keep them in float32.
-    one_pass_variance : bool
+    one_pass_variance
         Whether a variance is computed together with its mean.
-    mask_tail : bool
+    mask_tail
         Whether threads without a vector in the last step of an aligned row compute it, masked.
-    groups_per_block : int
+    groups_per_block
         Groups of ``rows`` that a block takes one after the other, at a stride of the grid: what
         rows share stays in registers, as do their offsets in vectors (:mod:`.row_groups`).
     """

@@ -63,9 +63,9 @@ class RowProblem:
 
     Attributes
     ----------
-    program : RowProgram
+    program
         What is computed.
-    device : Device
+    device
         A GPU.
     """
 
@@ -101,9 +101,9 @@ class RowForm:
 
     Attributes
     ----------
-    program : RowProgram
+    program
         What is computed: of an argmax, one reduction or two.
-    config : RowConfig
+    config
         Threads of a row, rows of a block.
     """
 
@@ -212,13 +212,13 @@ class RowEstimate:
 
     Attributes
     ----------
-    config : RowConfig
+    config
         Threads of a block.
-    shared_bytes : int
+    shared_bytes
         Static shared memory for row buffers; the exchange between warps comes on top.
-    registers : int
+    registers
         Of a thread, where launch bounds decide how many it gets; otherwise 0.
-    reread_bytes : int
+    reread_bytes
         What all rows read again in later passes.
     """
 

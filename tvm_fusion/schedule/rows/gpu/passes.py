@@ -78,9 +78,9 @@ def emit_early_loads(
 
     Parameters
     ----------
-    constants : container of Var
+    constants
         Inputs that no kernel writes.
-    is_constant : bool
+    is_constant
         Whether to load these, or the others.
     """
     found: list[tirx.Stmt] = []

@@ -33,17 +33,17 @@ class RowVectorLoad:
 
     Attributes
     ----------
-    stage : RowStage
+    stage
         Whose axes it mentions.
-    registers : Var
+    registers
         Its destination.
-    is_row : bool
+    is_row
         Whether the registers hold a whole row, rather than some vectors.
-    is_streamed : bool
+    is_streamed
         Whether it is issued before anything is computed: each row has elements of its own.
-    is_early : bool
+    is_early
         Whether it is issued before the first pass: all rows share the elements.
-    ahead : Var or None
+    ahead
         Registers of the same elements of the block's next group of rows.
     """
 
@@ -61,9 +61,9 @@ class RowVectors:
 
     Parameters
     ----------
-    block : ThreadBlock
+    block
         Whose threads run the loop.
-    r, t : Expr
+    r, t
         The row of the block, and the thread of the row.
     """
 

@@ -24,11 +24,11 @@ class Storage:
 
     Attributes
     ----------
-    program : RowProgram
+    program
         With copies of inputs that are loaded more than once, without maps that are recomputed.
-    shared : tuple of Var
+    shared
         Internal buffers in shared memory.
-    shared_bytes : int
+    shared_bytes
         Static shared memory of a block for those.
     """
 
@@ -42,11 +42,11 @@ def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool)
 
     Parameters
     ----------
-    config : RowConfig
+    config
         Threads of a row and rows of a block.
-    limit : int
+    limit
         Bytes of shared memory that a block may declare.
-    copies : bool
+    copies
         Whether to keep inputs that are loaded more than once; an estimate needs no copies, since
         they live in registers.
 

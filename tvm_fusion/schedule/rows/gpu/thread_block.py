@@ -27,9 +27,9 @@ class Position:
 
     Attributes
     ----------
-    r, t, item : Expr
+    r, t, item
         Numbers from 0 on.
-    loaded : tuple of (TensorLoad, TensorLoad)
+    loaded
         Elements of memory that were loaded before, and their registers.
     """
 
@@ -46,11 +46,11 @@ class ThreadBlock:
 
     Parameters
     ----------
-    storage : Storage
+    storage
         The stages, their row buffers placed.
-    parts : int
+    parts
         Blocks for the same rows, which share the last pass.
-    early_bytes : int
+    early_bytes
         Of the registers of a thread for what rows share, loaded before the first pass.
     """
 

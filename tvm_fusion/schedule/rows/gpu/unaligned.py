@@ -34,9 +34,9 @@ class RowOrigin:
 
     Attributes
     ----------
-    stage : RowStage
+    stage
         Whose row axes the position mentions.
-    position : Expr
+    position
         In elements.
     """
 
@@ -50,7 +50,7 @@ class RowVectorAccess:
 
     Attributes
     ----------
-    is_streamed : bool
+    is_streamed
         Whether each row has elements of its own.
     """
 
@@ -68,12 +68,12 @@ def find_origin(
 
     Parameters
     ----------
-    stages : sequence of (RowStage, Axis)
+    stages
         Of the loops, each with its only axis. Masked lanes are computed, too, at positions inside
         the row; so no position may depend on loaded values.
-    accesses : sequence of Access
+    accesses
         What would be vectorized if rows were aligned.
-    whole : int
+    whole
         Elements of 16 bytes.
 
     Returns

@@ -28,16 +28,16 @@ class Vectorization:
 
     Attributes
     ----------
-    axes : tuple of int
+    axes
         A permutation; neighbouring elements differ in the last axis.
-    width : int
+    width
         Contiguous elements of a vector; 1 where accesses are not aligned vectors.
-    full_width : int
+    full_width
         Elements of 16 bytes.
-    is_unconditional : bool
+    is_unconditional
         Whether a thread may load elements before it uses the first: their number is known, and
         no condition guards them.
-    origin : RowOrigin or None
+    origin
         Where rows begin in memory, if they are not aligned to vectors.
     """
 
@@ -67,10 +67,10 @@ def vectorize(program: RowProgram, axes: Sequence[Axis]) -> Vectorization:
 
     Parameters
     ----------
-    program : RowProgram
+    program
         All stages: those over axes of the same extents are vectorized alike, so that each thread
         finds the elements that it keeps in registers.
-    axes : sequence of Axis
+    axes
         Of a pass, or of the results of a row.
     """
     alike = [

@@ -17,9 +17,9 @@ class Combiner:
 
     Attributes
     ----------
-    results, terms : tuple of Var
+    results, terms
         Placeholders of the partial results and of the new terms, one each for a target.
-    values : tuple of Expr
+    values
         The new results; they mention placeholders only.
     """
 

@@ -23,11 +23,11 @@ class RowStage(Stage):
 
     Attributes
     ----------
-    init : tuple of Expr
+    init
         A reduction's neutral elements; empty for a map.
-    row_rank : int
+    row_rank
         How many of the axes are rows, which come first.
-    combine : Combiner or None
+    combine
         ``None`` for a map.
     """
 

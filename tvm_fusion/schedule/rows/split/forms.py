@@ -55,11 +55,11 @@ class LongRows:
 
     Attributes
     ----------
-    program : RowProgram
+    program
         What is computed.
-    least : int
+    least
         Elements of a row, from which on parts of rows pay.
-    device : Device
+    device
         A GPU.
     """
 
@@ -169,7 +169,7 @@ def weighed(group: Group, device: Device, is_split: bool) -> tuple[Form, ...]:
 
     Parameters
     ----------
-    is_split : bool
+    is_split
         Whether the planner chose two launches.
     """
     tables = [list(_one_launch(group, device)), list(_two_launches(group, device))]

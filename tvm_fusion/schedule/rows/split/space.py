@@ -36,7 +36,7 @@ class SplitRowsConfig:
 
     Attributes
     ----------
-    split : SplitReduction
+    split
         The programs.
     """
 
@@ -85,7 +85,7 @@ def split_rows_config(
 
     Parameters
     ----------
-    share : float
+    share
         Of the parts that are chosen by default.
     """
     size = row_size(program)
