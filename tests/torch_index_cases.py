@@ -11,27 +11,13 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Indexed:
-    """A function whose last ``indices`` arguments are indices.
+    """A function whose last ``indices`` arguments are indices."""
 
-    Attributes
-    ----------
-    function
-        Of tensors.
-    shapes
-        Of all arguments.
-    extent
-        Indices in range are below it.
-    indices
-        How many of the arguments are indices.
-    dtype
-        Of indices.
-    """
-
-    function: Callable[..., torch.Tensor]
-    shapes: tuple[tuple[int, ...], ...]
-    extent: int
-    indices: int = 1
-    dtype: torch.dtype = torch.int64
+    function: Callable[..., torch.Tensor]  # of tensors
+    shapes: tuple[tuple[int, ...], ...]  # of all arguments
+    extent: int  # indices in range are below it
+    indices: int = 1  # how many of the arguments are indices
+    dtype: torch.dtype = torch.int64  # of indices
 
     def inputs(self) -> list[torch.Tensor]:
         """Draw data from 1 to 9, and indices in range that ascend from 0, as offsets do."""

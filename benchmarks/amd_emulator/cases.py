@@ -20,30 +20,17 @@ Shape = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """One graph.
+    """One graph."""
 
-    Attributes
-    ----------
-    inputs : tuple of (str, tuple of int or str, str)
-        Name, shape, dtype; letters are symbolic dimensions, ``float`` the precision.
-    body
-        ``(emit, *variables) -> expression``.
-    reference
-        The same of float64 (and integer) arrays.
-    dims
-        Extents of symbolic dimensions in the run.
-    tolerance
-        Of results relative to the largest one, in units of the precision's epsilon.
-    has_bfloat16
-        Whether Relax's operators take it.
-    """
-
+    # Name, shape, dtype; letters are symbolic dimensions, ``float`` the precision.
     inputs: tuple[tuple[str, Shape, str], ...]
-    body: Callable[..., Any]
-    reference: Callable[..., np.ndarray]
+    body: Callable[..., Any]  # ``(emit, *variables) -> expression``
+    reference: Callable[..., np.ndarray]  # the same of float64 (and integer) arrays
+    # Extents of symbolic dimensions in the run.
     dims: Mapping[str, int] = field(default_factory=dict)
+    # Of results relative to the largest one, in units of the precision's epsilon.
     tolerance: float = 16.0
-    has_bfloat16: bool = True
+    has_bfloat16: bool = True  # whether Relax's operators take it
 
     def module(self, dtype: str) -> tvm.IRModule:
         """Build the graph as a Relax module."""

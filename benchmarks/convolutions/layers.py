@@ -7,21 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of square images and windows.
+    """A convolution of square images and windows."""
 
-    Attributes
-    ----------
-    c, k
-        Input and output channels.
-    size
-        Height and width of the image.
-    window, stride, padding, groups
-        Of the convolution.
-    """
-
+    # Input and output channels.
     c: int
     k: int
-    size: int
+    size: int  # height and width of the image
+    # Of the convolution.
     window: int = 1
     stride: int = 1
     padding: int = 0

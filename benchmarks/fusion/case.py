@@ -22,27 +22,14 @@ _INTEGERS_BELOW = 3  # no indexed axis of a case is shorter
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Case:
-    """A graph, what it computes, and the extents to count and run it at.
+    """A graph, what it computes, and the extents to count and run it at."""
 
-    Attributes
-    ----------
-    name
-        Unique among its kind.
-    build
-        Makes the ``tvm.IRModule`` with one function ``main``.
-    reference
-        From the inputs, floats widened to float64, to the output or the list of outputs.
-    dims
-        Extents of symbolic dimensions.
-    tolerance
-        Largest max|a-b| / max|b| of an output.
-    """
-
-    name: str
-    build: Callable[[], tvm.IRModule]
+    name: str  # unique among its kind
+    build: Callable[[], tvm.IRModule]  # makes the ``tvm.IRModule`` with one function ``main``
+    # From the inputs, floats widened to float64, to the output or the list of outputs.
     reference: Callable[..., Any]
-    dims: Mapping[str, int] = field(default_factory=dict)
-    tolerance: float = 1e-5
+    dims: Mapping[str, int] = field(default_factory=dict)  # extents of symbolic dimensions
+    tolerance: float = 1e-5  # largest max|a-b| / max|b| of an output
 
     def __repr__(self) -> str:
         return self.name

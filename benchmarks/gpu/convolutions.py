@@ -67,15 +67,9 @@ class ChannelsLast(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Convolution(Work):
-    """A convolution whose weight is a constant.
+    """A convolution whose weight is a constant."""
 
-    Attributes
-    ----------
-    flops
-        Two for each multiply-add.
-    """
-
-    flops: int = 0
+    flops: int = 0  # two for each multiply-add
 
     def module(self) -> torch.nn.Module:
         """Export the workload with PyTorch."""

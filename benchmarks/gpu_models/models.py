@@ -19,33 +19,16 @@ HIDDEN = 4096
 
 @dataclass(frozen=True)
 class Model:
-    """A module, a batch size and how inputs are drawn.
+    """A module, a batch size and how inputs are drawn."""
 
-    Attributes
-    ----------
-    name
-        Of the row, unique; names a folder as well.
-    batch
-        Of all inputs.
-    build
-        Makes the module.
-    inputs
-        Takes the batch size and draws keyword arguments on the CPU, floats in float32.
-    output
-        Field of what the module returns; ``None``: it returns a tensor.
-    has_images
-        Whether PyTorch is to be tried with channels last in memory, too.
-    seed
-        Of the weights; inputs are drawn from others beside it.
-    """
-
-    name: str
-    batch: int
-    build: Callable[[], nn.Module]
+    name: str  # of the row, unique; names a folder as well
+    batch: int  # of all inputs
+    build: Callable[[], nn.Module]  # makes the module
+    # Takes the batch size and draws keyword arguments on the CPU, floats in float32.
     inputs: Callable[[int], dict[str, Tensor]]
-    output: str | None
-    has_images: bool = False
-    seed: int = 0
+    output: str | None  # field of what the module returns; ``None``: it returns a tensor
+    has_images: bool = False  # whether PyTorch is to be tried with channels last in memory, too
+    seed: int = 0  # of the weights; inputs are drawn from others beside it
 
     def module(self, device: str) -> nn.Module:
         """Make the module in evaluation mode; parameters are float16, buffers as they were."""

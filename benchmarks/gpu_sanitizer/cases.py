@@ -36,20 +36,11 @@ from benchmarks.gpu.works import (
 
 @dataclass(frozen=True)
 class Case:
-    """A family, a work of it, and what its configuration has.
+    """A family, a work of it, and what its configuration has."""
 
-    Attributes
-    ----------
-    family
-        For a reader.
-    work
-        What is compiled.
-    asked
-        Entries of the configuration; empty: the default, of templates without choices too.
-    """
-
-    family: str
-    work: Work
+    family: str  # for a reader
+    work: Work  # what is compiled
+    # Entries of the configuration; empty: the default, of templates without choices too.
     asked: Mapping[str, int | str] = field(default_factory=dict)
 
 

@@ -23,27 +23,15 @@ from tvm_fusion.program.group import Group
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A group as a plan has it.
+    """A group as a plan has it."""
 
-    Attributes
-    ----------
-    gvar
-        Its Primitive function.
-    functions
-        That function and the PrimFuncs that it calls.
-    constants
-        By position among the group's inputs: what the model passes.
-    weights
-        Positions of inputs that are known before the model's inputs are, constants included.
-    calls
-        How often the module calls it.
-    """
-
-    gvar: ir.GlobalVar
-    functions: Mapping[ir.GlobalVar, ir.BaseFunc]
+    gvar: ir.GlobalVar  # its Primitive function
+    functions: Mapping[ir.GlobalVar, ir.BaseFunc]  # that function and the PrimFuncs that it calls
+    # By position among the group's inputs: what the model passes.
     constants: Mapping[int, ir.GenericConst]
+    # Positions of inputs that are known before the model's inputs are, constants included.
     weights: frozenset[int]
-    calls: int
+    calls: int  # how often the module calls it
 
     @cached_property
     def group(self) -> Group:

@@ -28,21 +28,11 @@ STAGES = (
 
 @dataclass(frozen=True)
 class ClaimedGroup:
-    """A group that some graphs have.
+    """A group that some graphs have."""
 
-    Attributes
-    ----------
-    claim
-        What the plan's template claims.
-    functions
-        What it emits.
-    graphs
-        Names of the graphs.
-    """
-
-    claim: Claim
-    functions: tuple[tirx.PrimFunc, ...]
-    graphs: list[str] = field(default_factory=list)
+    claim: Claim  # what the plan's template claims
+    functions: tuple[tirx.PrimFunc, ...]  # what it emits
+    graphs: list[str] = field(default_factory=list)  # names of the graphs
 
 
 class Survey:

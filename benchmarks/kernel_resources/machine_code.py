@@ -27,21 +27,13 @@ _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What one kernel takes.
+    """What one kernel takes."""
 
-    Attributes
-    ----------
-    registers
-        Of a thread.
-    static_shared, dynamic_shared
-        Bytes of a block that the kernel declares, and that its launch requests.
-    stack, spills
-        Bytes of a thread's frame, and of loads and stores of spilled registers.
-    """
-
-    registers: int
+    registers: int  # of a thread
+    # Bytes of a block that the kernel declares, and that its launch requests.
     static_shared: int
     dynamic_shared: int
+    # Bytes of a thread's frame, and of loads and stores of spilled registers.
     stack: int
     spills: int
 

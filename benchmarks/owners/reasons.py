@@ -6,18 +6,10 @@ from typing import NamedTuple
 
 
 class Reason(NamedTuple):
-    """Where a special case is measured, or asked for, instead.
+    """Where a special case is measured, or asked for, instead."""
 
-    Attributes
-    ----------
-    benchmark
-        Path of a file with rows that need it.
-    sentence
-        What they are.
-    """
-
-    benchmark: str
-    sentence: str
+    benchmark: str  # path of a file with rows that need it
+    sentence: str  # what they are
 
 
 _OPERATORS = "benchmarks/operators_onnx/README.md"

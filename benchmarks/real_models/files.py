@@ -12,32 +12,19 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class File:
-    """One trained file.
+    """One trained file."""
 
-    Attributes
-    ----------
-    name
-        What it is called on the page.
-    package, version, path
-        The wheel, and where it lies in it.
-    dims
-        By dimension, what ``--dim`` takes: ``32..1024:32``.
-    constants
-        Inputs that are bound.
-    tied
-        Dimensions that have the extent of another.
-    below
-        What integers are drawn below: rows of embeddings.
-    """
-
-    name: str
+    name: str  # what it is called on the page
+    # The wheel, and where it lies in it.
     package: str
     version: str
     path: str
+    # By dimension, what ``--dim`` takes: ``32..1024:32``.
     dims: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, int] = field(default_factory=dict)  # inputs that are bound
+    # Dimensions that have the extent of another.
     tied: Mapping[str, str] = field(default_factory=dict)
-    below: int = 256
+    below: int = 256  # what integers are drawn below: rows of embeddings
 
 
 _DET, _WIDTH, _RATE = "32..1024:32", "32..1600", {"sr": 16000}

@@ -14,19 +14,12 @@ MODEL = "gpt2"
 
 @dataclass(frozen=True)
 class Floor:
-    """One thing that is asked.
+    """One thing that is asked."""
 
-    Attributes
-    ----------
-    asked, found
-        For the reader.
-    is_met
-        Whether it is there.
-    """
-
+    # For the reader.
     asked: str
     found: str
-    is_met: bool
+    is_met: bool  # whether it is there
 
 
 def floors(record: dict[str, Any]) -> Iterator[Floor]:

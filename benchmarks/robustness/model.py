@@ -52,21 +52,12 @@ class Tensors(nn.Module):
 
 @dataclass(frozen=True)
 class Spec:
-    """How a model is made.
+    """How a model is made."""
 
-    Attributes
-    ----------
-    build
-        Returns the module and its inputs by name.
-    parts
-        Outputs to compare, by name; all of them when empty.
-    is_draft
-        Whether ``torch.export.draft_export`` makes the program, as torch advises where a model
-        tests values: the program has the branch that the example inputs take.
-    """
-
-    build: Callable[[], Example]
-    parts: tuple[str, ...] = ()
+    build: Callable[[], Example]  # returns the module and its inputs by name
+    parts: tuple[str, ...] = ()  # outputs to compare, by name; all of them when empty
+    # Whether ``torch.export.draft_export`` makes the program, as torch advises where a model tests
+    # values: the program has the branch that the example inputs take.
     is_draft: bool = False
 
 

@@ -38,27 +38,13 @@ DATABASE = ("database_workload.json", "database_tuning_record.json")
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do for a model.
+    """What to do for a model."""
 
-    Attributes
-    ----------
-    name
-        Of the zoo.
-    folder
-        Its own.
-    minutes
-        After how many of tuning it is measured.
-    trials
-        Of this package's tuner and of MetaSchedule, each; 0: neither.
-    threads
-        Of everything.
-    """
-
-    name: str
-    folder: Path
-    minutes: Sequence[float]
-    trials: int
-    threads: int
+    name: str  # of the zoo
+    folder: Path  # its own
+    minutes: Sequence[float]  # after how many of tuning it is measured
+    trials: int  # of this package's tuner and of MetaSchedule, each; 0: neither
+    threads: int  # of everything
 
     def run(self) -> dict[str, dict[str, Any]]:
         """Do what is not done; returns what all steps of the folder have said, by their labels."""

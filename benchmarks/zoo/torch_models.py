@@ -20,23 +20,13 @@ Build = Callable[[], tuple[nn.Module, dict[str, Tensor]]]
 
 @dataclass(frozen=True)
 class TorchModel:
-    """A module with what an exporter needs to know.
+    """A module with what an exporter needs to know."""
 
-    Attributes
-    ----------
-    module : torch.nn.Module
-        In evaluation mode; returns one tensor, wrapped in the library's output class.
-    inputs : dict of str to torch.Tensor
-        Example keyword arguments, batch 1.
-    output
-        Name of the output.
-    dynamic_shapes
-        Names of the symbolic dimensions per input, in the format of ``torch.onnx.export``.
-    """
-
+    # In evaluation mode; returns one tensor, wrapped in the library's output class.
     module: nn.Module
-    inputs: dict[str, Tensor]
-    output: str
+    inputs: dict[str, Tensor]  # example keyword arguments, batch 1
+    output: str  # name of the output
+    # Names of the symbolic dimensions per input, in the format of ``torch.onnx.export``.
     dynamic_shapes: dict[str, dict[int, str]] | None = None
 
 

@@ -38,13 +38,7 @@ def uniform(value):
 
 @dataclass(frozen=True)
 class Gemm:
-    """C[m, n] = A[m, k] @ B; B is [n, k] or, of half types, [k, n].
-
-    Attributes
-    ----------
-    mistake : str
-        What is wrong, of the names in the methods; empty for nothing.
-    """
+    """C[m, n] = A[m, k] @ B; B is [n, k] or, of half types, [k, n]."""
 
     m: int
     n: int
@@ -55,7 +49,7 @@ class Gemm:
     stages: int = 3
     consumers: int = 2
     blocks: int = 2
-    mistake: str = ""
+    mistake: str = ""  # what is wrong, of the names in the methods; empty for nothing
 
     @property
     def block_k(self):

@@ -23,16 +23,10 @@ SWALLOWED = "numbers in the place of NaN or infinity: "
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong.
+    """What went wrong."""
 
-    Attributes
-    ----------
-    kind
-        The stage that failed or left the module malformed, or claim_broken, build, run,
-        result, swallowed (a number where the graph has NaN or infinity), mutated input.
-    sentence
-    """
-
+    # The stage that failed or left the module malformed, or claim_broken, build, run, result,
+    # swallowed (a number where the graph has NaN or infinity), mutated input.
     kind: str
     sentence: str
 

@@ -17,23 +17,12 @@ from .operators import OPERATORS
 
 @dataclass(frozen=True)
 class Leaf:
-    """A parameter or a constant.
+    """A parameter or a constant."""
 
-    Attributes
-    ----------
-    value
-        The number of the value.
-    shape
-    dtype
-    data
-        One array per instantiation; a constant has one alone.
-    constant
-    """
-
-    value: int
+    value: int  # the number of the value
     shape: tuple[Extent, ...]
     dtype: str
-    data: tuple[np.ndarray, ...]
+    data: tuple[np.ndarray, ...]  # one array per instantiation; a constant has one alone
     constant: bool = False
 
     def at(self, instantiation: int) -> np.ndarray:

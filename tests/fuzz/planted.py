@@ -16,25 +16,14 @@ PACKAGE = Path(tvm_fusion.__file__).parent
 
 @dataclass(frozen=True)
 class Bug:
-    """One textual change of one file.
+    """One textual change of one file."""
 
-    Attributes
-    ----------
-    name
-        What is wrong then.
-    file
-        Relative to the package.
-    old, new
-        ``old`` occurs exactly once in the file.
-    seeds
-        Graphs that find it; all of them are right without the bug.
-    """
-
-    name: str
-    file: str
+    name: str  # what is wrong then
+    file: str  # relative to the package
+    # ``old`` occurs exactly once in the file.
     old: str
     new: str
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()  # graphs that find it; all of them are right without the bug
 
     def occurrences(self) -> int:
         """Count how often ``old`` stands in the file."""

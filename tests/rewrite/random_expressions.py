@@ -54,18 +54,10 @@ class Tensor:
 
 @dataclass(eq=False)
 class Sample:
-    """A random region.
+    """A random region."""
 
-    Attributes
-    ----------
-    region : Region
-        Of all its operators.
-    seed : int
-        Of the values of its leaves.
-    """
-
-    region: Region
-    seed: int
+    region: Region  # of all its operators
+    seed: int  # of the values of its leaves
 
     def given(self, heads: Heads) -> dict[Head, np.ndarray]:
         """Draw values of the leaves; zeros, denormals and large ones are among them."""

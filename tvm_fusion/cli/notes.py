@@ -14,21 +14,11 @@ _SHOWN = 5  # lines of notes
 
 @dataclass(frozen=True)
 class Notes:
-    """Decisions of a manifest, by what they are about.
+    """Decisions of a manifest, by what they are about."""
 
-    Attributes
-    ----------
-    not_fused
-        Pairs of operators that share no kernel.
-    not_recomposed
-        Places that look like a decomposed operator, and stay as they are.
-    others
-        What a stage could not do as it wanted, one by one.
-    """
-
-    not_fused: int
-    not_recomposed: int
-    others: tuple[Mapping[str, Any], ...]
+    not_fused: int  # pairs of operators that share no kernel
+    not_recomposed: int  # places that look like a decomposed operator, and stay as they are
+    others: tuple[Mapping[str, Any], ...]  # what a stage could not do as it wanted, one by one
 
     @classmethod
     def of(cls, decisions: Iterable[Mapping[str, Any]]) -> Notes:

@@ -17,17 +17,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stage:
-    """What is being done.
+    """What is being done."""
 
-    Attributes
-    ----------
-    name
-        For a reader, such as ``fusing operators``.
-    done, total
-        Steps; a total of 0 where nobody knows how many there are.
-    """
-
-    name: str
+    name: str  # for a reader, such as ``fusing operators``
+    # Steps; a total of 0 where nobody knows how many there are.
     done: int = 0
     total: int = 0
 

@@ -46,7 +46,7 @@ def check_names(model: onnx.ModelProto, source: str) -> None:
 
     Parameters
     ----------
-    source : str
+    source
         What to call it in an error.
 
     Raises

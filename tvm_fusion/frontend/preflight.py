@@ -37,11 +37,11 @@ def inspect(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, local functions inlined.
-    unbound : sequence of SymbolicDim
+    unbound
         The dimensions that are neither bound nor ranged.
-    types : mapping of str to ValueType, optional
+    types
         Types of the model's values.
 
     Returns
@@ -105,7 +105,7 @@ def expanded(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, which stays as it is.
 
     Returns
@@ -142,7 +142,7 @@ def unsupported(node: onnx.NodeProto, versions: Mapping[str, int]) -> Unsupporte
 
     Parameters
     ----------
-    versions : mapping of str to int
+    versions
         See :func:`.onnx_model.graph.opsets_of`.
     """
     name = qualified_name(node)
@@ -210,9 +210,9 @@ def advice_for(name: str, opset: int) -> str:
 
     Parameters
     ----------
-    name : str
+    name
         With its domain unless that is ONNX's own.
-    opset : int
+    opset
         The model's version of the standard operators.
 
     Returns

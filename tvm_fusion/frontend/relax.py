@@ -65,9 +65,9 @@ def bind(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Functions whose symbolic variables are called like the table's labels.
-    chosen : mapping of str to (int or DimRange)
+    chosen
         By identifier; the others stay symbolic under the labels that they have.
     """
     values: dict[str, int | tirx.Var] = dict(fixed)
@@ -149,7 +149,7 @@ def refuse_python_functions(mod: tvm.IRModule) -> None:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         With functions written by ``I.pyfunc`` or calls by ``call_py_func``, or without.
     """
     names: dict[str, None] = {}

@@ -28,27 +28,15 @@ MARGIN = 0.02  # of what differs between two plans: what saves less is not worth
 
 @dataclass(frozen=True, order=True)
 class RegionCost:
-    """Cost of a region under the plan that it would get; smaller ones sort first.
+    """Cost of a region under the plan that it would get; smaller ones sort first."""
 
-    Attributes
-    ----------
-    us
-        Microseconds of all kernels: their traffic, launches and arithmetic.
-    flops
-        Operations, recomputation included.
-    kernels, bytes
-        Launches; memory traffic.
-    operators
-        Before fusion.
-    groups
-        How many groups there are of each structure, and the microseconds of one.
-    """
-
-    us: float
-    flops: int
+    us: float  # microseconds of all kernels: their traffic, launches and arithmetic
+    flops: int  # operations, recomputation included
+    # Launches; memory traffic.
     kernels: int
     bytes: int
-    operators: int
+    operators: int  # before fusion
+    # How many groups there are of each structure, and the microseconds of one.
     groups: Mapping[int, tuple[int, float]] = field(default_factory=dict, compare=False, repr=False)
 
     def saves(self, before: RegionCost) -> bool:

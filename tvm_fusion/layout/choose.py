@@ -125,18 +125,10 @@ def _estimates(
 # Both read and write the same tensors elsewhere, in the layouts that both choices have them in.
 @dataclass
 class Way:
-    """One of the alternatives.
+    """One of the alternatives."""
 
-    Attributes
-    ----------
-    parts
-        Its groups, in order.
-    us
-        What they are claimed to take.
-    """
-
-    parts: list[ProfiledGroup] = field(default_factory=list)
-    us: float = 0.0
+    parts: list[ProfiledGroup] = field(default_factory=list)  # its groups, in order
+    us: float = 0.0  # what they are claimed to take
 
 
 def alternatives(

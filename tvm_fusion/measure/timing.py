@@ -25,27 +25,15 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a measurement takes.
+    """How long a measurement takes."""
 
-    Attributes
-    ----------
-    seconds
-        Of calls, for each of the two.
-    fewest, most
-        Rounds.
-    hopeless
-        Ratio above which the rounds end after the fewest.
-    timeout
-        Seconds for building and measuring, after which the process is killed.
-    swept
-        Bytes read before each call, so that the last cache holds no weights; see :func:`swept`.
-    """
-
-    seconds: float = 0.1
+    seconds: float = 0.1  # of calls, for each of the two
+    # Rounds.
     fewest: int = 4
     most: int = 40
-    hopeless: float = 1.3
-    timeout: float = 60.0
+    hopeless: float = 1.3  # ratio above which the rounds end after the fewest
+    timeout: float = 60.0  # seconds for building and measuring, after which the process is killed
+    # Bytes read before each call, so that the last cache holds no weights; see :func:`swept`.
     swept: int = 0
 
 

@@ -17,17 +17,10 @@ from ..errors import UserError
 
 @dataclass(frozen=True)
 class Programs(Mapping[str, ExportedProgram]):
-    """Programs of one model by name, as :func:`tvm_fusion.compile` takes them.
+    """Programs of one model by name, as :func:`tvm_fusion.compile` takes them."""
 
-    Attributes
-    ----------
-    programs
-        Over the same weights and caches.
-    caches
-        Inputs that the programs write to: ``in_place`` of :func:`tvm_fusion.compile`.
-    """
-
-    programs: Mapping[str, ExportedProgram]
+    programs: Mapping[str, ExportedProgram]  # over the same weights and caches
+    # Inputs that the programs write to: ``in_place`` of :func:`tvm_fusion.compile`.
     caches: tuple[str, ...]
 
     def __getitem__(self, name: str) -> ExportedProgram:

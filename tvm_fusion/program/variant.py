@@ -33,18 +33,10 @@ def unique(func: tirx.PrimFunc, name: str) -> ir.GlobalVar:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A group under layouts, and which of its tensors stand for which of the original ones.
+    """A group under layouts, and which of its tensors stand for which of the original ones."""
 
-    Attributes
-    ----------
-    group
-        With the index maps as members.
-    original
-        Of its inputs and outputs: those of the original group.
-    """
-
-    group: Group
-    original: Mapping[Value, Value]
+    group: Group  # with the index maps as members
+    original: Mapping[Value, Value]  # of its inputs and outputs: those of the original group
 
 
 def variant(

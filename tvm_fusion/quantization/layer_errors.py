@@ -20,19 +20,13 @@ _DEQUANTIZED = "_DequantizeLinear_Output"
 
 @dataclass(frozen=True)
 class LayerError:
-    """What quantization changes in the result of a node.
+    """What quantization changes in the result of a node."""
 
-    Attributes
-    ----------
-    node, operator
-        The node's name (of its output where it has none), and its ONNX operator.
-    error
-        Root of the squares' sum of the differences, over that of the float values: what all layers
-        up to this one have changed.
-    """
-
+    # The node's name (of its output where it has none), and its ONNX operator.
     node: str
     operator: str
+    # Root of the squares' sum of the differences, over that of the float values: what all layers up
+    # to this one have changed.
     error: float
 
 

@@ -39,26 +39,13 @@ _COMPARED = 4  # samples of the report
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantized model on disk.
+    """A quantized model on disk."""
 
-    Attributes
-    ----------
-    output
-        The file.
-    samples
-        How many samples gave the ranges.
-    layers : list of LayerError
-        The largest error first.
-    outputs
-        Errors of the results, as those of layers.
-    bytes_before, bytes_after
-        Of the files, with their weights.
-    """
-
-    output: Path
-    samples: int
-    layers: list[Any]
-    outputs: dict[str, float]
+    output: Path  # the file
+    samples: int  # how many samples gave the ranges
+    layers: list[Any]  # the largest error first
+    outputs: dict[str, float]  # errors of the results, as those of layers
+    # Of the files, with their weights.
     bytes_before: int
     bytes_after: int
 

@@ -37,20 +37,11 @@ _ATEN = torch.ops.aten
 
 @dataclass(frozen=True)
 class Argument:
-    """An input of a program.
+    """An input of a program."""
 
-    Attributes
-    ----------
-    index
-        Of the graph's arguments.
-    name
-        In the program.
-    order
-        Axes of the argument in the order of its memory, where that is another.
-    """
-
-    index: int
-    name: str
+    index: int  # of the graph's arguments
+    name: str  # in the program
+    # Axes of the argument in the order of its memory, where that is another.
     order: tuple[int, ...] | None
 
 
@@ -88,26 +79,14 @@ Result = Computed | Given | Extent | Plain
 
 @dataclass(frozen=True)
 class TensorProgram:
-    """A graph as a program.
+    """A graph as a program."""
 
-    Attributes
-    ----------
-    program
-        None where the graph computes no tensor.
-    arguments
-        The program's inputs, in order.
-    results : tuple of (Computed or Given or Extent or Plain)
-        How the graph's results come of its arguments and the program's outputs.
-    in_place
-        By input that is written to, the output that is to lie there.
-    copies
-        By argument that is written to as a whole, the number of the output that it is to hold.
-    """
-
-    program: torch.export.ExportedProgram | None
-    arguments: tuple[Argument, ...]
+    program: torch.export.ExportedProgram | None  # none where the graph computes no tensor
+    arguments: tuple[Argument, ...]  # the program's inputs, in order
+    # How the graph's results come of its arguments and the program's outputs.
     results: tuple[Result, ...]
-    in_place: Mapping[str, str]
+    in_place: Mapping[str, str]  # by input that is written to, the output that is to lie there
+    # By argument that is written to as a whole, the number of the output that it is to hold.
     copies: Mapping[int, int]
 
 

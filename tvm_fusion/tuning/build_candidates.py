@@ -45,21 +45,11 @@ Failures = list[tuple[Config, str]]
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """One of the modules that are measured beside each other.
+    """One of the modules that are measured beside each other."""
 
-    Attributes
-    ----------
-    config
-        What tells it from the others.
-    mod
-        Groups, and ``main``, of the same tensors in all of them.
-    tuned
-        Gives the configurations of its kernels.
-    """
-
-    config: Config
-    mod: tvm.IRModule
-    tuned: Lookup
+    config: Config  # what tells it from the others
+    mod: tvm.IRModule  # groups, and ``main``, of the same tensors in all of them
+    tuned: Lookup  # gives the configurations of its kernels
 
 
 class _Packed(Exception):

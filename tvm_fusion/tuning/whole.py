@@ -40,19 +40,12 @@ DEFAULTS: Chosen = {}
 
 @dataclass(frozen=True)
 class Race:
-    """A whole model with defaults and with what was found, timed in turns.
+    """A whole model with defaults and with what was found, timed in turns."""
 
-    Attributes
-    ----------
-    default_us, us
-        Least microseconds of a run, of the less favourable of two processes.
-    error
-        Why there are no times; else empty.
-    """
-
+    # Least microseconds of a run, of the less favourable of two processes.
     default_us: float
     us: float
-    error: str = ""
+    error: str = ""  # why there are no times; else empty
 
     @property
     def gain(self) -> float:

@@ -32,9 +32,9 @@ class Program:
 
     Parameters
     ----------
-    term : Term
+    term
         The form.
-    heads : Heads
+    heads
         Of it.
     """
 

@@ -37,22 +37,13 @@ TARGET = Target({"kind": "llvm", "num-cores": 1})
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes
-    ----------
-    before, after : callable
-        Sides, of as many tensors as they have parameters.
-    counts : tuple of int
-        Operations printed for them.
-    flag : str
-        That the laws need; empty if none.
-    """
-
+    # Sides, of as many tensors as they have parameters.
     before: Callable[..., relax.Expr]
     after: Callable[..., relax.Expr]
-    counts: tuple[int, int]
-    flag: str = "reassociate"
+    counts: tuple[int, int]  # operations printed for them
+    flag: str = "reassociate"  # that the laws need; empty if none
     dtype: str = "float32"
 
 

@@ -18,32 +18,17 @@ STORAGE = "uint8"
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A float of a sign, exponent bits and mantissa bits, subnormal numbers included.
+    """A float of a sign, exponent bits and mantissa bits, subnormal numbers included."""
 
-    Attributes
-    ----------
-    exponent, mantissa, bias
-        Bits, and what is subtracted from the exponent.
-    largest
-        Magnitude bits of the largest finite number.
-    nan
-        Code of NaN; it takes the sign of what is converted unless ``is_unsigned_zero``.
-    overflow
-        Magnitude bits of what lies beyond the largest where nothing saturates.
-    infinity
-        Magnitude bits of infinity, if there is one.
-    is_unsigned_zero
-        Whether there is one zero, and its negative code is NaN.
-    """
-
+    # Bits, and what is subtracted from the exponent.
     exponent: int
     mantissa: int
     bias: int
-    largest: int
-    nan: int
-    overflow: int
-    infinity: int | None = None
-    is_unsigned_zero: bool = False
+    largest: int  # magnitude bits of the largest finite number
+    nan: int  # code of NaN; it takes the sign of what is converted unless ``is_unsigned_zero``
+    overflow: int  # magnitude bits of what lies beyond the largest where nothing saturates
+    infinity: int | None = None  # magnitude bits of infinity, if there is one
+    is_unsigned_zero: bool = False  # whether there is one zero, and its negative code is NaN
     has_nan: bool = True
 
 

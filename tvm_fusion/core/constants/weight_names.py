@@ -52,18 +52,11 @@ def constants(mod: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Packing:
-    """How a weight became what kernels read.
+    """How a weight became what kernels read."""
 
-    Attributes
-    ----------
-    function
-        Name of the function in the library that packs: from the weight to the packed form.
-    shape
-        Of the weight itself.
-    """
-
+    # Name of the function in the library that packs: from the weight to the packed form.
     function: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the weight itself
 
 
 class WeightNames:

@@ -33,34 +33,20 @@ from .prepare import Prepared, same_bits, sample_of
 
 @dataclass(frozen=True)
 class Built:
-    """A compiled model.
+    """A compiled model."""
 
-    Attributes
-    ----------
-    compiled
-        Bytecode and machine code of all architectures.
-    counts
-        By architecture and function: ``kernels``, ``host_launches``, ``calls``,
-        ``intermediate_bytes``.
-    suffixes
-        By architecture, what stands behind the names of the library's functions.
-    names
-        By architecture, the library's names of all functions and kernels; empty for one.
-    kernels
-        By architectures, the kernels for exactly these; empty for one.
-    features
-        By CPU, the instruction sets that its code needs.
-    spills
-        Whether kernels spill registers on AMD GPUs.
-    """
-
-    compiled: Compiled
+    compiled: Compiled  # bytecode and machine code of all architectures
+    # By architecture and function: ``kernels``, ``host_launches``, ``calls``,
+    # ``intermediate_bytes``.
     counts: dict[str, dict[str, Any]]
+    # By architecture, what stands behind the names of the library's functions.
     suffixes: dict[str, str]
+    # By architecture, the library's names of all functions and kernels; empty for one.
     names: dict[str, dict[str, str]]
+    # By architectures, the kernels for exactly these; empty for one.
     kernels: dict[tuple[str, ...], list[str]]
-    features: dict[str, list[str]]
-    spills: bool = False
+    features: dict[str, list[str]]  # by CPU, the instruction sets that its code needs
+    spills: bool = False  # whether kernels spill registers on AMD GPUs
 
 
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
@@ -208,20 +194,12 @@ _HOST = "tirx.is_host_func"
 
 @dataclass(frozen=True)
 class Merged:
-    """Modules that became one.
+    """Modules that became one."""
 
-    Attributes
-    ----------
-    mod
-        Every kernel with its target.
-    names
-        By architecture, the new name of each function by its old one.
-    kernels
-        By architectures, the kernels that are kept for exactly these.
-    """
-
-    mod: tvm.IRModule
+    mod: tvm.IRModule  # every kernel with its target
+    # By architecture, the new name of each function by its old one.
     names: dict[str, dict[str, str]]
+    # By architectures, the kernels that are kept for exactly these.
     kernels: dict[tuple[str, ...], list[str]]
 
 

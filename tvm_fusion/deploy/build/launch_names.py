@@ -50,20 +50,11 @@ class CallTIRRewriteWithNames:
 
 @dataclass(frozen=True)
 class Launch:
-    """A call of a PrimFunc.
+    """A call of a PrimFunc."""
 
-    Attributes
-    ----------
-    kernel
-        Its name.
-    names
-        What the user calls the operators that it computes.
-    reads
-        Positions of the launches that wrote what it reads; of those of the same Relax function.
-    """
-
-    kernel: str
-    names: tuple[str, ...]
+    kernel: str  # its name
+    names: tuple[str, ...]  # what the user calls the operators that it computes
+    # Positions of the launches that wrote what it reads; of those of the same Relax function.
     reads: tuple[int, ...]
 
 

@@ -29,35 +29,18 @@ from .lower import LowerToVM
 
 @dataclass(frozen=True)
 class Prepared:
-    """A module that is lowered for one architecture, and what the manifest tells of it.
+    """A module that is lowered for one architecture, and what the manifest tells of it."""
 
-    Attributes
-    ----------
-    mod
-        What TVM makes bytecode and machine code of.
-    weights
-        By name, for all functions.
-    weight_names
-        By function, the weights in the order in which they follow its inputs.
-    packings
-        By name, of weights that are packed.
-    target
-        With the one architecture.
-    extents
-        Of symbolic dimensions, at which kernels are counted.
-    destinations
-        By function, the results that its form with destinations takes as parameters.
-    passes_tuple
-        By function, whether it takes its weights as one tuple.
-    """
-
-    mod: tvm.IRModule
-    weights: dict[str, np.ndarray]
+    mod: tvm.IRModule  # what TVM makes bytecode and machine code of
+    weights: dict[str, np.ndarray]  # by name, for all functions
+    # By function, the weights in the order in which they follow its inputs.
     weight_names: dict[str, list[str]]
-    packings: dict[str, Packing]
-    target: Target
-    extents: dict[str, int]
+    packings: dict[str, Packing]  # by name, of weights that are packed
+    target: Target  # with the one architecture
+    extents: dict[str, int]  # of symbolic dimensions, at which kernels are counted
+    # By function, the results that its form with destinations takes as parameters.
     destinations: dict[str, list[int]]
+    # By function, whether it takes its weights as one tuple.
     passes_tuple: dict[str, bool] = field(default_factory=dict)
 
 

@@ -36,15 +36,9 @@ _LEFT_BEHIND = 86_400  # seconds, from which on an unfinished folder is nobody's
 
 @dataclass(frozen=True)
 class CachedArtifact(Artifact):
-    """An artifact of the cache; :meth:`export` copies its files, and writes its manifest.
+    """An artifact of the cache; :meth:`export` copies its files, and writes its manifest."""
 
-    Attributes
-    ----------
-    folder
-        Where it is, under a name of its own as long as this object lives.
-    """
-
-    folder: Path
+    folder: Path  # where it is, under a name of its own as long as this object lives
 
     def _write(self, folder: Path) -> None:
         stored = manifest.read(self.folder)

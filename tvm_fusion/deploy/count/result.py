@@ -33,30 +33,17 @@ class Launch:
 
 @dataclass(frozen=True)
 class Count:
-    """Launches and intermediate bytes of one inference.
+    """Launches and intermediate bytes of one inference."""
 
-    Attributes
-    ----------
-    launches
-        Every distinct launch, in order of first use.
-    calls
-        Calls of PrimFuncs by the virtual machine; host functions that compute shapes are left out.
-    visible_bytes
-        Bytes of tensors allocated between calls and not returned. Inputs, weights and constants are
-        not among them; views of one allocation count once, tensors that share planned storage each.
-    host_launches
-        Launches that the host makes: a CUDA graph is one.
-    hidden_bytes
-        Bytes of buffers inside PrimFuncs that are larger than a tile.
-    caveats
-        What the figures leave out, such as tensors whose shape depends on data; empty as a rule.
-    """
-
-    launches: tuple[Launch, ...]
+    launches: tuple[Launch, ...]  # every distinct launch, in order of first use
+    # Calls of PrimFuncs by the virtual machine; host functions that compute shapes are left out.
     calls: int
+    # Bytes of tensors allocated between calls and not returned. Inputs, weights and constants are
+    # not among them; views of one allocation count once, tensors that share planned storage each.
     visible_bytes: int
-    hidden_bytes: int
-    host_launches: int
+    hidden_bytes: int  # bytes of buffers inside PrimFuncs that are larger than a tile
+    host_launches: int  # launches that the host makes: a CUDA graph is one
+    # What the figures leave out, such as tensors whose shape depends on data; empty as a rule.
     caveats: tuple[str, ...] = ()
 
     @property

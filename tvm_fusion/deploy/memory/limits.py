@@ -25,17 +25,10 @@ _SAME = ("astype", "reshape", "expand_dims", "squeeze", "broadcast_to", "flatten
 
 @dataclass(frozen=True)
 class Limit:
-    """Numbers of an input: each, and the ``count`` from it on, are at least 0 and below a number.
+    """Numbers of an input: each, and ``count`` from it on, are at least 0 and below a number."""
 
-    Attributes
-    ----------
-    below
-        The first number that there is not.
-    count
-        How many consecutive ones it stands for; a string is an expression over dimensions.
-    """
-
-    below: int
+    below: int  # the first number that there is not
+    # How many consecutive ones it stands for; a string is an expression over dimensions.
     count: int | str = 1
 
 

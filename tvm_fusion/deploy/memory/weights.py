@@ -19,17 +19,10 @@ MIN_BYTES = 1024  # smaller constants stay in the code, where they cost no argum
 
 @dataclass(frozen=True)
 class Lifted:
-    """A module without large constants.
+    """A module without large constants."""
 
-    Attributes
-    ----------
-    mod
-        Functions with their constants as further parameters, behind their own.
-    weights
-        By function, the constants that those parameters stand for, in order.
-    """
-
-    mod: tvm.IRModule
+    mod: tvm.IRModule  # functions with their constants as further parameters, behind their own
+    # By function, the constants that those parameters stand for, in order.
     weights: dict[str, list[GenericConst]]
 
 

@@ -45,28 +45,15 @@ def write_through(mod: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class _Stored:
-    """An output of a kernel that is a slice of a state.
+    """An output of a kernel that is a slice of a state."""
 
-    Attributes
-    ----------
-    kernel
-        The variable of the kernel's call.
-    output
-        Which of its outputs.
-    slice
-        Where it is written.
-    state, number
-        The arguments of the write.
-    result
-        The state that the write returns.
-    """
-
-    kernel: ir.Var
-    output: int
-    slice: Slice
+    kernel: ir.Var  # the variable of the kernel's call
+    output: int  # which of its outputs
+    slice: Slice  # where it is written
+    # The arguments of the write.
     state: relax.Expr
     number: relax.Expr | None
-    result: ir.Var
+    result: ir.Var  # the state that the write returns
 
 
 def _written(mod: tvm.IRModule, gvar: ir.GlobalVar, func: relax.Function) -> tvm.IRModule:

@@ -24,33 +24,17 @@ _BRANCH = re.compile(r"s_(c?)branch\w*\s+(\S+)")
 
 @dataclass(frozen=True)
 class KernelCode:
-    """What the metadata of a code object say of one kernel.
+    """What the metadata of a code object say of one kernel."""
 
-    Attributes
-    ----------
-    name
-        Of the device function.
-    registers
-        Vector registers of a lane, accumulation registers included.
-    accumulation_registers
-        Those among them that only CDNA has; kernels without matrix instructions need none.
-    shared_bytes
-        Of one block.
-    scratch_bytes
-        Of one thread, in memory: spilled registers and arrays with computed indices.
-    spilled
-        Vector and scalar registers that were moved elsewhere for want of room.
-    threads
-        The most that a block may have.
-    """
-
-    name: str
-    registers: int
+    name: str  # of the device function
+    registers: int  # vector registers of a lane, accumulation registers included
+    # Those among them that only CDNA has; kernels without matrix instructions need none.
     accumulation_registers: int
-    shared_bytes: int
+    shared_bytes: int  # of one block
+    # Of one thread, in memory: spilled registers and arrays with computed indices.
     scratch_bytes: int
-    spilled: int
-    threads: int
+    spilled: int  # vector and scalar registers that were moved elsewhere for want of room
+    threads: int  # the most that a block may have
 
     @property
     def spills(self) -> bool:

@@ -160,7 +160,7 @@ class _Recorded:
 
     Parameters
     ----------
-    legalization : callable or None
+    legalization
         TVM's or ours; None for what passes of TVM lower.
     """
 
@@ -330,7 +330,7 @@ def wrap_integers(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
 
     Parameters
     ----------
-    func : PrimFunc
+    func
         Of one operator, not scheduled.
 
     Returns

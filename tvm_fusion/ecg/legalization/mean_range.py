@@ -24,7 +24,7 @@ def scaled(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Parameters
     ----------
-    func : tirx.PrimFunc
+    func
         Unscheduled. A first sum that is read by anything but a quotient is left as it is; a second
         one is of a variance's squares, which overflow by themselves.
     """

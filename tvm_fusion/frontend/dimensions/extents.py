@@ -34,7 +34,7 @@ def to_tir(extent: int | str, values: Mapping[str, Any]) -> Any:
 
     Parameters
     ----------
-    extent : int or str
+    extent
         A number, a dimension's name or an expression such as ``batch*4``.
     values : mapping of str to (int or tvm.tirx.Var)
         What each name stands for.

@@ -12,29 +12,17 @@ from .symbolic import SymbolicDim, unbound_advice, unbound_sentence
 
 @dataclass
 class Findings:
-    """What is wrong with a model.
+    """What is wrong with a model."""
 
-    Attributes
-    ----------
-    opset : str
-        Empty, or what is wrong with the version of ONNX's operator set.
-    operators : collections.Counter
-        Unsupported operators with their domain, and how often each occurs.
-    values : list of str
-        Inputs and outputs that are not tensors of a known rank.
-    dtypes : dict of str to list of str
-        Element types in which nothing computes, with the names of the values.
-    unbound : list of SymbolicDim
-        Dimensions about which the user said nothing.
-    instead : str
-        What to do instead of the unsupported operators.
-    """
-
-    opset: str = ""
+    opset: str = ""  # empty, or what is wrong with the version of ONNX's operator set
+    # Unsupported operators with their domain, and how often each occurs.
     operators: Counter[str] = field(default_factory=Counter)
+    # Inputs and outputs that are not tensors of a known rank.
     values: list[str] = field(default_factory=list)
+    # Element types in which nothing computes, with the names of the values.
     dtypes: dict[str, list[str]] = field(default_factory=dict)
-    unbound: Sequence[SymbolicDim] = ()
+    unbound: Sequence[SymbolicDim] = ()  # dimensions about which the user said nothing
+    # What to do instead of the unsupported operators.
     instead: str = "export the model without these operators"
 
     def raise_if_any(self, source: str) -> None:

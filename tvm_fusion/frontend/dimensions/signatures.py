@@ -33,7 +33,7 @@ def signature_of(
     ----------
     func : tvm.relax.Function
         A function over tensors; tuples of outputs are flattened, as the runtime returns them.
-    input_names, output_names : sequence of str, optional
+    input_names, output_names
         The model's names; by default the parameters' own, and ``output_0``, ``output_1``, ...
 
     Returns
@@ -60,7 +60,7 @@ def with_storage(signature: Signature, dtypes: Mapping[str, str]) -> Signature:
 
     Parameters
     ----------
-    dtypes : mapping of str to str
+    dtypes
         By name, of some inputs and outputs.
     """
 

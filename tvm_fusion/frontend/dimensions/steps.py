@@ -28,18 +28,10 @@ _NAME = re.compile(r"\b[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Steps:
-    """The dimensions of a model that are multiples of a step.
+    """The dimensions of a model that are multiples of a step."""
 
-    Attributes
-    ----------
-    variables : dict of str to tvm.tirx.Var
-        By dimension, its number of steps.
-    ranges : dict of str to DimRange
-        By dimension, as the user gave it.
-    """
-
-    variables: dict[str, Any] = field(default_factory=dict)
-    ranges: dict[str, DimRange] = field(default_factory=dict)
+    variables: dict[str, Any] = field(default_factory=dict)  # by dimension, its number of steps
+    ranges: dict[str, DimRange] = field(default_factory=dict)  # by dimension, as the user gave it
 
     @staticmethod
     def among(ranges: Mapping[str, DimRange], taken: Collection[str] = ()) -> Steps:

@@ -24,21 +24,11 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True)
 class SymbolicDim:
-    """One symbolic dimension of a model.
+    """One symbolic dimension of a model."""
 
-    Attributes
-    ----------
-    name : str
-        An identifier, unique in the model.
-    label : str
-        What the model calls it; equal to ``name`` where that is an identifier.
-    where : str
-        The first input that carries it, with the axis: ``input_ids[0]``.
-    """
-
-    name: str
-    label: str
-    where: str
+    name: str  # an identifier, unique in the model
+    label: str  # what the model calls it; equal to ``name`` where that is an identifier
+    where: str  # the first input that carries it, with the axis: ``input_ids[0]``
 
 
 def identifier(text: str) -> str:
@@ -52,15 +42,15 @@ class DimTable:
 
     Parameters
     ----------
-    inputs : sequence of (str, sequence of (int or str or None))
+    inputs
         Names and extents: a number, the model's name for a symbolic extent, or None where the model
         leaves a dynamic extent without a name.
     made_up : container of str, optional
         Names that a tool invented, such as torch's ``s17``; such dimensions are called like those
         without a name, and users may still say the invented one.
-    names : mapping of str to str, optional
+    names
         What the user called dimensions of invented names.
-    roots : mapping of str to str, optional
+    roots
         Dimensions that no input carries plainly, but an expression over them, and where that is.
 
     Notes
@@ -123,9 +113,9 @@ class DimTable:
 
         Parameters
         ----------
-        wanted : mapping of str to (int or DimRange)
+        wanted
             The user's choices, by identifier, the model's name, or ``<input>_<axis>``.
-        known : mapping of str to DimRange, optional
+        known
             By the model's name, ranges that the model itself states: choices must lie inside, and
             where there is none, a limited range is taken as it is.
 

@@ -55,9 +55,9 @@ class PackedParameter(torch.nn.Module):
 
     Parameters
     ----------
-    weight : PackedWeight
+    weight
         What the file has.
-    dtype : torch.dtype
+    dtype
         Of the weight that it computes.
     """
 

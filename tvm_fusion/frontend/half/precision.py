@@ -98,11 +98,11 @@ def to_half_precision(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         The module it is part of.
-    half_io : bool
+    half_io
         Whether float32 parameters and results become half.
-    wide_residuals : bool
+    wide_residuals
         Whether residual streams stay in float32.
     """
     new = _Rewriter(mod, func, half, half_io, wide_residuals).visit_expr(func)

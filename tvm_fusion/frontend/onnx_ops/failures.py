@@ -49,9 +49,9 @@ def advice_for_failure(
     ----------
     values : mapping of str to object
         What stands for the values of its graph.
-    types : mapping of str to ValueType
+    types
         What ONNX infers about them.
-    opset : int
+    opset
         Version of the standard operators.
     """
     if not _fits(node, types, opset):

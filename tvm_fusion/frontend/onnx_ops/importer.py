@@ -158,7 +158,7 @@ class Importer(NodeImporter):
 
         Parameters
         ----------
-        graph : onnx.GraphProto
+        graph
             The graph; its names are forgotten afterwards.
         known : mapping of str to object
             Its inputs and stored tensors.

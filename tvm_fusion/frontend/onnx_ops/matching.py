@@ -34,7 +34,7 @@ class Matcher:
 
     Parameters
     ----------
-    facts : Facts
+    facts
         What is known about the symbolic dimensions.
     """
 

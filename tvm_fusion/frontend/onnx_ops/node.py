@@ -101,7 +101,7 @@ def ignored(
 
     Parameters
     ----------
-    opset : int
+    opset
         Version of the standard operators.
     attributes, inputs : ReadAttributes, ReadInputs
         What the converter was given.
@@ -147,26 +147,26 @@ class Node:
 
     Attributes
     ----------
-    proto : onnx.NodeProto
+    proto
         As the model has it.
-    inputs : ReadInputs
+    inputs
         Expressions; None for an input that is left out. Attributes other than their defaults and
         optional inputs that a converter never reads are refused, so none is ignored silently.
-    opset : int
+    opset
         Version of the standard operators.
     builder : tvm.relax.BlockBuilder
         Where expressions are emitted.
-    convert : callable
+    convert
         The importer's conversion of an operator; see :meth:`apply`.
-    facts : Facts
+    facts
         What is known about the symbolic dimensions.
-    used : tuple of bool
+    used
         For each output, whether something reads it.
     types : mapping of str to ValueType
         What ONNX infers about the model's values.
-    known : sequence of SymbolicArray or None
+    known
         For each input, its elements as far as they are numbers and extents.
-    match : callable
+    match
         See :meth:`matched`.
     """
 

@@ -60,11 +60,11 @@ class NodeImporter(ONNXGraphImporter):
 
     Parameters
     ----------
-    shapes : dict of str to list
+    shapes
         Extents of the inputs: numbers and TIR expressions.
     ranges : mapping of tvm.tirx.Var to DimRange
         What is known about the symbolic dimensions.
-    types : mapping of str to ValueType
+    types
         Types of values by ONNX's own inference; what the import makes must agree with them.
     """
 
@@ -333,11 +333,11 @@ def fold(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> list[Any] |
 
     Parameters
     ----------
-    node : onnx.NodeProto
+    node
         A node of ONNX's own domain.
-    inputs : sequence
+    inputs
         Expressions; None for an input that is left out.
-    opset : int
+    opset
         Version of the standard operators.
 
     Returns

@@ -28,32 +28,18 @@ op = relax.op
 
 @dataclass(frozen=True)
 class Packing:
-    """How numbers lie in the arrays of a packed weight.
+    """How numbers lie in the arrays of a packed weight."""
 
-    Attributes
-    ----------
-    rows, columns : int
-        Extents of the weight; rows are padded to whole blocks.
-    size : int
-        Columns of a block.
-    planes : tuple of int
-        Bits of a number in each plane ``[rows, blocks, bytes]``, the lowest first; of numbers in
-        half precision, which lie in an array ``values``, there are none.
-    zero : int
-        What is subtracted from all numbers.
-    scale_bits : int
-        Of scales and minimums where they are integers: 8, or 4 of two a byte.
-    together : int
-        Blocks of a super-block.
-    """
-
+    # Extents of the weight; rows are padded to whole blocks.
     rows: int
     columns: int
-    size: int
+    size: int  # columns of a block
+    # Bits of a number in each plane ``[rows, blocks, bytes]``, the lowest first; of numbers in half
+    # precision, which lie in an array ``values``, there are none.
     planes: tuple[int, ...]
-    zero: int = 0
-    scale_bits: int = 8
-    together: int = 1
+    zero: int = 0  # what is subtracted from all numbers
+    scale_bits: int = 8  # of scales and minimums where they are integers: 8, or 4 of two a byte
+    together: int = 1  # blocks of a super-block
 
     @property
     def blocks(self) -> int:
@@ -94,9 +80,9 @@ def dequantize(packing: Packing, arrays: Mapping[str, Any], dtype: Any, ops: Ope
 
     Parameters
     ----------
-    packing : Packing
+    packing
         How numbers lie in the arrays.
-    arrays : mapping of str to array
+    arrays
         ``plane0`` and so on, ``scales`` ``[rows, blocks]``; optionally ``zeros``, ``minimums``,
         ``super_scales`` and ``super_minimums``; or ``values``.
     dtype : str or torch.dtype

@@ -19,11 +19,11 @@ def rounded_rows(emit: Emit, x: relax.Var, size: int) -> tuple[relax.Var, relax.
 
     Parameters
     ----------
-    emit : callable
+    emit
         Binds an expression.
-    x : Var
+    x
         Of a floating type; its last extent is a multiple of ``size``.
-    size : int
+    size
         Elements of a block.
 
     Returns

@@ -67,13 +67,13 @@ def average_windows(
     ----------
     x : tvm.relax.Expr
         Batch, channels and spatial axes.
-    emit : callable
+    emit
         Binds an expression to a variable.
-    extents, out : sequence of int
+    extents, out
         Spatial extents before and after.
-    kernel, strides, dilations : sequence of int
+    kernel, strides, dilations
         A number for each spatial axis.
-    padding : (sequence of int, sequence of int)
+    padding
         Before and after each spatial axis.
     """
     rank, dtype = len(kernel), dtype_of(x)

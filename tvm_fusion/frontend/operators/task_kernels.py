@@ -37,13 +37,13 @@ def emit_kernel(
     ----------
     builder : tvm.relax.BlockBuilder
         Where the call is emitted.
-    name : str
+    name
         Of the function in TensorIR.
     tasks : sequence of int or tirx.PrimExpr
         Extents of the tasks that run in parallel.
     outputs : sequence of (shape, dtype)
         Tensors that the tasks write, each element of them by one task.
-    body : callable
+    body
         Called with the task's indices, then the buffers of inputs and outputs; writes a task by
         what :mod:`tvm_fusion.core.tir.task_kernel` has.
 

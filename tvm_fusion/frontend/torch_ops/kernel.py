@@ -39,7 +39,7 @@ def emit_map(
     ----------
     tensors : sequence of relax.Expr
         Operands, which are broadcast to the result's shape.
-    body : callable
+    body
         From the operands' elements to the result's; it may open loops.
     """
     from .call import static

@@ -16,9 +16,9 @@ def call_of(program: torch.export.ExportedProgram, results: Sequence[str]) -> di
 
     Parameters
     ----------
-    program : torch.export.ExportedProgram
+    program
         Its inputs are named as the signature's.
-    results : sequence of str
+    results
         Names of all results of the module, those that are None too.
 
     Returns

@@ -32,7 +32,7 @@ def decompose(program: torch.export.ExportedProgram, source: str) -> torch.expor
 
     Parameters
     ----------
-    source : str
+    source
         What to call it in errors.
 
     Returns
@@ -178,7 +178,7 @@ def without_assertions(program: torch.export.ExportedProgram) -> torch.export.Ex
 
     Parameters
     ----------
-    program : torch.export.ExportedProgram
+    program
         Changed in place, branches included.
     """
     for module in program.graph_module.modules():

@@ -129,9 +129,9 @@ def names_of_buffers(buffers: Mapping[str, str], taken: Collection[str]) -> dict
 
     Parameters
     ----------
-    buffers : mapping of str to str
+    buffers
         By the module's name, the program's of the input.
-    taken : collection of str
+    taken
         Names of all other inputs and of results.
     """
     return {arg: name for name, arg in buffers.items() if name not in taken}
@@ -224,9 +224,9 @@ def drop_none(program: torch.export.ExportedProgram, source: str) -> list[str]:
 
     Parameters
     ----------
-    program : ExportedProgram
+    program
         Its graph and signature are changed; the results that the module returns come first.
-    source : str
+    source
         What to call it in errors.
 
     Returns
@@ -289,7 +289,7 @@ def with_state(
 
     Parameters
     ----------
-    program : ExportedProgram
+    program
         Decomposed, which says what is written to; its graph is changed.
 
     Returns

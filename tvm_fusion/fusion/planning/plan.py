@@ -32,24 +32,14 @@ from .views import trimmed, view_paths
 
 @dataclass(frozen=True)
 class Plan:
-    """The result of planning one graph.
+    """The result of planning one graph."""
 
-    Attributes
-    ----------
-    graph
-        What was planned.
-    claims
-        One per group, in the order of the groups' first operators.
-    views
-        Operators that only rename the elements of a buffer and need no kernel.
-    decisions
-        Why, for every edge of the graph, and for every two operators with nothing but views
-        between them.
-    """
-
-    graph: Graph
-    claims: tuple[Claim, ...]
+    graph: Graph  # what was planned
+    claims: tuple[Claim, ...]  # one per group, in the order of the groups' first operators
+    # Operators that only rename the elements of a buffer and need no kernel.
     views: tuple[Operator, ...]
+    # Why, for every edge of the graph, and for every two operators with nothing but views between
+    # them.
     decisions: tuple[Decision, ...]
 
     @property

@@ -124,18 +124,12 @@ Positions = dict[Buffer, tuple[tuple[int, ...], ...]]  # per input: of each load
 
 @dataclass(frozen=True, eq=False)
 class _Links:
-    """Loads of shared inputs that relate stages, while rows propagate; known rows are final.
+    """Loads of shared inputs that relate stages, while rows propagate; known rows are final."""
 
-    Attributes
-    ----------
-    positions
-        Per stage with a row, where it reads inputs at that row.
-    tried
-        Per stage without a row, with how many of those that have one, in the order in which they
-        got it, it shares no part of an input.
-    """
-
+    # Per stage with a row, where it reads inputs at that row.
     positions: dict[int, Positions] = field(default_factory=dict)
+    # Per stage without a row, with how many of those that have one, in the order in which they got
+    # it, it shares no part of an input.
     tried: dict[int, int] = field(default_factory=dict)
 
 

@@ -17,20 +17,11 @@ _ONE = tirx.IntImm("int64", 1)
 
 @dataclass(frozen=True)
 class Reindexed:
-    """New axes for the points of old ones, a bijection that TVM has proved.
+    """New axes for the points of old ones, a bijection that TVM has proved."""
 
-    Attributes
-    ----------
-    axes
-        The new axes.
-    forward
-        Each new axis in terms of the old variables.
-    inverse
-        Each old variable in terms of the new ones; empty if the axes are only reordered.
-    """
-
-    axes: tuple[Axis, ...]
-    forward: tuple[ir.Expr, ...]
+    axes: tuple[Axis, ...]  # the new axes
+    forward: tuple[ir.Expr, ...]  # each new axis in terms of the old variables
+    # Each old variable in terms of the new ones; empty if the axes are only reordered.
     inverse: dict[ir.Var, ir.Expr]
 
 

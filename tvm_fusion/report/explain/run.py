@@ -98,19 +98,11 @@ def explain(
 
 @dataclass(frozen=True)
 class Explained:
-    """An explanation with what it was made of.
-
-    Attributes
-    ----------
-    planned
-        The model with its plans.
-    scheduled
-        Its kernels.
-    """
+    """An explanation with what it was made of."""
 
     explanation: Explanation
-    planned: PlannedModel
-    scheduled: tvm.IRModule
+    planned: PlannedModel  # the model with its plans
+    scheduled: tvm.IRModule  # its kernels
 
 
 def explained(

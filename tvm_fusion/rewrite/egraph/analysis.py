@@ -67,9 +67,9 @@ def bounds_of(head: Head, ty: relax.TensorType, operands: Sequence[tuple[int, Bo
 
     Parameters
     ----------
-    ty : relax.TensorType
+    ty
         Of its result; integers wrap around, so little is known of what arithmetic makes of them.
-    operands : sequence of (int, Bounds)
+    operands
         Numbers that tell them apart, and their bounds.
 
     Returns
@@ -191,28 +191,15 @@ class Node(NamedTuple):
 
 @dataclass(eq=False)
 class EClass:
-    """Expressions that are equal.
-
-    Attributes
-    ----------
-    is_constant : bool
-        Whether it is known at compile time.
-    value : numpy.ndarray or None
-        A small constant itself.
-    bounds : Bounds
-        Between which its elements lie, wherever they are finite.
-    nodes : dict of Node to str
-        Each with the law that wrote it; empty for what the region has.
-    parents : dict of Node to int
-        Nodes that read it, and their classes.
-    """
+    """Expressions that are equal."""
 
     type: relax.TensorType
-    is_constant: bool
-    value: np.ndarray | None
-    bounds: Bounds = ANY
+    is_constant: bool  # whether it is known at compile time
+    value: np.ndarray | None  # a small constant itself
+    bounds: Bounds = ANY  # between which its elements lie, wherever they are finite
+    # Each with the law that wrote it; empty for what the region has.
     nodes: dict[Node, str] = field(default_factory=dict)
-    parents: dict[Node, int] = field(default_factory=dict)
+    parents: dict[Node, int] = field(default_factory=dict)  # nodes that read it, and their classes
 
 
 class Analysis:

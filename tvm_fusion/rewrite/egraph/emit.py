@@ -19,9 +19,9 @@ class Emitter:
 
     Parameters
     ----------
-    leaves : Mapping of Head to ir.Expr
+    leaves
         What inputs and large constants are.
-    current : callable
+    current
         Gives what stands for a leaf now.
     """
 

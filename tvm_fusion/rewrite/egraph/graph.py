@@ -38,7 +38,7 @@ class EGraph:
     ----------
     classes : dict of int to EClass
         By canonical number.
-    heads : Heads
+    heads
         Of all nodes.
     """
 
@@ -151,7 +151,7 @@ class EGraph:
 
         Parameters
         ----------
-        make : callable
+        make
             Takes as many tensors as there are classes; returns a call.
         """
         try:
@@ -309,9 +309,9 @@ def told_apart(graph: EGraph, results: Mapping[int, NonFinite]) -> dict[int, Non
 
     Parameters
     ----------
-    graph : EGraph
+    graph
         Its classes may be computed from themselves, by way of an equal form.
-    results : Mapping of int to NonFinite
+    results
         What is told of the classes that are needed.
 
     Returns

@@ -60,7 +60,7 @@ def representable(match: Match, compute: Callable[..., np.ndarray], *names: str)
 
     Parameters
     ----------
-    compute : callable
+    compute
         Takes their values, in float64.
 
     Returns
@@ -126,7 +126,7 @@ def may_cancel(match: Match, names: str) -> Refusal | None:
 
     Parameters
     ----------
-    names : str
+    names
         Of both terms.
     """
     graph = match.graph

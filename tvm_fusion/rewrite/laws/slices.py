@@ -36,7 +36,7 @@ def ranges(head: Head, shape: relax.ShapeExpr) -> dict[int, Range] | None:
 
     Parameters
     ----------
-    head : Head
+    head
         A ``strided_slice``.
 
     Returns

@@ -43,11 +43,11 @@ def greedy(
 
     Parameters
     ----------
-    laws : sequence of Law
+    laws
         Applied forwards and backwards, one at a time.
-    count : callable
+    count
         Counts the operations of terms.
-    told : sequence of NonFinite, optional
+    told
         Which non-finite values of the terms are told from numbers.
 
     Returns

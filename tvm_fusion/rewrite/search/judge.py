@@ -49,7 +49,7 @@ class Judge:
 
     Parameters
     ----------
-    target : Target
+    target
         What kernels are for.
     """
 
@@ -64,7 +64,7 @@ class Judge:
 
         Parameters
         ----------
-        make : callable
+        make
             Makes the pass that asks what it is given about every place.
         """
         is_refused = False

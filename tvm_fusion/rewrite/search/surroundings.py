@@ -30,21 +30,11 @@ _ANCHORS = frozenset(
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Operators around some bindings, up to the next products and reductions, with these.
+    """Operators around some bindings, up to the next products and reductions, with these."""
 
-    Attributes
-    ----------
-    mod : tvm.IRModule
-        Them as the function ``main``.
-    site : tuple of relax.Var
-        What stands for the variables of the place there.
-    key : Hashable
-        Equal for places that differ in the elements of large constants at most.
-    """
-
-    mod: tvm.IRModule
-    site: tuple[relax.Var, ...]
-    key: Hashable
+    mod: tvm.IRModule  # them as the function ``main``
+    site: tuple[relax.Var, ...]  # what stands for the variables of the place there
+    key: Hashable  # equal for places that differ in the elements of large constants at most
 
 
 class Dataflow:
@@ -91,9 +81,9 @@ def surroundings(
 
     Parameters
     ----------
-    site : sequence of relax.Var
+    site
         What is computed there.
-    blocks : Blocks, optional
+    blocks
         Those that were read before.
     """
     wanted = {hash(var) for var in site}

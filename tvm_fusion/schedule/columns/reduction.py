@@ -27,37 +27,18 @@ _COMBINERS = (tirx.Add, tirx.Max, tirx.Min)
 
 @dataclass(frozen=True, eq=False)
 class ColumnReduction:
-    """A reduction whose inputs are contiguous along a kept axis, then results.
-
-    Attributes
-    ----------
-    batch
-        Kept axes but the columns.
-    k
-        Columns: contiguous in memory.
-    term
-        What is combined, over all axes.
-    combine
-        ``tirx.Add``, ``tirx.Max`` or ``tirx.Min``.
-    total
-        Stands for the reduction in results.
-    results
-        Maps of it.
-    elements
-        Maps of what is combined, over the same axes: outputs as large as the inputs.
-    lanes
-        Columns of a vector.
-    """
+    """A reduction whose inputs are contiguous along a kept axis, then results."""
 
     stage: Stage
-    batch: tuple[Axis, ...]
-    k: Axis
-    term: ir.Expr
-    combine: type
-    total: ir.Var
-    results: tuple[Result, ...]
+    batch: tuple[Axis, ...]  # kept axes but the columns
+    k: Axis  # columns: contiguous in memory
+    term: ir.Expr  # what is combined, over all axes
+    combine: type  # ``tirx.Add``, ``tirx.Max`` or ``tirx.Min``
+    total: ir.Var  # stands for the reduction in results
+    results: tuple[Result, ...]  # maps of it
+    # Maps of what is combined, over the same axes: outputs as large as the inputs.
     elements: tuple[Result, ...]
-    lanes: int
+    lanes: int  # columns of a vector
 
     @property
     def dtype(self) -> str:

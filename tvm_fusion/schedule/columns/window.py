@@ -43,18 +43,11 @@ THREADS = 128  # of a block
 
 @dataclass(frozen=True)
 class WindowTerm:
-    """A term of a reduction over vectors that are loaded.
+    """A term of a reduction over vectors that are loaded."""
 
-    Attributes
-    ----------
-    value
-        The term, over variables.
-    reads
-        Of each variable a load, or one under a condition that is the same for all columns of a
-        vector.
-    """
-
-    value: ir.Expr
+    value: ir.Expr  # the term, over variables
+    # Of each variable a load, or one under a condition that is the same for all columns of a
+    # vector.
     reads: list[tuple[ir.Var, ir.Expr]]
 
 

@@ -13,28 +13,15 @@ MAX_INLINED_NODES = 256  # expression nodes after inlining; diamonds would grow 
 
 @dataclass(frozen=True)
 class BlockInfo:
-    """A block ``write[...] = f(reads[...])`` whose loops correspond one to one to its iterators.
+    """A block ``write[...] = f(reads[...])`` whose loops correspond one to one to its iterators."""
 
-    Attributes
-    ----------
-    spatial, reduce
-        Positions of the data-parallel and of the reduction iterators.
-    variables
-        The iterators' variables.
-    extents
-        The iterators' extents; ``None`` where symbolic.
-    write
-        The block's only store.
-    reads
-        Every load of the value, without those of the written buffer.
-    """
-
+    # Positions of the data-parallel and of the reduction iterators.
     spatial: tuple[int, ...]
     reduce: tuple[int, ...]
-    variables: tuple[ir.Var, ...]
-    extents: tuple[int | None, ...]
-    write: tirx.BufferStore
-    reads: tuple[ir.TensorLoad, ...]
+    variables: tuple[ir.Var, ...]  # the iterators' variables
+    extents: tuple[int | None, ...]  # the iterators' extents; ``None`` where symbolic
+    write: tirx.BufferStore  # the block's only store
+    reads: tuple[ir.TensorLoad, ...]  # every load of the value, without those of the written buffer
 
     @property
     def is_map(self) -> bool:

@@ -25,18 +25,10 @@ Element = Callable[[ir.Expr, ir.Expr], ir.Expr]
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """Vector registers of a CPU.
+    """Vector registers of a CPU."""
 
-    Attributes
-    ----------
-    lanes
-        float32 elements of a register.
-    registers
-        Their number.
-    """
-
-    lanes: int
-    registers: int
+    lanes: int  # float32 elements of a register
+    registers: int  # their number
 
     @classmethod
     def of(cls, cpu: Device | Target) -> VectorUnit:

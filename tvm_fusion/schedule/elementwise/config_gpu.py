@@ -46,27 +46,16 @@ MAX_REGISTERS = 32
 
 @dataclass(frozen=True)
 class PointConfig:
-    """A thread for each point of an iteration space.
+    """A thread for each point of an iteration space."""
 
-    Attributes
-    ----------
-    space
-        What is computed.
-    """
-
-    space: IterationSpace
+    space: IterationSpace  # what is computed
 
 
 @dataclass(frozen=True, eq=False)
 class ElementwiseGpuConfig:
-    """Configuration of an elementwise kernel: decided by the claim, consumed by its emission.
+    """Configuration of an elementwise kernel: decided by the claim, consumed by its emission."""
 
-    Attributes
-    ----------
-    ranges
-        For each iteration space, how its own range of blocks computes it.
-    """
-
+    # For each iteration space, how its own range of blocks computes it.
     ranges: tuple[TransposeConfig | VectorConfig | PointConfig, ...]
 
     @property

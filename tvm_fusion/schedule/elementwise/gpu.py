@@ -41,24 +41,12 @@ Work = Callable[[ir.Expr, ir.Expr], tirx.Stmt]
 
 @dataclass(frozen=True)
 class BlockRange:
-    """A range of blocks.
+    """A range of blocks."""
 
-    Attributes
-    ----------
-    blocks
-        Their number.
-    finish
-        From the number of the block and of the thread to the statement of that thread.
-    prepare
-        The same, before the barrier.
-    shared
-        Buffers in shared memory.
-    """
-
-    blocks: ir.Expr
-    finish: Work
-    prepare: Work | None = None
-    shared: tuple[ir.Var, ...] = ()
+    blocks: ir.Expr  # their number
+    finish: Work  # from the number of the block and of the thread to the statement of that thread
+    prepare: Work | None = None  # the same, before the barrier
+    shared: tuple[ir.Var, ...] = ()  # buffers in shared memory
 
 
 def elementwise_gpu(program: Program, config: ElementwiseGpuConfig) -> tirx.PrimFunc:

@@ -68,20 +68,11 @@ class Store:
 
 @dataclass(frozen=True)
 class IterationSpace:
-    """Stores over the same axes; along the last axis the first output is contiguous.
+    """Stores over the same axes; along the last axis the first output is contiguous."""
 
-    Attributes
-    ----------
-    axes
-        None has extent 1; no two neighbours are contiguous as one.
-    stores
-        In order.
-    registers
-        Stored buffers that are read at the same point only, so they live in registers.
-    """
-
-    axes: tuple[Axis, ...]
-    stores: tuple[Store, ...]
+    axes: tuple[Axis, ...]  # none has extent 1; no two neighbours are contiguous as one
+    stores: tuple[Store, ...]  # in order
+    # Stored buffers that are read at the same point only, so they live in registers.
     registers: frozenset[ir.Var]
 
     @cached_property

@@ -46,25 +46,15 @@ MAX_VECTORS = 4
 
 @dataclass(frozen=True)
 class VectorConfig:
-    """The vectors of an iteration space.
+    """The vectors of an iteration space."""
 
-    Attributes
-    ----------
-    space
-        What is computed.
-    width
-        Elements of a vector: as many as 16 bytes hold of the widest type. More would not coalesce.
-    is_flat
-        Whether vectors continue from one row into the next, for rows that are not whole vectors; a
-        few elements may remain at the very end.
-    loads
-        Loads of whole vectors; other elements are loaded one by one.
-    """
-
-    space: IterationSpace
+    space: IterationSpace  # what is computed
+    # Elements of a vector: as many as 16 bytes hold of the widest type. More would not coalesce.
     width: int
+    # Whether vectors continue from one row into the next, for rows that are not whole vectors; a
+    # few elements may remain at the very end.
     is_flat: bool
-    loads: tuple[GuardedLoad, ...]
+    loads: tuple[GuardedLoad, ...]  # loads of whole vectors; other elements are loaded one by one
 
     @property
     def extents(self) -> list[ir.Expr]:

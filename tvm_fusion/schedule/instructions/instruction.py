@@ -10,46 +10,29 @@ from .layout import Layout
 
 @dataclass(frozen=True)
 class Instruction:
-    """One matrix instruction, ``D = A * B + C``.
+    """One matrix instruction, ``D = A * B + C``."""
 
-    Attributes
-    ----------
-    family
-        As :class:`tvm_fusion.device.model.MatrixInstruction` names it; ``dot`` of a CPU's vectors.
-    name
-        How the target's compiler knows it: PTX's instruction, or LLVM's intrinsic. ``{a}``, ``{b}``
-        and ``{n}`` stand for what a use chooses; the emitter beside the rows fills them in.
-    m, n, k
-        A is m x k, B is k x n; the largest n of wgmma.
-    a_types, b_types
-        Types of A and of B in memory, in any combination.
-    kind
-        Of the types, as :class:`~tvm_fusion.device.model.MatrixInstruction` has it.
-    sums
-        Type of C and D.
-    a, c
-        Where A, and C and D, lie in registers.
-    b
-        Where B lies; None where the instruction reads it from shared memory alone.
-    from_shared
-        Which of ``a`` and ``b`` it can read from shared memory, as a matrix descriptor tells it.
-    is_mn_major
-        Whether such an operand may be contiguous along M or N, too; otherwise along K alone.
-    """
-
+    # As :class:`tvm_fusion.device.model.MatrixInstruction` names it; ``dot`` of a CPU's vectors.
     family: str
+    # How the target's compiler knows it: PTX's instruction, or LLVM's intrinsic. ``{a}``, ``{b}``
+    # and ``{n}`` stand for what a use chooses; the emitter beside the rows fills them in.
     name: str
+    # A is m x k, B is k x n; the largest n of wgmma.
     m: int
     n: int
     k: int
+    # Types of A and of B in memory, in any combination.
     a_types: tuple[str, ...]
     b_types: tuple[str, ...]
-    kind: str
-    sums: str
+    kind: str  # of the types, as :class:`~tvm_fusion.device.model.MatrixInstruction` has it
+    sums: str  # type of C and D
+    # Where A, and C and D, lie in registers.
     a: Layout
-    b: Layout | None
+    b: Layout | None  # where B lies; None where the instruction reads it from shared memory alone
     c: Layout
+    # Which of ``a`` and ``b`` it can read from shared memory, as a matrix descriptor tells it.
     from_shared: tuple[str, ...] = ()
+    # Whether such an operand may be contiguous along M or N, too; otherwise along K alone.
     is_mn_major: bool = False
 
     def __post_init__(self) -> None:

@@ -29,23 +29,13 @@ _HALF_WAVE = 32
 
 @dataclass(frozen=True)
 class LaneMove:
-    """One instruction, which reads another lane's value.
+    """One instruction, which reads another lane's value."""
 
-    Attributes
-    ----------
-    family
-        As :attr:`tvm_fusion.device.Device.lane_moves` names it.
-    control
-        Of a DPP instruction (``DPP_CTRL``); 0 of others.
-    mask
-        An exchange: lane l reads lane ``l ^ mask``; 0 for a broadcast, and where it stays.
-    block
-        A broadcast: lane l reads lane ``l // block * block - 1``; the first block reads 0.
-    """
-
-    family: str
-    control: int = 0
+    family: str  # as :attr:`tvm_fusion.device.Device.lane_moves` names it
+    control: int = 0  # of a DPP instruction (``DPP_CTRL``); 0 of others
+    # An exchange: lane l reads lane ``l ^ mask``; 0 for a broadcast, and where it stays.
     mask: int = 0
+    # A broadcast: lane l reads lane ``l // block * block - 1``; the first block reads 0.
     block: int = 0
 
     def source(self, lane: int) -> int | None:

@@ -43,33 +43,17 @@ _ROW_BYTES_AT, _ROWS_AT = 16, 48  # where tile 0 is in a configuration: two byte
 
 
 class TileShape(NamedTuple):
-    """The shape of a tile register.
+    """The shape of a tile register."""
 
-    Attributes
-    ----------
-    rows
-        At most 16, at least 1.
-    row_bytes
-        Of a row: at most 64, a multiple of 4.
-    """
-
-    rows: ir.Expr | int
-    row_bytes: ir.Expr | int
+    rows: ir.Expr | int  # at most 16, at least 1
+    row_bytes: ir.Expr | int  # of a row: at most 64, a multiple of 4
 
 
 class TileAddress(NamedTuple):
-    """Where a tile lies in memory.
+    """Where a tile lies in memory."""
 
-    Attributes
-    ----------
-    element
-        A load of its first element.
-    stride
-        Bytes from one row to the next.
-    """
-
-    element: ir.Expr
-    stride: ir.Expr | int
+    element: ir.Expr  # a load of its first element
+    stride: ir.Expr | int  # bytes from one row to the next
 
 
 def tile_config() -> ir.Var:

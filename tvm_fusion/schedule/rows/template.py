@@ -171,15 +171,9 @@ FEW_ROWS = 4
 
 @dataclass(frozen=True, eq=False)
 class RowsDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    config
-        Of a GPU, or of a CPU.
-    """
-
-    config: RowConfig | CpuRowConfig
+    config: RowConfig | CpuRowConfig  # of a GPU, or of a CPU
 
 
 class Rows(Template):

@@ -24,15 +24,10 @@ from .problem import PrefixSumProblem
 
 @dataclass(frozen=True, eq=False)
 class ScanDetails:
-    """What a claim remembers until its kernel is made.
-
-    Attributes
-    ----------
-    config
-        Of a GPU's rows, or of a CPU's columns; rows on a CPU have none.
-    """
+    """What a claim remembers until its kernel is made."""
 
     problem: PrefixSumProblem
+    # Of a GPU's rows, or of a CPU's columns; rows on a CPU have none.
     config: RowScanConfig | ColumnScanConfig | None
 
 

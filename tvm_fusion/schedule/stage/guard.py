@@ -17,17 +17,10 @@ from ...errors import reason_of
 
 @dataclass(frozen=True)
 class Rule:
-    """A named way to schedule a PrimFunc.
+    """A named way to schedule a PrimFunc."""
 
-    Attributes
-    ----------
-    name
-        Stands in decisions.
-    apply
-        ``(PrimFunc, Target) -> Schedule or PrimFunc or None``; ``None``: does not apply.
-    """
-
-    name: str
+    name: str  # stands in decisions
+    # ``(PrimFunc, Target) -> Schedule or PrimFunc or None``; ``None``: does not apply.
     apply: Callable[[tirx.PrimFunc, Target], s_tir.Schedule | tirx.PrimFunc | None]
 
 

@@ -23,18 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """Where a weight of an architecture is.
+    """Where a weight of an architecture is."""
 
-    Attributes
-    ----------
-    label
-        Of what is stored; another architecture's weight may be the same.
-    packing
-        Of a packed one: the library's function and the shape before.
-    """
-
-    label: str
-    packing: Packing | None = None
+    label: str  # of what is stored; another architecture's weight may be the same
+    packing: Packing | None = None  # of a packed one: the library's function and the shape before
 
 
 def write(path: Path, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:

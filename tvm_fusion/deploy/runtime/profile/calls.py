@@ -30,35 +30,20 @@ _override = threading.Lock()
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a PrimFunc or of a library's function.
+    """One call of a PrimFunc or of a library's function."""
 
-    Attributes
-    ----------
-    name
-        The function's.
-    start_us, us
-        When it began, from the beginning of the run, and how long it took.
-    """
-
-    name: str
+    name: str  # the function's
+    # When it began, from the beginning of the run, and how long it took.
     start_us: float
     us: float
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run under the clock.
+    """One run under the clock."""
 
-    Attributes
-    ----------
-    calls
-        Of kernels, in order.
-    us
-        Of the whole run by the host's clock, timing included.
-    """
-
-    calls: tuple[Call, ...]
-    us: float
+    calls: tuple[Call, ...]  # of kernels, in order
+    us: float  # of the whole run by the host's clock, timing included
 
 
 class Instrument:

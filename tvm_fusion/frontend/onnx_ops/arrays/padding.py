@@ -55,12 +55,12 @@ def framed(node: Node, x: Any, begin: Sequence[Any], spans: Sequence[Any], fill:
 
     Parameters
     ----------
-    node : Node
+    node
     x : tvm.relax.Expr
         Batch, channels and spatial axes.
     begin, spans : sequence of int or tvm.ir.Expr
         Elements before each spatial axis, and its extent then.
-    fill : float
+    fill
         Value of elements outside of the tensor.
     """
     shape = list(x.ty.shape)

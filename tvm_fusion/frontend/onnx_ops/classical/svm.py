@@ -181,7 +181,7 @@ def class_probabilities(
     ----------
     scores : Expr
         [rows, pairs], pairs in the order (0, 1), (0, 2), ...
-    slope, offset : numpy.ndarray
+    slope, offset
         Platt's constants of each pair.
     """
     pairs = list(combinations(range(classes), 2))

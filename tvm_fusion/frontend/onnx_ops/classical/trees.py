@@ -284,11 +284,11 @@ def _aggregated(
     ----------
     leaf : Expr
         int32 [rows, trees].
-    forest : Forest
+    forest
         The trees, sorted by targets where each speaks of one.
-    said : numpy.ndarray, optional
+    said
         bool [trees, targets], where each tree speaks of one target.
-    is_known : bool
+    is_known
         Whether it is known which targets are present.
     """
     trees, targets = len(forest.roots), forest.values.shape[1]

@@ -27,26 +27,13 @@ class Taps(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an axis is sampled, in ONNX's terms (operator Resize).
+    """How an axis is sampled, in ONNX's terms (operator Resize)."""
 
-    Attributes
-    ----------
-    mode : str
-        ``nearest``, ``linear`` or ``cubic``.
-    coordinates : str
-        ``coordinate_transformation_mode``.
-    rounding : str
-        ``nearest_mode``.
-    cubic_coefficient : float
-        ``cubic_coeff_a``.
-    exclude_outside, antialias : bool
-        Attributes of these names.
-    """
-
-    mode: str
-    coordinates: str
-    rounding: str = "round_prefer_floor"
-    cubic_coefficient: float = -0.75
+    mode: str  # ``nearest``, ``linear`` or ``cubic``
+    coordinates: str  # ``coordinate_transformation_mode``
+    rounding: str = "round_prefer_floor"  # ``nearest_mode``
+    cubic_coefficient: float = -0.75  # ``cubic_coeff_a``
+    # Attributes of these names.
     exclude_outside: bool = False
     antialias: bool = False
 
@@ -57,9 +44,9 @@ class Sampling:
 
         Parameters
         ----------
-        scale : float
+        scale
             As the model gives it; ``scale * extent`` need not be ``out``.
-        region : tuple of float
+        region
             Start and end for ``tf_crop_and_resize``, 0 to 1.
         """
         place = _coordinates(self.coordinates, extent, out, scale, region)
@@ -138,9 +125,9 @@ def resize(node: Node, sampling: Sampling, scales: np.ndarray | None) -> Any:
 
     Parameters
     ----------
-    node : Node
+    node
         With ``scales`` and ``sizes`` as its third and fourth input, or before opset 11 with scales.
-    sampling : Sampling
+    sampling
         What its attributes ask for.
     """
     shape = node.shape()

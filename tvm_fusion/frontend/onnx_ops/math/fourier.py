@@ -31,13 +31,13 @@ def dft_matrix(
 
     Parameters
     ----------
-    points : int
+    points
         Elements along the axis; those from ``length`` on count as cut off, missing ones as zero.
-    parts : int
+    parts
         1 for a real input, 2 for a complex one.
-    inverse : bool
+    inverse
         Whether it is the inverse one, with its factor of ``1 / length``.
-    onesided : bool
+    onesided
         Forward: only the first half of the frequencies, and the one in the middle. Inverse: the
         input has only these, and the output is real.
 

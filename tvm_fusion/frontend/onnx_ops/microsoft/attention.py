@@ -48,7 +48,7 @@ def attend(
 
     Parameters
     ----------
-    cap : float
+    cap
         Bound of the scores, ``cap * tanh(scores / cap)``, before biases; 0 for none.
     sinks : relax.Expr, optional
         A score of each head that takes its share of the softmax without a value, ``[1, heads, 1,

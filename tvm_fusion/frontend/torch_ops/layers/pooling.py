@@ -162,11 +162,11 @@ def _searched(call: Call, rank: int, steps: list[tuple[np.ndarray, np.ndarray]])
 
     Parameters
     ----------
-    call : Call
+    call
         Whose results are values and places.
-    rank : int
+    rank
         How many axes the windows span.
-    steps : list of (numpy.ndarray, numpy.ndarray)
+    steps
         For each of them, by window and step in it: the place, and whether it counts.
     """
     fake = call.out[0]

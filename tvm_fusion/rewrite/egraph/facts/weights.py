@@ -45,7 +45,7 @@ def weight(head: Head, result: relax.TensorType, operands: Sequence[relax.Tensor
 
     Parameters
     ----------
-    head : Head
+    head
         The operator, or a leaf, which weighs nothing.
 
     Returns

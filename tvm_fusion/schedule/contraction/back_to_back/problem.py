@@ -33,19 +33,12 @@ from ..wgmma.space import has_wgmma
 
 @dataclass(frozen=True)
 class BackToBack:
-    """Two products, of which the second reads what the first one's epilogue computes.
+    """Two products, of which the second reads what the first one's epilogue computes."""
 
-    Attributes
-    ----------
-    first, second
-        The products; ``hidden`` is the first's only result, and an operand of the second.
-    hidden
-        The hidden operand: a buffer of the second's rows, then of its terms.
-    """
-
+    # The products; ``hidden`` is the first's only result, and an operand of the second.
     first: SumOfProducts
     second: SumOfProducts
-    hidden: ir.Var
+    hidden: ir.Var  # the hidden operand: a buffer of the second's rows, then of its terms
 
 
 def back_to_back(program: Program, stages: Sequence[Stage]) -> BackToBack | Refusal:

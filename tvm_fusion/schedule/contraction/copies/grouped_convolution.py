@@ -34,32 +34,15 @@ MOST_COLUMNS = 256  # of all groups, as one dense convolution
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """A grouped convolution.
+    """A grouped convolution."""
 
-    Attributes
-    ----------
-    contraction
-        Over output channels of all groups.
-    weight
-        The constant.
-    is_right
-        Whether it is the right operand.
-    channel
-        Of all output channels.
-    term
-        The input channels of a group.
-    dim
-        The dimension of the image that has them.
-    count, size
-        Groups, and output channels of each.
-    """
-
-    contraction: SumOfProducts
-    weight: ir.TensorLoad
-    is_right: bool
-    channel: Axis
-    term: Axis
-    dim: int
+    contraction: SumOfProducts  # over output channels of all groups
+    weight: ir.TensorLoad  # the constant
+    is_right: bool  # whether it is the right operand
+    channel: Axis  # of all output channels
+    term: Axis  # the input channels of a group
+    dim: int  # the dimension of the image that has them
+    # Groups, and output channels of each.
     count: int
     size: int
 

@@ -35,27 +35,13 @@ from ..tile.result_vectors import WIDTHS
 
 @dataclass(frozen=True, eq=False)
 class ImplicitGemm:
-    """A convolution whose weight is packed in the order of its sum.
+    """A convolution whose weight is packed in the order of its sum."""
 
-    Attributes
-    ----------
-    contraction
-        Over the packed weight, with the channels as last axis of the sum.
-    source
-        The weight.
-    packed
-        What kernels read instead.
-    axes
-        Of the packed weight.
-    value
-        The weight over these axes.
-    """
-
-    contraction: SumOfProducts
-    source: ir.Var
-    packed: ir.Var
-    axes: tuple[Axis, ...]
-    value: ir.Expr
+    contraction: SumOfProducts  # over the packed weight, with the channels as last axis of the sum
+    source: ir.Var  # the weight
+    packed: ir.Var  # what kernels read instead
+    axes: tuple[Axis, ...]  # of the packed weight
+    value: ir.Expr  # the weight over these axes
 
     def program(self, program: Program) -> Program:
         """Replace the weight among the inputs of a program."""

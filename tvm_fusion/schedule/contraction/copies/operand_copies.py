@@ -26,25 +26,16 @@ THREADS = 256  # of a block of the kernel that copies
 
 @dataclass(frozen=True, eq=False)
 class OperandCopies:
-    """A product over copies of operands.
+    """A product over copies of operands."""
 
-    Attributes
-    ----------
-    contraction
-        Over the copies.
-    sources, copies
-        The operands that are copied, and what kernels read instead.
-    packing
-        For each constant, makes the function that copies it at compile time; ``None`` for what is
-        copied at run time.
-    kernel
-        Makes the kernel that copies the others: its parameters are those, then their copies.
-    """
-
-    contraction: SumOfProducts
+    contraction: SumOfProducts  # over the copies
+    # The operands that are copied, and what kernels read instead.
     sources: tuple[ir.Var, ...]
     copies: tuple[ir.Var, ...]
+    # For each constant, makes the function that copies it at compile time; ``None`` for what is
+    # copied at run time.
     packing: tuple[Callable[[], tirx.PrimFunc] | None, ...]
+    # Makes the kernel that copies the others: its parameters are those, then their copies.
     kernel: Callable[[], tirx.PrimFunc]
 
     @property

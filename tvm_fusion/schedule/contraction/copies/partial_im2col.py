@@ -118,18 +118,11 @@ def partial_im2col(
 
 @dataclass(frozen=True)
 class _Window:
-    """How an image is read.
-
-    Attributes
-    ----------
-    pixels
-        Of the results, the axis along rows last.
-    row, along
-        The dimension of the image along rows, and the tap's axis that moves along it.
-    """
+    """How an image is read."""
 
     dims: tuple[ImageDim, ...]
-    pixels: tuple[Axis, ...]
+    pixels: tuple[Axis, ...]  # of the results, the axis along rows last
+    # The dimension of the image along rows, and the tap's axis that moves along it.
     row: int
     along: int
 
@@ -259,26 +252,13 @@ THREADS = 128  # of a block, a column each: of 96 terms they take 26 KiB
 
 @dataclass(frozen=True)
 class ImageColumns:
-    """Columns of an image: the terms that one input column has for a row of results.
+    """Columns of an image: the terms that one input column has for a row of results."""
 
-    Attributes
-    ----------
-    dims
-        How each dimension of the image is moved along by pixels.
-    row
-        The dimension along rows, of which columns are places, and not pixels of the results.
-    extents
-        Extents of the pixels, and of the columns of a row.
-    depth
-        Elements of a column: terms, then zeros.
-    terms
-        For each term, where it is along each dimension from the first pixel on.
-    """
-
-    dims: tuple[ImageDim, ...]
-    row: int
-    extents: tuple[int, ...]
-    depth: int
+    dims: tuple[ImageDim, ...]  # how each dimension of the image is moved along by pixels
+    row: int  # the dimension along rows, of which columns are places, and not pixels of the results
+    extents: tuple[int, ...]  # extents of the pixels, and of the columns of a row
+    depth: int  # elements of a column: terms, then zeros
+    # For each term, where it is along each dimension from the first pixel on.
     terms: tuple[tuple[int, ...], ...]
 
 

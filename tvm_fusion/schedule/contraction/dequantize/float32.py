@@ -104,22 +104,13 @@ _WORD = 32
 
 @dataclass(frozen=True)
 class BitField:
-    """Some bits of an integer element.
+    """Some bits of an integer element."""
 
-    Attributes
-    ----------
-    element
-        The variable that stands for the element.
-    low, bits
-        The lowest bit, and the number of bits.
-    is_signed
-        Whether the highest bit is a sign.
-    """
-
-    element: ir.Var
+    element: ir.Var  # the variable that stands for the element
+    # The lowest bit, and the number of bits.
     low: int
     bits: int
-    is_signed: bool
+    is_signed: bool  # whether the highest bit is a sign
 
     @property
     def range(self) -> tuple[int, int]:

@@ -36,13 +36,13 @@ class _Registers:
 
     Parameters
     ----------
-    is_a : bool
+    is_a
         Whether the operand is A.
-    slots : int
+    slots
         How many steps of K they have room for.
-    size : int
+    size
         Elements of a lane, of 16 rows or columns in a step.
-    held : str
+    held
         Type of the elements.
     """
 
@@ -92,11 +92,11 @@ class OperandFragments(_Registers):
 
         Parameters
         ----------
-        warp : Expr
+        warp
             The warp's number along M or N.
-        step : Expr
+        step
             The k16's number in the tile.
-        tile : (Var, Expr)
+        tile
             Shared memory, and the word of it where the tile begins.
         """
         shared, start = tile
@@ -238,18 +238,10 @@ class OperandLoads(Protocol):
 
 
 class Fragments(Protocol):
-    """Fragments of A and of B.
+    """Fragments of A and of B."""
 
-    Attributes
-    ----------
-    buffers : list of Var
-        Registers.
-    instructions : int
-        Instructions of each pair of fragments in a step.
-    """
-
-    buffers: list[ir.Var]
-    instructions: int
+    buffers: list[ir.Var]  # registers
+    instructions: int  # instructions of each pair of fragments in a step
 
     @property
     def a(self) -> OperandLoads:
@@ -266,11 +258,11 @@ class Fragments(Protocol):
 
         Parameters
         ----------
-        sums : sequence of TensorLoad
+        sums
             The first of a thread's accumulators; of split float32 also the first of small ones.
-        slot, number : int
+        slot, number
             Of the registers, and of the instruction in the step.
-        i, j : Expr
+        i, j
             Numbers of the fragments of A and of B.
         """
 

@@ -99,7 +99,7 @@ class TileMmaMainloop(TileAccumulators):
 
     Parameters
     ----------
-    shared : Var
+    shared
         Shared memory, float32 words.
     """
 
@@ -130,7 +130,7 @@ class TileMmaMainloop(TileAccumulators):
 
         Parameters
         ----------
-        beside : Stmt, optional
+        beside
             What it does while the first tiles are on their way.
         """
         config, ring = self._config, self._ring

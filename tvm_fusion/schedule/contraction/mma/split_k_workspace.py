@@ -37,7 +37,7 @@ def split_k_kernels(program: Program, config: TileGemmConfig, group: Group) -> E
 
     Parameters
     ----------
-    config : TileGemmConfig
+    config
         The product, of static extents, with ``split_k`` ranks.
     """
     shape = [index(config.workspace_elements)]

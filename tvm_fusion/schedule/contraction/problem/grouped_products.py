@@ -28,21 +28,11 @@ MOST_BETWEEN = 3  # operators between a product and a concatenation
 
 @dataclass(frozen=True, eq=False)
 class GroupedProducts:
-    """Products that need nothing of each other.
+    """Products that need nothing of each other."""
 
-    Attributes
-    ----------
-    contractions
-        Each with its own results.
-    stages
-        The sum and the maps of each.
-    others
-        Maps that read none of the sums.
-    """
-
-    contractions: list[SumOfProducts]
-    stages: list[tuple[Stage, ...]]
-    others: tuple[Stage, ...]
+    contractions: list[SumOfProducts]  # each with its own results
+    stages: list[tuple[Stage, ...]]  # the sum and the maps of each
+    others: tuple[Stage, ...]  # maps that read none of the sums
 
     @property
     def everything(self) -> tuple[Stage, ...]:

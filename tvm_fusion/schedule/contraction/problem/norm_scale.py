@@ -27,21 +27,11 @@ from .sum_of_products import SumOfProducts, analyse
 
 @dataclass(frozen=True)
 class NormScale:
-    """A sum over each row of A, and the scale of the row's results that it gives.
+    """A sum over each row of A, and the scale of the row's results that it gives."""
 
-    Attributes
-    ----------
-    total
-        The sum as ``scale`` reads it.
-    term
-        A summand, over the axes of the product.
-    scale
-        The factor of the row's results.
-    """
-
-    total: ir.TensorLoad
-    term: ir.Expr
-    scale: ir.Expr
+    total: ir.TensorLoad  # the sum as ``scale`` reads it
+    term: ir.Expr  # a summand, over the axes of the product
+    scale: ir.Expr  # the factor of the row's results
 
     def at(self, place: Sequence[ir.Expr], total: ir.Expr, stage: Stage) -> ir.Expr:
         """Express the scale at a place of the product's axes, given the value of the sum."""

@@ -43,14 +43,9 @@ def packing_function(
 
 
 class PackedConstant(Protocol):
-    """A constant that a kernel reads as it was packed.
+    """A constant that a kernel reads as it was packed."""
 
-    Attributes
-    ----------
-    source, buffer
-        The constant as the program has it, and as the kernel reads it.
-    """
-
+    # The constant as the program has it, and as the kernel reads it.
     source: ir.Var
     buffer: ir.Var
 
@@ -60,22 +55,13 @@ class PackedConstant(Protocol):
 
 @dataclass(eq=False)
 class Reordered:
-    """A constant in another order of its axes.
+    """A constant in another order of its axes."""
 
-    Attributes
-    ----------
-    source, buffer
-        As of :class:`PackedConstant`.
-    axes
-        Of the buffer.
-    value
-        Its element over these axes, from the source.
-    """
-
+    # As of :class:`PackedConstant`.
     source: ir.Var
     buffer: ir.Var
-    axes: tuple[Axis, ...]
-    value: ir.Expr
+    axes: tuple[Axis, ...]  # of the buffer
+    value: ir.Expr  # its element over these axes, from the source
 
     def packing(self) -> tirx.PrimFunc:
         """Make the function that packs."""

@@ -20,26 +20,14 @@ RESULT = "contraction_result"
 
 @dataclass(frozen=True)
 class MaterializedOperand:
-    """An operand that is computed into a buffer before the contraction reads it.
-
-    Attributes
-    ----------
-    axes
-        The axes of the buffer, one per dimension.
-    value
-        Its elements, over ``axes``.
-    place
-        The element that the operand is, over the contraction's axes.
-    is_padded
-        Whether it exists to take conditions out of the sum.
-    """
+    """An operand that is computed into a buffer before the contraction reads it."""
 
     operand: ir.Expr
     buffer: ir.Var
-    axes: tuple[Axis, ...]
-    value: ir.Expr
-    place: tuple[ir.Expr, ...]
-    is_padded: bool = False
+    axes: tuple[Axis, ...]  # the axes of the buffer, one per dimension
+    value: ir.Expr  # its elements, over ``axes``
+    place: tuple[ir.Expr, ...]  # the element that the operand is, over the contraction's axes
+    is_padded: bool = False  # whether it exists to take conditions out of the sum
 
     @property
     def stage(self) -> Stage:

@@ -21,17 +21,10 @@ LEAST_GROUPS = 2  # an axis of extent 1 is none to GEMMs
 
 @dataclass(frozen=True, eq=False)
 class RaggedRows:
-    """The groups of a product's rows.
+    """The groups of a product's rows."""
 
-    Attributes
-    ----------
-    offsets
-        Where groups end: integers.
-    groups, rows
-        The groups, and the rows of all of them and behind the last.
-    """
-
-    offsets: ir.Var
+    offsets: ir.Var  # where groups end: integers
+    # The groups, and the rows of all of them and behind the last.
     groups: Axis
     rows: Axis
 

@@ -29,33 +29,19 @@ _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 @dataclass(frozen=True, eq=False)
 class RowSum:
-    """A sum, one term after the other.
+    """A sum, one term after the other."""
 
-    Attributes
-    ----------
-    target
-        Loads of it, in later terms and in row values, are of the sum of their own row (float32).
-    terms
-        Over the product's axes of M.
-    """
-
+    # Loads of it, in later terms and in row values, are of the sum of their own row (float32).
     target: ir.Var
-    terms: tuple[ir.Expr, ...]
+    terms: tuple[ir.Expr, ...]  # over the product's axes of M
 
 
 @dataclass(frozen=True, eq=False)
 class RowValues:
-    """What results read of their rows.
+    """What results read of their rows."""
 
-    Attributes
-    ----------
-    sums
-        Each is complete before another reads it.
-    values
-        By the variable that stands for it in results (float32): over sums, and axes of M.
-    """
-
-    sums: tuple[RowSum, ...]
+    sums: tuple[RowSum, ...]  # each is complete before another reads it
+    # By the variable that stands for it in results (float32): over sums, and axes of M.
     values: Mapping[ir.Var, ir.Expr]
 
 

@@ -26,41 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SumOfProducts:
-    """``total[axes] = init + sum over reduce of left * right``, then results.
+    """``total[axes] = init + sum over reduce of left * right``, then results."""
 
-    Attributes
-    ----------
-    stage
-        The reduction as the program has it.
-    left, right
-        The operands, over axes and reduction axes.
-    dtype
-        Type of the sum.
-    total
-        Stands for the accumulated sum in the results.
-    results
-        The epilogues, in order.
-    column_split
-        For results that need several sums each: they are over the axes without
-        ``column_split.part`` then, and ``column_split.totals`` stand for the sums.
-    row_values
-        What results read of sums of few elements of each row.
-    group_sums
-        Sums over groups of columns of a result.
-    pool
-        What rows are reduced by before the results, for which ``total`` stands for what is
-        pooled.
-    """
-
-    stage: Stage
+    stage: Stage  # the reduction as the program has it
+    # The operands, over axes and reduction axes.
     left: ir.Expr
     right: ir.Expr
-    dtype: str
-    total: ir.Var
-    results: tuple[Result, ...]
+    dtype: str  # type of the sum
+    total: ir.Var  # stands for the accumulated sum in the results
+    results: tuple[Result, ...]  # the epilogues, in order
+    # For results that need several sums each: they are over the axes without ``column_split.part``
+    # then, and ``column_split.totals`` stand for the sums.
     column_split: ColumnSplit | None = None
-    row_values: RowValues | None = None
-    group_sums: GroupSums | None = None
+    row_values: RowValues | None = None  # what results read of sums of few elements of each row
+    group_sums: GroupSums | None = None  # sums over groups of columns of a result
+    # What rows are reduced by before the results, for which ``total`` stands for what is pooled.
     pool: PooledRows | PooledPixels | None = None
 
     @property

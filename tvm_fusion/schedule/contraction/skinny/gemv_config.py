@@ -28,37 +28,20 @@ FOLDED_ROW_SUMS = 32  # partial sums of a normalized row that the epilogue adds 
 
 @dataclass(frozen=True)
 class GemvConfig(GemmView):
-    """Configuration of a skinny GEMM; the axes of N are without that of a column split.
-
-    Attributes
-    ----------
-    tile
-        The elements of B that a thread loads at a time.
-    threads_n
-        Tiles of a block along N.
-    slices_k
-        Threads that share the K of a column (slice-K).
-    stages
-        Tiles that a thread loads before it uses the first.
-    norm_scale
-        The scale of an RMS norm prologue; the normalized rows are staged in shared memory.
-    cp_async_stages
-        Stages of the cp.async pipeline of B; 0 where B is loaded directly.
-    dot
-        The dot product that multiplies words along K, of AMD; None multiplies one by one.
-    min_blocks_per_sm
-        Occupancy target of the launch bounds: fewer blocks of a multiprocessor have more registers
-        each. 0 leaves it to the compiler.
-    """
+    """Configuration of a skinny GEMM; the axes of N are without that of a column split."""
 
     contraction: SumOfProducts
-    tile: ThreadTile
-    threads_n: int
-    slices_k: int
-    stages: int
+    tile: ThreadTile  # the elements of B that a thread loads at a time
+    threads_n: int  # tiles of a block along N
+    slices_k: int  # threads that share the K of a column (slice-K)
+    stages: int  # tiles that a thread loads before it uses the first
+    # The scale of an RMS norm prologue; the normalized rows are staged in shared memory.
     norm_scale: NormScale | None = None
-    cp_async_stages: int = 0
+    cp_async_stages: int = 0  # stages of the cp.async pipeline of B; 0 where B is loaded directly
+    # The dot product that multiplies words along K, of AMD; None multiplies one by one.
     dot: Instruction | None = None
+    # Occupancy target of the launch bounds: fewer blocks of a multiprocessor have more registers
+    # each. 0 leaves it to the compiler.
     min_blocks_per_sm: int = 0
 
     @property

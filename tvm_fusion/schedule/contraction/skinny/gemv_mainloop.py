@@ -154,18 +154,10 @@ class GemvMainloop:
 # pipeline the compiler sinks loads to their uses to save registers, and too few are in flight.
 @dataclass(frozen=True, eq=False)
 class CpAsyncPipeline:
-    """The pipeline of a kernel.
+    """The pipeline of a kernel."""
 
-    Attributes
-    ----------
-    config
-        The product.
-    ring
-        ``[stages, parts, vectors, threads, vector_size]``.
-    """
-
-    config: GemvConfig
-    ring: StageRing
+    config: GemvConfig  # the product
+    ring: StageRing  # ``[stages, parts, vectors, threads, vector_size]``
 
     @classmethod
     def of(cls, config: GemvConfig) -> CpAsyncPipeline | None:

@@ -24,29 +24,17 @@ MAX_VALUES = {"cuda": 128, "rocm": 64}
 
 @dataclass(frozen=True, eq=False)
 class ThreadTile:
-    """A tile of B, ``[k, n]``.
+    """A tile of B, ``[k, n]``."""
 
-    Attributes
-    ----------
-    n_axes, k_axes
-        Axes of N and of K; the tile lies in the last of each.
-    k, n
-        Extents of the tile.
-    is_k_contiguous
-        Whether vectors lie along K (B column-major), not along N.
-    vectors
-        Vector loads of a tile.
-    vector_size
-        Elements of a vector.
-    """
-
+    # Axes of N and of K; the tile lies in the last of each.
     n_axes: tuple[Axis, ...]
     k_axes: tuple[Axis, ...]
+    # Extents of the tile.
     k: int
     n: int
-    is_k_contiguous: bool = False
-    vectors: int = 1
-    vector_size: int = 1
+    is_k_contiguous: bool = False  # whether vectors lie along K (B column-major), not along N
+    vectors: int = 1  # vector loads of a tile
+    vector_size: int = 1  # elements of a vector
 
     @cached_property
     def n_tile(self) -> ir.Var:

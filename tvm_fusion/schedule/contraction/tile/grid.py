@@ -31,18 +31,10 @@ class TilePlace:
 
 @dataclass(frozen=True)
 class TileGrid:
-    """The grid of tiles of a problem.
+    """The grid of tiles of a problem."""
 
-    Attributes
-    ----------
-    problem
-        What is computed.
-    tile
-        The numbers of a tile.
-    """
-
-    problem: GemmProblem
-    tile: TileConfig
+    problem: GemmProblem  # what is computed
+    tile: TileConfig  # the numbers of a tile
 
     @property
     def k_tiles(self) -> int:

@@ -32,39 +32,17 @@ HALF_BYTES = 2
 
 
 class ChunkLayout(NamedTuple):
-    """How chunks are read: along K or not, by vectors, shifted words, or elements.
+    """How chunks are read: along K or not, by vectors, shifted words, or elements."""
 
-    Attributes
-    ----------
-    cost
-        Loads of a chunk.
-    is_k
-        Whether chunks are of K.
-    vector
-        The number of a vector along the axes.
-    lanes
-        Elements of a vector.
-    values
-        Of a vector.
-    vectors
-        What they are computed of.
-    is_shifted
-        Whether chunks are contiguous, at any address.
-    guard
-        Where a vector is not zero, over the axes and ``vector``.
-    is_unaligned
-        The same of AMD's, whose vectors may lie at any address.
-    """
-
-    cost: int
-    is_k: bool
-    vector: ir.Var
-    lanes: int
-    values: list[ir.Expr] | None = None
-    vectors: Sequence[VectorLoad] = ()
-    is_shifted: bool = False
-    guard: ir.Expr | None = None
-    is_unaligned: bool = False
+    cost: int  # loads of a chunk
+    is_k: bool  # whether chunks are of K
+    vector: ir.Var  # the number of a vector along the axes
+    lanes: int  # elements of a vector
+    values: list[ir.Expr] | None = None  # of a vector
+    vectors: Sequence[VectorLoad] = ()  # what they are computed of
+    is_shifted: bool = False  # whether chunks are contiguous, at any address
+    guard: ir.Expr | None = None  # where a vector is not zero, over the axes and ``vector``
+    is_unaligned: bool = False  # the same of AMD's, whose vectors may lie at any address
 
 
 class OperandChunks:

@@ -25,21 +25,11 @@ WORDS = CHUNK_BYTES // WORD_BYTES
 
 
 class TilePosition(NamedTuple):
-    """Where a tile of an operand is.
+    """Where a tile of an operand is."""
 
-    Attributes
-    ----------
-    where
-        The values of the axes of neither K nor rows.
-    first
-        The first row of A, or column of B.
-    k_tile
-        The tile's number along K.
-    """
-
-    where: dict[ir.Var, ir.Expr]
-    first: ir.Expr
-    k_tile: ir.Expr
+    where: dict[ir.Var, ir.Expr]  # the values of the axes of neither K nor rows
+    first: ir.Expr  # the first row of A, or column of B
+    k_tile: ir.Expr  # the tile's number along K
 
 
 class OperandLayout:

@@ -31,34 +31,18 @@ BEFORE, ROW, AFTER, END, GROUP, FIRST, COLUMN, TOTAL, SUM, OTHER = range(10)
 
 
 class Table(NamedTuple):
-    """Where the table lies.
+    """Where the table lies."""
 
-    Attributes
-    ----------
-    shared
-        Shared memory.
-    first
-        The byte of it where the table begins.
-    moves
-        How threads read and write it.
-    """
-
-    shared: ir.Var
-    first: int
-    moves: VectorMoves
+    shared: ir.Var  # shared memory
+    first: int  # the byte of it where the table begins
+    moves: VectorMoves  # how threads read and write it
 
 
 @dataclass(frozen=True, eq=False)
 class RaggedTiles(RaggedRows):
-    """The groups of a product's rows, in tiles.
+    """The groups of a product's rows, in tiles."""
 
-    Attributes
-    ----------
-    registers
-        Of a thread: what it found.
-    """
-
-    registers: ir.Var
+    registers: ir.Var  # of a thread: what it found
 
     @classmethod
     def of(cls, rows: RaggedRows) -> RaggedTiles:

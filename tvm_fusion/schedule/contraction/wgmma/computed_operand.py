@@ -33,18 +33,10 @@ STAGE = 380.0
 
 @dataclass(frozen=True)
 class ComputedOperand(TmaOperand):
-    """An operand that no TMA copies: it has no maps, and no boxes.
+    """An operand that no TMA copies: it has no maps, and no boxes."""
 
-    Attributes
-    ----------
-    item
-        Size of an element in shared memory.
-    clocks
-        Of a thread, for an element that it computes.
-    """
-
-    item: int = 2
-    clocks: float = 0.0
+    item: int = 2  # size of an element in shared memory
+    clocks: float = 0.0  # of a thread, for an element that it computes
 
     def of_rows(self, rows: int) -> ComputedOperand:
         """Change the columns of B of a tile."""

@@ -80,31 +80,16 @@ _APART = (
 
 
 class StoredFragment(NamedTuple):
-    """Results that a thread stores together.
+    """Results that a thread stores together."""
 
-    Attributes
-    ----------
-    row, n
-        Row and position of the tile.
-    group
-        The number of the first group of columns.
-    register
-        The first accumulator of the row in a tile of eight columns.
-    slab
-        The slab of the row.
-    own_row
-        The row's number among the thread's.
-    is_first
-        Whether the thread stores them, where others have the same.
-    """
-
+    # Row and position of the tile.
     row: ir.Expr
     n: ir.Expr
-    group: int
-    register: int
-    slab: int
-    own_row: int
-    is_first: ir.Expr | None
+    group: int  # the number of the first group of columns
+    register: int  # the first accumulator of the row in a tile of eight columns
+    slab: int  # the slab of the row
+    own_row: int  # the row's number among the thread's
+    is_first: ir.Expr | None  # whether the thread stores them, where others have the same
 
 
 class DirectEpilogue:

@@ -39,43 +39,21 @@ MOST_BOXES = 5
 
 @dataclass(frozen=True)
 class RowDim:
-    """How rows move along a dimension of the image.
+    """How rows move along a dimension of the image."""
 
-    Attributes
-    ----------
-    number
-        Of the dimension in the tensor map, behind the channels.
-    start
-        Where the first row is.
-    steps
-        What each digit of a row adds.
-    """
-
-    number: int
-    start: int
-    steps: tuple[int, ...]
+    number: int  # of the dimension in the tensor map, behind the channels
+    start: int  # where the first row is
+    steps: tuple[int, ...]  # what each digit of a row adds
 
 
 @dataclass(frozen=True)
 class TmaRows(TmaOperand):
-    """A whose tiles are boxes of rows.
+    """A whose tiles are boxes of rows."""
 
-    Attributes
-    ----------
-    digits
-        Extents of a row's digits, the outermost first.
-    dims
-        Of the image, but for the channels.
-    runs
-        Of each digit, how much of it is in a box.
-    count
-        Boxes of a tile.
-    """
-
-    digits: tuple[int, ...] = ()
-    dims: tuple[RowDim, ...] = ()
-    runs: tuple[int, ...] = ()
-    count: int = 0
+    digits: tuple[int, ...] = ()  # extents of a row's digits, the outermost first
+    dims: tuple[RowDim, ...] = ()  # of the image, but for the channels
+    runs: tuple[int, ...] = ()  # of each digit, how much of it is in a box
+    count: int = 0  # boxes of a tile
 
     @property
     def tile_rows(self) -> int:

@@ -36,18 +36,10 @@ AtPixel = Callable[[ir.Expr, ir.Expr], dict[ir.Var, ir.Expr]]
 
 @dataclass(frozen=True)
 class GatheredRows:
-    """The rows of pixels that a result is gathered in.
+    """The rows of pixels that a result is gathered in."""
 
-    Attributes
-    ----------
-    buffer
-        ``[row][column][channel]``, of a row of tiles.
-    first
-        The column of the image that is the first one.
-    """
-
-    buffer: ir.Var
-    first: ir.Expr
+    buffer: ir.Var  # ``[row][column][channel]``, of a row of tiles
+    first: ir.Expr  # the column of the image that is the first one
 
 
 def is_by_rows(

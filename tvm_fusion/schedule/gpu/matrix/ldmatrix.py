@@ -32,7 +32,7 @@ def movmatrix(to: ir.TensorLoad, pair: ir.TensorLoad) -> tirx.Stmt:
 
     Parameters
     ----------
-    to, pair : TensorLoad
+    to, pair
         The first of a thread's two elements of row ``t // 4``, from column ``t % 4 * 2`` on.
     """
     addresses = (tirx.address_of(to), tirx.address_of(pair))
@@ -56,11 +56,11 @@ def ldmatrix_x4(to: ir.TensorLoad, row: ir.TensorLoad, is_transposed: bool) -> t
 
     Parameters
     ----------
-    to : TensorLoad
+    to
         The first of a thread's 8 elements, in registers: two of each matrix.
-    row : TensorLoad
+    row
         Where the row of this lane lies in shared memory.
-    is_transposed : bool
+    is_transposed
         Whether the matrices are transposed on the way.
     """
     name = "tvm_fusion_ldmatrix_x4" + ("_trans" if is_transposed else "")

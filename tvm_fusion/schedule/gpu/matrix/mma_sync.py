@@ -21,9 +21,9 @@ def _multiply(a_dtype: str, b_dtype: str, sums: str, factors: str) -> str:
 
     Parameters
     ----------
-    a_dtype, b_dtype : str
+    a_dtype, b_dtype
         Types of A and of B.
-    sums, factors : str
+    sums, factors
         Operands of the assembler: four of C, which are those of D; four of A and two of B.
     """
     row = newest("mma.sync", a_dtype, b_dtype)
@@ -72,13 +72,13 @@ def mma_m16n8k16(
 
     Parameters
     ----------
-    dtype : str
+    dtype
         Type of A and B.
-    c : TensorLoad
+    c
         The first of a thread's four accumulators, which are contiguous.
-    a_rows : sequence of TensorLoad
+    a_rows
         The first of the four values of A's rows groupID and groupID + 8.
-    b_column : TensorLoad
+    b_column
         The first of the values of B's column groupID.
     """
     name = _function(newest("mma.sync", dtype, dtype), dtype, dtype)
@@ -126,10 +126,10 @@ def mma_split_fragments(
 
     Parameters
     ----------
-    c, small : TensorLoad
+    c, small
         The first of the accumulators of upper by upper halves, and of those of upper by lower ones.
         Where float32 gives an infinity, the first give it, and the others NaN.
-    a_frag, b_frag : TensorLoad
+    a_frag, b_frag
         See :func:`mma_fragments`.
     """
     row = newest("mma.sync", "float32", "float32")
@@ -154,11 +154,11 @@ def mma_fragments(
 
     Parameters
     ----------
-    a_dtype, b_dtype : str
+    a_dtype, b_dtype
         Types of A and of B.
-    c : TensorLoad
+    c
         The first of a thread's four accumulators, which are contiguous.
-    a_frag, b_frag : TensorLoad
+    a_frag, b_frag
         The first of a thread's 16 bytes of A: rows groupID and groupID + 8 of the lower k, then of
         the upper; and of 8 bytes of B: lower k, then upper. So ``ldmatrix`` leaves them.
     """

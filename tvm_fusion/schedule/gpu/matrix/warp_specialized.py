@@ -35,15 +35,15 @@ def warp_specialized(
 
     Parameters
     ----------
-    setup : Stmt
+    setup
         Initializes barriers: the first thread, while the kernel before may still run.
-    produce, consume : callable
+    produce, consume
         What a producer or consumer does, from its number among those of its role.
-    producers : int
+    producers
         Warpgroups that produce, the first ones.
-    registers : (int, int), optional
+    registers
         Of a producer's and of a consumer's thread, if they are moved from the one to the other.
-    around : (sequence of Stmt, sequence of Stmt)
+    around
         What all threads do in front of the barrier that ends the setup, and behind it.
     """
     group = tirx.Var("warpgroup", "int32")
@@ -74,11 +74,11 @@ def persistent_tiles(
 
     Parameters
     ----------
-    number : Expr
+    number
         The block.
-    body : callable
+    body
         From a tile's number among those of the block, and among all, to what is done.
-    share : (Expr or int, int)
+    share
         Of consumers that take turns: which of the block's tiles is the first, and every so many.
     """
     first, every = share

@@ -45,18 +45,11 @@ EIGHT_ROWS = 8 * ROW_BYTES >> 4  # from eight rows to the next, in 16 bytes
 
 @dataclass(frozen=True)
 class Operand:
-    """How an operand's tile lies in shared memory.
+    """How an operand's tile lies in shared memory."""
 
-    Attributes
-    ----------
-    is_k_contiguous : bool
-        Whether rows of 128 bytes are of K; otherwise of M or N, in panels of 64.
-    panel_bytes : int
-        From one panel of 64 elements to the next.
-    """
-
+    # Whether rows of 128 bytes are of K; otherwise of M or N, in panels of 64.
     is_k_contiguous: bool
-    panel_bytes: int
+    panel_bytes: int  # from one panel of 64 elements to the next
 
     @property
     def leading(self) -> int:
@@ -139,13 +132,13 @@ def multiply(
 
     Parameters
     ----------
-    dtypes : (str, str)
+    dtypes
         Types of A and of B. Only half types may be other than contiguous along K.
-    n : int
+    n
         Columns, a multiple of 8 up to 256; of bytes, of 16 above 32.
-    acc : TensorLoad
+    acc
         The first of a thread's n / 2 accumulators: int32 for int8 and uint8, else float32.
-    a, b : (Operand, Expr)
+    a, b
         How the operands lie, and their descriptors.
     """
     row, count = newest("wgmma", *dtypes), n // 2
@@ -192,20 +185,20 @@ def multiply_fragments(
 
     Parameters
     ----------
-    dtype : str
+    dtype
         Type of A and B.
-    n, k : int
+    n, k
         Columns of B, a multiple of 8 up to 256, and its rows, a multiple of 16.
-    acc : TensorLoad
+    acc
         The first of a thread's n / 2 accumulators.
-    a_frag : TensorLoad
+    a_frag
         The first of a thread's fragments of A: for 16 of k four values of row groupID, then four of
         row groupID + 8.
-    b : (Operand, TensorLoad)
+    b
         How B lies, and its first element in shared memory, aligned to 1024 bytes.
-    is_added : bool
+    is_added
         Whether the accumulators hold terms already.
-    is_waited_for : bool
+    is_waited_for
         Whether it is done afterwards; otherwise the fragments are kept until :func:`wait_for`.
     """
     layout, tile = b
@@ -281,11 +274,11 @@ def wait_for(
 
     Parameters
     ----------
-    pending : int
+    pending
         How many groups, the last ones, may be pending still.
-    a_frag : (TensorLoad, int), optional
+    a_frag
         Fragments that a product read, and how many 32-bit words: they are written behind alone.
-    is_twin : bool
+    is_twin
         Whether another branch waits, too: what stands in both, compilers move before the branch.
     """
     held, words = a_frag or (None, 0)

@@ -49,7 +49,7 @@ def rounded(value: ir.Expr, dtype: str, is_number: bool = False) -> ir.Expr:
 
     Parameters
     ----------
-    is_number : bool
+    is_number
         Whether it does not matter what becomes of NaN; otherwise all become one.
     """
     if dtype not in _BITS:
@@ -71,9 +71,9 @@ def copy_vector(to: ir.TensorLoad, source: ir.TensorLoad, size: int) -> tirx.Stm
 
     Parameters
     ----------
-    to, source : TensorLoad
+    to, source
         The first element of either.
-    size : int
+    size
         Bytes: 4, 8 or 16.
     """
     return _store(to, _load(source, size), size)
@@ -86,7 +86,7 @@ def copy_or_zero(
 
     Parameters
     ----------
-    is_loaded : Expr
+    is_loaded
         Nothing is read where it does not hold.
     """
     if isinstance(is_loaded, tirx.IntImm) and int(is_loaded.value):

@@ -34,24 +34,12 @@ from .shared_tiles import wait_and_barrier
 
 @dataclass(frozen=True)
 class Barriers:
-    """Mbarriers side by side in shared memory: one for each stage, each consumer, or one.
+    """Mbarriers side by side in shared memory: one for each stage, each consumer, or one."""
 
-    Attributes
-    ----------
-    shared : Var
-        Shared memory.
-    first : int
-        Where the first one lies, in bytes.
-    count : int
-        How many there are; of none, only their place is known.
-    arrivals : int
-        How many end a phase of each.
-    """
-
-    shared: ir.Var
-    first: int
-    count: int
-    arrivals: int
+    shared: ir.Var  # shared memory
+    first: int  # where the first one lies, in bytes
+    count: int  # how many there are; of none, only their place is known
+    arrivals: int  # how many end a phase of each
 
     @property
     def end(self) -> int:
@@ -78,7 +66,7 @@ def initialize(*together: Sequence[Barriers]) -> list[tirx.Stmt]:
 
     Parameters
     ----------
-    together : sequence of Barriers
+    together
         Groups of equal extent, the barriers of one stage behind each other.
     """
     stmts = [
@@ -143,13 +131,13 @@ class Ring:
 
     Parameters
     ----------
-    shared : Var
+    shared
         Shared memory.
-    first : int
+    first
         Where the barriers lie, in bytes: of full stages, then of empty ones.
-    arrivals : (int, int)
+    arrivals
         How many fill a stage, besides the bytes of copies, and how many empty it.
-    at : RingPosition
+    at
         The thread's position, which rings that go on together share.
 
     Attributes
@@ -220,9 +208,9 @@ class OffsetRing:
 
     Parameters
     ----------
-    stages, size : int
+    stages, size
         Stages, and elements of one.
-    barrier : callable, optional
+    barrier
         Of the block, which alone orders loads and stores; copies are cp.async without.
 
     Attributes
@@ -284,14 +272,14 @@ class WrittenOutRing:
 
     Parameters
     ----------
-    stages, size : int
+    stages, size
         Stages, and elements of one.
-    barrier : callable
+    barrier
         Of the block, which orders loads and stores.
 
     Attributes
     ----------
-    read, write : Expr
+    read, write
         Offsets of the stage that is read, and of the one that is copied to, at the step that is
         being written.
     steps : int

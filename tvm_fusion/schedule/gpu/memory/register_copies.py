@@ -21,11 +21,11 @@ def load_or_zero(
 
     Parameters
     ----------
-    to : TensorLoad
+    to
         The first element of registers.
-    source : TensorLoad
+    source
         The first element in memory; it is not read where the condition does not hold.
-    size : int
+    size
         Bytes.
     """
     kind, fields = _VECTORS[size]

@@ -69,13 +69,13 @@ def load_cluster(to: ir.TensorLoad, element: ir.TensorLoad, size: int, rank: ir.
 
     Parameters
     ----------
-    to : TensorLoad
+    to
         The first element of registers.
-    element : TensorLoad
+    element
         The place in the block's own shared memory.
-    size : int
+    size
         Bytes.
-    rank : Expr
+    rank
         The other block's number in the cluster.
     """
     words = range(size // 4)

@@ -23,9 +23,9 @@ def swizzle(row: ir.Expr, vectors: int) -> ir.Expr:
 
     Parameters
     ----------
-    row : Expr
+    row
         The row, or its remainder by 8.
-    vectors : int
+    vectors
         Of a row, a power of two or a multiple of eight.
     """
     wide = min(vectors, BANKS)
@@ -43,15 +43,9 @@ def exchanged(vector: ir.Expr, by: ir.Expr) -> ir.Expr:
 
 @dataclass(frozen=True)
 class SwizzledRows:
-    """Rows of a tile.
+    """Rows of a tile."""
 
-    Attributes
-    ----------
-    first : int
-        Where the first row begins, in vectors.
-    """
-
-    first: int
+    first: int  # where the first row begins, in vectors
     vectors: int
 
     @property
@@ -73,7 +67,7 @@ class SwizzledRows:
 
         Parameters
         ----------
-        row_in_16 : PrimExpr, optional
+        row_in_16
             ``row % 16``, where that is shorter.
         """
         if self.is_swizzled and self.vectors > 1:
@@ -107,15 +101,9 @@ class WaveRows(SwizzledRows):
 
 @dataclass(frozen=True)
 class PanelRows(SwizzledRows):
-    """Tiles of panels of eight vectors, as wgmma reads them with a swizzle of 128 bytes.
+    """Tiles of panels of eight vectors, as wgmma reads them with a swizzle of 128 bytes."""
 
-    Attributes
-    ----------
-    rows : int
-        Of a tile: a multiple of eight.
-    """
-
-    rows: int
+    rows: int  # of a tile: a multiple of eight
 
     @property
     def pitch(self) -> int:

@@ -49,29 +49,14 @@ __device__ __forceinline__ void tvm_fusion_tma_prefetch(const CUtensorMap& map) 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A view of a buffer that boxes are copied from.
+    """A view of a buffer that boxes are copied from."""
 
-    Attributes
-    ----------
-    buffer : Var
-        In global memory.
-    start : Expr
-        Offset of the view's first element.
-    sizes : tuple of Expr
-        Extents, the contiguous dimension first.
-    strides : tuple of Expr
-        Of the other dimensions, in elements.
-    box : tuple of int
-        Elements of a box.
-    steps : tuple of int
-        From one element of a box to the next, along each dimension; empty: 1.
-    """
-
-    buffer: ir.Var
-    start: ir.Expr
-    sizes: tuple[ir.Expr, ...]
-    strides: tuple[ir.Expr, ...]
-    box: tuple[int, ...]
+    buffer: ir.Var  # in global memory
+    start: ir.Expr  # offset of the view's first element
+    sizes: tuple[ir.Expr, ...]  # extents, the contiguous dimension first
+    strides: tuple[ir.Expr, ...]  # of the other dimensions, in elements
+    box: tuple[int, ...]  # elements of a box
+    # From one element of a box to the next, along each dimension; empty: 1.
     steps: tuple[int, ...] = ()
 
     def encode(self, name: str) -> tuple[ir.Var, list[tirx.Stmt]]:

@@ -56,9 +56,9 @@ def load_words(to: ir.TensorLoad, source: ir.TensorLoad, count: ir.Expr) -> tirx
 
     Parameters
     ----------
-    to : TensorLoad
+    to
         The first of ten elements of registers.
-    source : TensorLoad
+    source
         The first element, at any address.
     """
     places = (tirx.address_of(to), tirx.address_of(source))
@@ -79,18 +79,10 @@ _WORD = 4  # bytes of the narrowest vector of bytes
 
 @dataclass(frozen=True)
 class VectorLoad:
-    """Contiguous elements that one instruction loads.
+    """Contiguous elements that one instruction loads."""
 
-    Attributes
-    ----------
-    first : TensorLoad
-        The first element.
-    elements : tuple of Var
-        The variable that stands for each.
-    """
-
-    first: ir.TensorLoad
-    elements: tuple[ir.Var, ...]
+    first: ir.TensorLoad  # the first element
+    elements: tuple[ir.Var, ...]  # the variable that stands for each
 
     def load(self, lane: ir.Expr) -> ir.TensorLoad:
         """Read one of the elements; the last index is beyond its extent where that is 1."""
@@ -114,9 +106,9 @@ class ElementLoads:
 
     Parameters
     ----------
-    analyzer : Analyzer
+    analyzer
         Knows the ranges of the variables in indices.
-    is_copied : bool
+    is_copied
         Whether vectors are copied as bytes, of types without vector loads as well.
     """
 

@@ -20,30 +20,18 @@ Copy = Callable[[ir.TensorLoad, ir.TensorLoad, int], tirx.Stmt]
 
 @dataclass(frozen=True)
 class VectorMoves:
-    """The moves of a vendor's threads.
+    """The moves of a vendor's threads."""
 
-    Attributes
-    ----------
-    scope : str
-        Of shared memory, whose barriers the kernel places.
-    load, store : callable
-        ``(to, element, size)``: bytes of shared memory into registers, and back.
-    load_or_zero : callable
-        ``(to, source, size, is_loaded)``: bytes of global memory into registers, or zeros.
-    barrier : callable
-        Of a block.
-    scheduling_barrier : callable, optional
-        What keeps the compiler's scheduler from moving loads of a next stage to their use.
-    held_as, held : callable
-        The type of registers that hold elements of a type, and an element as they hold it.
-    """
-
-    scope: str
+    scope: str  # of shared memory, whose barriers the kernel places
+    # ``(to, element, size)``: bytes of shared memory into registers, and back.
     load: Copy
     store: Copy
+    # ``(to, source, size, is_loaded)``: bytes of global memory into registers, or zeros.
     load_or_zero: Callable[[ir.TensorLoad, ir.TensorLoad, int, ir.Expr], tirx.Stmt]
-    barrier: Callable[[], tirx.Stmt]
+    barrier: Callable[[], tirx.Stmt]  # of a block
+    # What keeps the compiler's scheduler from moving loads of a next stage to their use.
     scheduling_barrier: Callable[[], tirx.Stmt] | None = None
+    # The type of registers that hold elements of a type, and an element as they hold it.
     held_as: Callable[[str], str] = str
     held: Callable[[ir.Expr], ir.Expr] = lambda value: value
 

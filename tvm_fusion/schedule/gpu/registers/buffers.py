@@ -20,14 +20,14 @@ class RegisterBuffers:
 
     Parameters
     ----------
-    vectors : sequence of VectorLoad
+    vectors
         The loads; the widest of each tensor come first.
-    copies : int
+    copies
         Copies that are held at once, each loaded at another place.
-    threads : int, optional
+    threads
         For phases of a block that follow each other: the buffers' first index is the thread's
         number then, which lowering drops. Without it, the buffers are one thread's.
-    is_streamed : bool
+    is_streamed
         Whether the widest vectors bypass the L1 of CUDA devices, which keeps the shorter ones.
     """
 
@@ -74,9 +74,9 @@ class RegisterBuffers:
 
         Parameters
         ----------
-        source : callable, optional
+        source
             Gives an element by the vector's number and the lane, if it was staged elsewhere.
-        *thread : Expr
+        *thread
             The thread's number, where the buffers are those of several.
         """
 

@@ -20,22 +20,14 @@ from .warp import each_thread
 
 @dataclass(frozen=True)
 class RowThreads:
-    """Threads of a block: ``threads`` for each of its ``rows``.
+    """Threads of a block: ``threads`` for each of its ``rows``."""
 
-    Attributes
-    ----------
-    threads, rows : int
-        Threads are a power of two up to a warp, whole warps from there on.
-    rows_first : bool
-        Whether neighbouring threads have neighbouring rows, rather than elements of a row.
-    warp_size : int
-        Threads that exchange values without shared memory.
-    """
-
+    # Threads are a power of two up to a warp, whole warps from there on.
     threads: int
     rows: int
+    # Whether neighbouring threads have neighbouring rows, rather than elements of a row.
     rows_first: bool = False
-    warp_size: int = 32
+    warp_size: int = 32  # threads that exchange values without shared memory
 
     @property
     def warps(self) -> int:
@@ -71,27 +63,14 @@ Declare = Callable[[Sequence[int], str, str, str], ir.Var]
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction across the threads of a row, of one value or of several together.
+    """A reduction across the threads of a row, of one value or of several together."""
 
-    Attributes
-    ----------
-    name : str
-        For a reader.
-    combine : callable
-        From results and terms to the new results.
-    init : sequence of Expr
-        Neutral elements.
-    terms : sequence of Var
-        Partial results, ``[rows, threads]`` in registers; overwritten.
-    results : sequence of Var
-        Get the results, ``[rows]`` in the registers of every thread.
-    """
-
-    name: str
+    name: str  # for a reader
+    # From results and terms to the new results.
     combine: Callable[[Sequence[ir.Expr], Sequence[ir.Expr]], list[ir.Expr]]
-    init: Sequence[ir.Expr]
-    terms: Sequence[ir.Var]
-    results: Sequence[ir.Var]
+    init: Sequence[ir.Expr]  # neutral elements
+    terms: Sequence[ir.Var]  # partial results, ``[rows, threads]`` in registers; overwritten
+    results: Sequence[ir.Var]  # get the results, ``[rows]`` in the registers of every thread
 
 
 def block_all_reduce(
@@ -105,7 +84,7 @@ def block_all_reduce(
 
     Parameters
     ----------
-    declare : callable
+    declare
         Declares a buffer of the block for each row: ``declare(shape, dtype, name, scope)``.
     """
     if threads.threads == 1:

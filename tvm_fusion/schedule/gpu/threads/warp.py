@@ -42,11 +42,11 @@ def each_thread(
 
     Parameters
     ----------
-    extents : sequence of (str, int)
+    extents
         Thread axes, such as ``threadIdx.y``, with their threads, outermost first.
-    body : callable
+    body
         From an index along each axis to what that thread does.
-    binds_single : bool
+    binds_single
         Whether an axis of one thread is bound. TVM places barriers by whether an index depends on
         the innermost axis; none does on a single thread.
     """
@@ -105,17 +105,17 @@ def warp_all_reduce(
 
     Parameters
     ----------
-    buffers : tuple of Var
+    buffers
         Of ``[groups, lanes, count]`` in registers; the first one holds the terms.
-    count : int
+    count
         Values of a thread, each reduced on its own.
-    lanes : int
+    lanes
         Neighbouring threads that share a result: a power of two.
-    each : callable
+    each
         Runs ``body(group, lane)`` in every thread.
-    combine : callable
+    combine
         The reduction: a sum, or a maximum.
-    step : int
+    step
         Distance between threads that share a result, a power of two.
 
     Returns

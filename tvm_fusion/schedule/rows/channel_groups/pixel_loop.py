@@ -38,21 +38,11 @@ Value = Callable[[ir.Expr, ir.Expr], ir.Expr]  # of an expression, in a lane
 
 @dataclass(frozen=True)
 class PixelTile:
-    """Pixels of a block and the threads that run through them.
+    """Pixels of a block and the threads that run through them."""
 
-    Attributes
-    ----------
-    pixels
-        Of a block.
-    lines
-        Pixels at a time.
-    vectors
-        Threads of a pixel, each with a vector of channels.
-    """
-
-    pixels: int
-    lines: int
-    vectors: int
+    pixels: int  # of a block
+    lines: int  # pixels at a time
+    vectors: int  # threads of a pixel, each with a vector of channels
 
     @property
     def threads(self) -> int:

@@ -22,21 +22,11 @@ CHOICES = (1, 2, VECTORS, 8)
 
 @dataclass(frozen=True)
 class CpuRowConfig:
-    """Configuration of a row kernel on a CPU.
+    """Configuration of a row kernel on a CPU."""
 
-    Attributes
-    ----------
-    width
-        Elements of a vector.
-    is_parallel
-        Whether the work is worth waking other threads.
-    prefetches
-        Whether passes prefetch what the next row or pass reads.
-    """
-
-    width: int
-    is_parallel: bool
-    prefetches: bool
+    width: int  # elements of a vector
+    is_parallel: bool  # whether the work is worth waking other threads
+    prefetches: bool  # whether passes prefetch what the next row or pass reads
 
     @classmethod
     def of(cls, program: Program, device: Device) -> CpuRowConfig:

@@ -40,34 +40,22 @@ REGISTERS_PER_SM = 1 << 16
 
 @dataclass(frozen=True)
 class RowConfig(RowThreads):
-    """Configuration of a row kernel.
+    """Configuration of a row kernel."""
 
-    Attributes
-    ----------
-    row_elements
-        Elements of a row that a thread keeps at most; the loops over them are unrolled.
-    max_registers
-        32-bit registers of a thread, of which rows get what arithmetic leaves.
-    min_blocks_per_sm
-        Occupancy target of the compiler; ``None`` leaves it alone, where rows share nothing, or
-        aims at what the registers of rows allow.
-    keep_packed
-        Whether each pass converts half-type elements again, rather than keep them in float32.
-    one_pass_variance
-        Whether a variance is computed together with its mean.
-    mask_tail
-        Whether threads without a vector in the last step of an aligned row compute it, masked.
-    groups_per_block
-        Groups of ``rows`` that a block takes one after the other, at a stride of the grid: what
-        rows share stays in registers, as do their offsets in vectors (:mod:`.row_groups`).
-    """
-
+    # Elements of a row that a thread keeps at most; the loops over them are unrolled.
     row_elements: int = MAX_ROW_ELEMENTS
+    # 32-bit registers of a thread, of which rows get what arithmetic leaves.
     max_registers: int = MAX_REGISTERS
+    # Occupancy target of the compiler; ``None`` leaves it alone, where rows share nothing, or aims
+    # at what the registers of rows allow.
     min_blocks_per_sm: int | None = None
+    # Whether each pass converts half-type elements again, rather than keep them in float32.
     keep_packed: bool = False
-    one_pass_variance: bool = False
+    one_pass_variance: bool = False  # whether a variance is computed together with its mean
+    # Whether threads without a vector in the last step of an aligned row compute it, masked.
     mask_tail: bool = False
+    # Groups of ``rows`` that a block takes one after the other, at a stride of the grid: what rows
+    # share stays in registers, as do their offsets in vectors (:mod:`.row_groups`).
     groups_per_block: int = 1
 
     @property

@@ -20,21 +20,12 @@ RESERVED_SHARED = 4096  # bytes left to the block reductions
 
 @dataclass(frozen=True)
 class Storage:
-    """The stages, with a place for each row buffer.
+    """The stages, with a place for each row buffer."""
 
-    Attributes
-    ----------
-    program
-        With copies of inputs that are loaded more than once, without maps that are recomputed.
-    shared
-        Internal buffers in shared memory.
-    shared_bytes
-        Static shared memory of a block for those.
-    """
-
+    # With copies of inputs that are loaded more than once, without maps that are recomputed.
     program: RowProgram
-    shared: tuple[ir.Var, ...]
-    shared_bytes: int
+    shared: tuple[ir.Var, ...]  # internal buffers in shared memory
+    shared_bytes: int  # static shared memory of a block for those
 
 
 def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool) -> Storage | str:

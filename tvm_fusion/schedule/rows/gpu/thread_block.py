@@ -23,19 +23,13 @@ from .vectorize import Vectorization, vectorize
 
 @dataclass(frozen=True)
 class Position:
-    """Thread ``t`` of row ``r`` of the block, at its ``item``-th element.
+    """Thread ``t`` of row ``r`` of the block, at its ``item``-th element."""
 
-    Attributes
-    ----------
-    r, t, item
-        Numbers from 0 on.
-    loaded
-        Elements of memory that were loaded before, and their registers.
-    """
-
+    # Numbers from 0 on.
     r: ir.Expr
     t: ir.Expr
     item: ir.Expr
+    # Elements of memory that were loaded before, and their registers.
     loaded: tuple[tuple[ir.TensorLoad, ir.TensorLoad], ...] = ()
 
 

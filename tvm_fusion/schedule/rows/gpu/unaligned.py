@@ -30,35 +30,21 @@ MIN_LONG_ROW = 4000  # elements
 
 @dataclass(frozen=True)
 class RowOrigin:
-    """Where rows begin in memory, modulo whole vectors.
+    """Where rows begin in memory, modulo whole vectors."""
 
-    Attributes
-    ----------
-    stage
-        Whose row axes the position mentions.
-    position
-        In elements.
-    """
-
-    stage: RowStage
-    position: ir.Expr
+    stage: RowStage  # whose row axes the position mentions
+    position: ir.Expr  # in elements
 
 
 @dataclass(frozen=True)
 class RowVectorAccess:
-    """A vectorized access of a stage along an axis: ``buffer[indices]``.
-
-    Attributes
-    ----------
-    is_streamed
-        Whether each row has elements of its own.
-    """
+    """A vectorized access of a stage along an axis: ``buffer[indices]``."""
 
     stage: RowStage
     axis: Axis
     buffer: ir.Var
     indices: Sequence[ir.Expr]
-    is_streamed: bool
+    is_streamed: bool  # whether each row has elements of its own
 
 
 def find_origin(

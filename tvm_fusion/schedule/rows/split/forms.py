@@ -51,21 +51,11 @@ Made = tuple[str, str | Refusal]  # a form's name, and its kernels or why there 
 
 @dataclass(frozen=True, eq=False)
 class LongRows:
-    """Few long rows.
+    """Few long rows."""
 
-    Attributes
-    ----------
-    program
-        What is computed.
-    least
-        Elements of a row, from which on parts of rows pay.
-    device
-        A GPU.
-    """
-
-    program: RowProgram
-    least: int
-    device: Device
+    program: RowProgram  # what is computed
+    least: int  # elements of a row, from which on parts of rows pay
+    device: Device  # A GPU
 
     @cached_property
     def size(self) -> int:

@@ -30,18 +30,12 @@ from ..program.row_program import RowProgram, RowStage
 
 @dataclass(frozen=True, eq=False)
 class SplitReduction:
-    """The two row programs.
+    """The two row programs."""
 
-    Attributes
-    ----------
-    first, second
-        What is launched, in order. Rows of both are parts of rows.
-    partial
-        Workspaces in float32, ``(*rows, parts)``: results of the first, inputs of the second.
-    """
-
+    # What is launched, in order. Rows of both are parts of rows.
     first: RowProgram
     second: RowProgram
+    # Workspaces in float32, ``(*rows, parts)``: results of the first, inputs of the second.
     partial: tuple[ir.Var, ...]
 
 

@@ -32,15 +32,9 @@ VECTORS = (1, 2, 4, 8)  # of a part that a thread computes
 
 @dataclass(frozen=True, eq=False)
 class SplitRowsConfig:
-    """Both row programs, and how their threads run.
+    """Both row programs, and how their threads run."""
 
-    Attributes
-    ----------
-    split
-        The programs.
-    """
-
-    split: SplitReduction
+    split: SplitReduction  # the programs
     first: RowConfig
     second: RowConfig
 
