@@ -3,8 +3,6 @@
 The graph is the one inside the onnx package; its weights are drawn from a seed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -5,8 +5,6 @@ the process ends the caller. One process serves many calls; a new one takes the 
 died.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

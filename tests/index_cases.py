@@ -1,7 +1,5 @@
 """Operators with operands that are indices: models, and numbers that are no indices of theirs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

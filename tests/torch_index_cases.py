@@ -1,7 +1,5 @@
 """PyTorch's operators with operands that are indices: functions, inputs in range, extents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

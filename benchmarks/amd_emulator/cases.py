@@ -3,8 +3,6 @@
 Sizes are odd where kernels allow it, and small: instructions are interpreted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Compile cases, then run them in the emulator; a process of its own, for what it installs."""
 
-from __future__ import annotations
-
 import ctypes
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """The distinct convolution layers of three networks, 224 x 224 images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -9,8 +9,6 @@ claims stays near the coefficients of all: each feature counts as a part of a ro
 (ridge regression).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ PyTorch, transformers, TVM with its compiler and, for the peer, OpenVINO; the re
 ``cpu_half.json`` in $OUT. A folder that has artifacts is not compiled again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """A small Relax graph with its float64 reference: built, compiled, counted and run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

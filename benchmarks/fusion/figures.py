@@ -1,7 +1,5 @@
 """What is asked of the counts: floors must be met, stretches are the aim."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 #: Launches are asked for here.

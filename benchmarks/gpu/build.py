@@ -1,7 +1,5 @@
 """Compile all works ahead of time, where there is no GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

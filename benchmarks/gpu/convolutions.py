@@ -1,7 +1,5 @@
 """Convolutions of channels-last images with epilogues, as CNNs, UNets and decoders have them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The folder that travels: ``index.json``, ``arrays.npz``, the libraries, the launch counter."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

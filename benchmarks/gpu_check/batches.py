@@ -1,7 +1,5 @@
 """Entries to shared libraries, some twenty in one; a batch that fails is halved until it works."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Arguments drawn from recipes, the same on the machine that builds and on the one that runs."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any

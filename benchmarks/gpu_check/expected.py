@@ -4,8 +4,6 @@ Of an output of more than :data:`SAMPLES` elements so many are stored, spread ev
 all elements, their largest magnitude and the number that is not finite speak for the others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

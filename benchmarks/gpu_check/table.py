@@ -1,7 +1,5 @@
 """What a check has found, for a reader: ``README.md``, and a record without every figure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

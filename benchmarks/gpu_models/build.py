@@ -1,7 +1,5 @@
 """Compile the models ahead of time, where there is no GPU, into a folder without weights."""
 
-from __future__ import annotations
-
 import json
 import resource
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The models in float16 with seeded weights: transformers' modules, CNNs, diffusion networks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ that the compiler computed. The build writes down which and drops the file; wher
 the parameters are drawn again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -5,8 +5,6 @@ that has it is compiled. Grids are of several blocks, persistent ones of more ti
 has multiprocessors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

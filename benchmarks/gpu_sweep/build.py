@@ -1,7 +1,5 @@
 """Compile the candidates ahead of time, where there is no GPU: a library for each configuration."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor

@@ -1,7 +1,5 @@
 """Which graphs of a checkout are drawn: evenly over its sources, each architecture once."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

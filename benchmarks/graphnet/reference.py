@@ -1,7 +1,5 @@
 """What a graph computes without rounding, and where roundings of its inputs alone move that."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ A sample is a folder: ``model.py`` holds a ``GraphModule`` whose ``forward`` tak
 inputs alike, ``weight_meta.py`` (and ``input_meta.py``) a class of attributes for each of them.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -1,7 +1,5 @@
 """One graph in a process of its own: exported, compiled for each target, run, compared, timed."""
 
-from __future__ import annotations
-
 import logging
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Groups of a planned module, each cut out with what it needs to run alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property

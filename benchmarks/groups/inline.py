@@ -3,8 +3,6 @@
 TVM's InlinePrivateFunctions leaves the symbolic variables of what it writes out undefined.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tvm

@@ -1,7 +1,5 @@
 """All distinct groups of several models, each measured once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A case: one operator in one half type, how to compile it, and what it should give."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Inputs near the limits of a half type: those of a case, scaled to other magnitudes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import ml_dtypes

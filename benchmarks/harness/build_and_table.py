@@ -1,7 +1,5 @@
 """The command line of benchmarks that are compiled here, run where a GPU is, and kept here."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

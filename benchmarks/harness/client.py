@@ -1,7 +1,5 @@
 """Starts an engine's worker process, talks to it and tells how it ended."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

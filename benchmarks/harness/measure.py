@@ -1,7 +1,5 @@
 """Checks every engine against its reference, then times the right ones in interleaved rounds."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The distinct groups of graphs, with what their templates claim and emit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

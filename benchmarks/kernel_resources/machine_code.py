@@ -1,7 +1,5 @@
 """What ptxas says of kernels: registers, shared memory, spills. Many are compiled at once."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

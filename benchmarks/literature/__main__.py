@@ -4,8 +4,6 @@ Graphs that are not named keep what the record has of them. No device is needed;
 transformers take the extra ``zoo``.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Figures of a graph under each way of rewriting, by the plan; nothing is built."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

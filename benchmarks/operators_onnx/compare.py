@@ -1,7 +1,5 @@
 """Whether a result is the expected one: number, dtype, shape, values and where NaN stands."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

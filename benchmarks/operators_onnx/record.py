@@ -1,7 +1,5 @@
 """The record of a sweep: a letter a case, by name order, and why operators are refused."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter, defaultdict

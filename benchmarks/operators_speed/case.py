@@ -1,7 +1,5 @@
 """A model of one ONNX operator with inputs to run it on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Which of PyTorch's Core ATen operators can be converted."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Outcomes in a stored record, counted where there is no PyTorch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

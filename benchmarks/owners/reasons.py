@@ -1,7 +1,5 @@
 """Why special cases stay that no planned model uses, with the benchmark that has them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -9,8 +9,6 @@
 Alternatives of very many kernels are left out.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The record: each distinct group with its prices and its measured times, by target."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The files: float models with drawn weights, and both quantizers' form of each."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

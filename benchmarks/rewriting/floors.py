@@ -1,7 +1,5 @@
 """What is asked of rewriting, and whether the record has it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Results and latency of one model under each way of rewriting, all in one process."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """All models by name, ready to be exported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A process a model, forked from one that has imported all: crashes and hangs are rows."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any

@@ -11,8 +11,6 @@ A step that is done is not done again, unless it failed: a run that was interrup
 the same command, and minutes are added to those that were spent.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ Twelve graphs from real exporters (and one of them with a symbolic length) are c
 their weights; nine more come with the onnx package. :func:`load` fills the weights in.
 """
 
-from __future__ import annotations
-
 import lzma
 import math
 from collections.abc import Mapping

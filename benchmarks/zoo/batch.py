@@ -1,7 +1,5 @@
 """A convolutional network of the zoo for several images at once: its graph is for one."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import numpy_helper

@@ -1,7 +1,5 @@
 """Strip an exported graph down to what cannot be drawn or inferred again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Seeded weights: distributions, and how a tensor is drawn from one; rotary tables."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import Literal

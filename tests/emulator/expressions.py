@@ -1,7 +1,5 @@
 """Expressions of lowered TIR as functions of a machine: ``[thread, lane]`` or scalars."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

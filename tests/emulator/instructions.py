@@ -1,7 +1,5 @@
 """PTX that kernels use, told by the text of the device function around it, whatever its name is."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

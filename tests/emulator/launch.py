@@ -1,7 +1,5 @@
 """Run scheduled kernels as a GPU would: lowered for it, by all threads, on a CPU."""
 
-from __future__ import annotations
-
 import importlib
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Statements of lowered TIR as functions of a machine."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import ir, tirx
 

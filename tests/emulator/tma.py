@@ -1,7 +1,5 @@
 """Tensor maps and copies of boxes by the Tensor Memory Accelerator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

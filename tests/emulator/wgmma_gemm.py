@@ -9,8 +9,6 @@ block: threads of a producer warpgroup, then of ``consumers``
                    wait(0); arrive on empty of the last stage; store 64 rows of accumulators
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import tvm

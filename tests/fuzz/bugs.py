@@ -1,7 +1,5 @@
 """The bugs that are planted: slips that a reader of the file may overlook."""
 
-from __future__ import annotations
-
 from .planted import Bug
 
 BUGS: tuple[Bug, ...] = (

@@ -1,7 +1,5 @@
 """One graph through every stage, compiled, run and compared."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import time

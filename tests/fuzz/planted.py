@@ -1,7 +1,5 @@
 """Bugs planted in a copy of the passes: what the fuzzer must find."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass

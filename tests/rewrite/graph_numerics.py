@@ -1,7 +1,5 @@
 """Whether the nodes of an e-graph's classes are equal, in numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

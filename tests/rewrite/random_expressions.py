@@ -1,7 +1,5 @@
 """Random expressions over small tensors of odd shapes, with the operators that laws know."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

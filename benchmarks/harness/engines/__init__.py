@@ -4,8 +4,6 @@ An engine is a function ``prepare(job) -> Prepared``, named by an import path so
 worker process imports it.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

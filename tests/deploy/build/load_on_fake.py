@@ -5,8 +5,6 @@ FOLDER and devices as ``sm_80,sm_86``. Machine code is the names of the architec
 for. Prints JSON: the manifest, and by device the kernels that were launched with their code.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """DFT, STFT and MelWeightMatrix against numpy in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

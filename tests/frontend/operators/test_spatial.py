@@ -1,7 +1,5 @@
 """Windows of poolings that reach beyond the image, against sums over every element."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

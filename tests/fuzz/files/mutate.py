@@ -1,7 +1,5 @@
 """Mutate protobuf messages field by field, and files byte by byte."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

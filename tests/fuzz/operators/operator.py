@@ -1,7 +1,5 @@
 """What the generator, the interpreter and the Relax module know of one operator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

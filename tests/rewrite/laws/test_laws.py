@@ -1,7 +1,5 @@
 """Every law: holds, is refused, holds for symbolic shapes, and in numbers; from one table."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -7,8 +7,6 @@ count of the result, from TensorIR and with costly divisions and exponentials, m
 printed form's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
