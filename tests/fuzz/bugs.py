@@ -19,14 +19,14 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "any permutation counts as the identity",
-        "frontend/normalize/remove_identities.py",
+        "frontend/normalize/rewritten.py",
         "[int(axis) for axis in axes] == list(range(len(axes)))",
         "sorted(int(axis) for axis in axes) == list(range(len(axes)))",
         seeds=(5,),
     ),
     Bug(
         "every cast is an identity",
-        "frontend/normalize/remove_identities.py",
+        "frontend/normalize/rewritten.py",
         "elif name in _BY_TYPE and structural_equal(value.args[0].ty, value.ty):",
         "elif name in _BY_TYPE:",
         seeds=(0,),
@@ -40,7 +40,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a stack along any axis becomes a sum",
-        "frontend/normalize/unstack_sum.py",
+        "frontend/normalize/rewritten.py",
         " or int(stack.attrs.axis or 0) != 0",
         "",
         seeds=(20,),

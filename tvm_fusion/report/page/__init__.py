@@ -2,8 +2,7 @@
 
     explanation  what the page of an explanation shows, as one object of plain values
     graphs       the graphs of a planned model: as imported, as fused
-    kernels      which PrimFuncs a group became, and their text
-    generated    their text in the target's language
+    kernels      which PrimFuncs a group became, their text, also in the target's language
     profile      what the page of a profile shows; imports no compiler
     document     the HTML file: content, style and scripts in one, nothing fetched; nor this
 

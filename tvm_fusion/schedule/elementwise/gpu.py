@@ -31,8 +31,7 @@ from ...program.program import Program
 from .config_gpu import ElementwiseGpuConfig, PointConfig
 from .iteration_space import IterationSpace
 from .transpose_config import TransposeConfig
-from .transpose_load_gpu import load_tiles
-from .transpose_store_gpu import store_tiles
+from .transposes_gpu import load_tiles, store_tiles
 from .vectors_gpu import VectorConfig, compute
 
 THREADS = 256

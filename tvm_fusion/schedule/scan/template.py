@@ -15,9 +15,8 @@ from ...device import Device
 from ...ecg.legalization.operators.scan import NAME, is_last
 from ...ecg.work import at
 from ...program.group import Group
-from .columns_cpu import scan_columns
 from .config import ColumnScanConfig, RowScanConfig
-from .cpu import scan_cpu
+from .cpu import scan_columns, scan_cpu
 from .gpu import scan_gpu
 from .problem import PrefixSumProblem
 

@@ -1,4 +1,4 @@
-"""Keep calls with side effects whose results are unused."""
+"""Calls with side effects are kept, and nested functions lifted into the module."""
 
 from __future__ import annotations
 
@@ -10,6 +10,36 @@ from tvm import ir, relax
 from tvm.ir.transform import PassContext
 
 from ...core.untouched import is_lowered, is_rewritable
+from ...errors import UserError
+
+
+@tvm.transform.module_pass(opt_level=0, name="LiftFunctions")
+class LiftFunctions:
+    """Run TVM's LambdaLift where there is anything to lift; its virtual machine needs that."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Lift the functions inside our functions; one that captures variables is refused."""
+        has_local = any(is_rewritable(func) and _has_local(func) for func in mod.functions.values())
+        return relax.transform.LambdaLift()(mod) if has_local else mod
+
+
+def _has_local(func: relax.Function) -> bool:
+    found: list[Any] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Function):
+            found.append(expr)
+
+    relax.analysis.post_order_visit(func.body, visit)
+    captured = [var.name for local in found for var in relax.analysis.free_vars(local)]
+    if captured:  # LambdaLift passes them untyped, and kernels need types
+        raise UserError(
+            f"a function inside another one uses {', '.join(captured)} from outside of it",
+            "functions that use nothing but their parameters",
+            "pass it as an argument",
+        )
+    return bool(found)
+
 
 _PURE_CALL = "relax.call_pure_packed"
 FORCE_PURE = "relax.force_pure"  # TVM's mark: impure calls inside do not make the function impure
