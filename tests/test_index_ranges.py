@@ -50,24 +50,36 @@ def test_onnx(alone, tmp_path, name):
     assert check(alone, folder, inputs, names, case.extent) >= 8 * len(names)
 
 
-def test_no_shape_of_more_elements_is_read(tmp_path):
-    """Shapes that are inputs: numbers of elements that do not fit, and negative ones."""
+def test_no_shape_that_does_not_fit_is_read(tmp_path):
+    """Shapes that are inputs: other numbers of elements, negative ones, none that broadcast."""
     text = """<ir_version: 9, opset_import: ["": 18]>
-    g (float[4, 6] a, int64[2] i, int64[2] j) => (float[p, q] y, float[r, s] z) {
-        b = Reshape(a, i) y = Neg(b) z = Tile(a, j) }"""
+    g (float[4, 6] a, float[1, 3] d, int64[2] i, int64[2] j, int64[2] k)
+      => (float[p, q] y, float[r, s] z, float[t, u] w) {
+        b = Reshape(a, i) y = Neg(b) z = Tile(a, j) e = Expand(d, k) w = Neg(e) }"""
     artifact = tvm_fusion.compile(onnx.parser.parse_model(text), "cpu")
     executable = tvm_fusion.load(artifact.export(tmp_path / "a"))
-    a = np.ones((4, 6), "float32")
-    for shape, times in (
-        ((5, 5), (1, 1)),
-        ((1000, 1000), (1, 1)),
-        ((-2, -3), (1, 1)),
-        ((8, 3), (-1, -1)),
+    a, d = np.ones((4, 6), "float32"), np.ones((1, 3), "float32")
+
+    def run(i, j, k):
+        shapes = {"i": np.array(i), "j": np.array(j), "k": np.array(k)}
+        found = executable.run({"a": a, "d": d, **shapes})
+        return [found[name].shape for name in "yzw"]
+
+    for i, j, k in (
+        ((5, 5), (1, 1), (1, 1)),
+        ((1000, 1000), (1, 1), (1, 1)),
+        ((-2, -3), (1, 1), (1, 1)),
+        ((8, 3), (-1, -1), (1, 1)),
+        ((8, 3), (1, 1), (2, 4)),
+        ((8, 3), (1, 1), (-5, 3)),
+        ((8, 3), (1, 1), (2**61, 3)),
+        ((8, 3), (2**62, 1), (1, 1)),
+        ((8, 3), (2**62, 2**62), (1, 1)),
+        ((2**62 + 6, 4), (1, 1), (1, 1)),
     ):
-        with pytest.raises(UserError, match="whose extents the inputs decide cannot be allocated"):
-            executable.run({"a": a, "i": np.array(shape), "j": np.array(times)})
-    found = executable.run({"a": a, "i": np.array((3, -1)), "j": np.array((2, 1))})
-    assert (found["y"].shape, found["z"].shape) == ((3, 8), (8, 6))
+        with pytest.raises(UserError, match="extents that the inputs decide do not fit"):
+            run(i, j, k)
+    assert run((3, -1), (2, 1), (5, 1)) == [(3, 8), (8, 6), (5, 3)]
 
 
 @pytest.mark.slow

@@ -34,11 +34,13 @@ from .lower.float_math import HyperbolicByExponentials, KeepNaNTests, PassNaNOn
 from .lower.integers import DivideByNoZeroExtent, DivideByPositive, LowerIntegers
 from .lower.narrow_types import BytesForBooleans, CastFloat8
 from .lower.thread_values import NarrowLanes, PrivateReductionResults
+from .parallel.peer_sums import PeerSums
 from .schedule.gpu.threads.anchored_sums import AnchorSums
 from .schedule.gpu.threads.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
 from .schedule.math.amd_half_functions import AmdHalfFunctions
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath
+from .schedule.math.quotients import DivideByScales
 
 STAGES: tuple[tuple[str, Callable[..., Pass]], ...] = (
     ("rewrite", transform.Rewrite),
@@ -65,6 +67,8 @@ def stages(config: FusionConfig | None = None) -> list[Pass]:
     passes: list[Pass] = []
     for number, (name, _) in enumerate(STAGES, start=1):
         passes += [_told(_WORDS[name]), stage(name, config)]
+        if name == "rewrite" and config.workers > 1 and "peer_sums" not in config.without:
+            passes.append(PeerSums(config.workers))
         if name == "ecg":
             passes.append(RefuseUnlowered())
         if config.dump is not None:
@@ -165,6 +169,7 @@ def tir_pipeline():
             DivideByNoZeroExtent(),
             NaturalAlignment(),
             RegistersOnStack(),
+            DivideByScales(),
         ]
         after = [LowerIntegers(), PassNaNOn(), ParallelTrips()]
         return Sequential([*before, finalize_host_tvm(), *after])

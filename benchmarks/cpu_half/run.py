@@ -2,22 +2,24 @@
 
 ``python3 -m benchmarks.cpu_half.run DIR [--only NAME ...] [--threads 1 2 16] [--jobs 16]`` needs
 PyTorch, transformers, TVM with its compiler and, for the peer, OpenVINO; the record goes to
-``cpu_half.json`` in $OUT. A folder that has artifacts is not compiled again.
+``cpu_half.json`` in $OUT. A folder that has artifacts is not compiled again. ``--at-once 4``
+measures four models side by side, on cores of their own.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.workers import Worker
+from benchmarks.workers import Worker, gather
 from tvm_fusion.device import parse
 
 PRECISIONS = ("fp32", "bf16")
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", help="names")
     parser.add_argument("--threads", type=int, nargs="*", default=THREADS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--at-once", type=int, default=1, help="models that are measured at once")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of this run")
     parser.add_argument("--json", type=Path, help="default: cpu_half.json in $OUT, if it is set")
     options = parser.parse_args(arguments)
@@ -50,22 +53,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(failed), flush=True)
     device = {"name": parse("cpu").device.arch, "machine": platform.processor()}
     record: dict[str, Any] = {"about": device | {"failed": failed}, "rows": []}
+    left_out = {line.split(" ", 1)[0] for line in failed}
     for threads in options.threads:
-        for name in names:
-            if any(line.startswith(f"{name} ") for line in failed) or time.monotonic() > end:
-                continue
-            arguments_of = (name, str(threads), str(options.folder))
-            worker = Worker("-m", "benchmarks.cpu_half.worker", *arguments_of, environment={})
-            line = worker.line(SECONDS)
-            if not line:
-                record["about"]["failed"].append(f"{name} {threads}: {worker.ended()}")
-                print(record["about"]["failed"][-1], flush=True)
-                continue
-            worker.close()
-            record["rows"].append(json.loads(line))
-            print(_text(record["rows"][-1]), flush=True)
+        cores = itertools.count(0, threads)
+
+        def serve(left: Iterator[str], threads: int = threads, cores: Iterator[int] = cores):
+            first = next(cores)
+            for name in left:
+                if name not in left_out and time.monotonic() < end:
+                    yield _row(name, threads, first, options.folder)
+
+        at_once = max(1, min(options.at_once, len(os.sched_getaffinity(0)) // threads))
+        for row in gather(names, at_once, serve):
+            print(row if isinstance(row, str) else _text(row), flush=True)
+            (record["about"]["failed"] if isinstance(row, str) else record["rows"]).append(row)
             path.write_text(json.dumps(record, indent=1) + "\n")
     return int(bool(record["about"]["failed"]))
+
+
+def _row(name: str, threads: int, first: int, folder: Path) -> dict[str, Any] | str:
+    """Measure a model on some cores, from the first one; returns what failed as text."""
+    arguments = name, str(threads), str(first), str(folder)
+    worker = Worker("-m", "benchmarks.cpu_half.worker", *arguments, environment={})
+    line = worker.line(SECONDS)
+    if not line:
+        ended = worker.ended() if line == "" else f"over {SECONDS:.0f} s"
+        worker.close()
+        return f"{name} {threads}: {ended}"
+    worker.close()
+    return json.loads(line)
 
 
 def _compile(name: str, precision: str, folder: Path) -> str:

@@ -17,10 +17,10 @@ SEED = 1129
 Call = Callable[[], list[Any]]
 
 
-def main(name: str, threads: str, folder: str) -> None:
+def main(name: str, threads: str, first: str, folder: str) -> None:
     """Print a row of JSON."""
     count = int(threads)
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[int(first) :][:count])
     os.environ |= {"TVM_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
     import torch
 

@@ -24,18 +24,11 @@ from benchmarks.markdown import table
 from benchmarks.records import read, write
 from tvm_fusion.models.static_cache import name_of_cache
 
+from .models import SHAPES, model_of
+
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "llm.json"
 TOLERANCE = 1e-3
-_FAMILY = {"Qwen2": "Qwen2ForCausalLM", "Qwen3": "Qwen3ForCausalLM", "Llama": "LlamaForCausalLM"}
-# Hidden size, intermediate size, layers, heads, heads of keys and values, width of a head, words.
-SHAPES = {
-    "Qwen2-0.5B": (896, 4864, 24, 14, 2, 64, 151936),
-    "Qwen2-1.5B": (1536, 8960, 28, 12, 2, 128, 151936),
-    "Qwen3-0.6B": (1024, 3072, 28, 16, 8, 128, 151936),
-    "Llama-3.2-1B": (2048, 8192, 16, 32, 8, 64, 128256),
-    "Llama-3-8B": (4096, 14336, 32, 32, 8, 128, 128256),
-}
 
 
 def main() -> int:
@@ -55,27 +48,6 @@ def main() -> int:
         write(RECORD, {"environment": environment.describe(ROOT), "models": rows})
     (HERE / "README.md").write_text(render(read(RECORD)))
     return 0
-
-
-def model_of(name: str, layers: int | None, vocabulary: int | None, length: int) -> Any:
-    """Make a model of drawn weights."""
-    hidden, inner, depth, heads, shared, width, words = SHAPES[name]
-    model = getattr(transformers, _FAMILY[name.partition("-")[0]])
-    config = model.config_class(
-        vocab_size=vocabulary or words,
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=layers or depth,
-        num_attention_heads=heads,
-        num_key_value_heads=shared,
-        head_dim=width,
-        max_position_embeddings=length,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    torch.manual_seed(0)
-    return model(config).eval()
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

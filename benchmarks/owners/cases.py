@@ -25,6 +25,7 @@ RULES = {
     "transposed_phases": "TransposedConvByPhases",
     "norm_statistics": "NormStatistics",
     "narrow_weights": "TransposeNarrowWeights",
+    "position_masks": "PositionMasks",
     "rounded_activations": "RoundedActivations",
 }
 

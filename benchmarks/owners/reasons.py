@@ -52,6 +52,9 @@ REASONS: dict[str, dict[str, Reason]] = {
             "benchmarks/robustness/README.md", "constant weights of products on AMD's matrix cores"
         ),
         "product: aligned rows": Reason(_WORKS, "operands of rows that TMA cannot read"),
+        "product: planes": Reason(
+            "benchmarks/literature/README.md", "one convolution of an image channels first"
+        ),
         "product: packed weight": Reason(
             _CONVOLUTIONS, "implicit GEMMs whose weight is packed first"
         ),
@@ -93,6 +96,7 @@ REASONS: dict[str, dict[str, Reason]] = {
         "NormStatistics": Reason(
             "benchmarks/gpu/FUSED_GEMMS.md", "norms of models that are exported in a half type"
         ),
+        "PositionMasks": Reason("benchmarks/llm", "attention over a cache, on CPUs"),
         "TransposedConvByPhases": Reason(_OPERATORS, "ConvTranspose, on CPUs"),
         "RoundedActivations": Reason(
             "benchmarks/nbits/README.md", "activations of int8 beside packed weights, on CPUs"

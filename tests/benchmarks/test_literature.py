@@ -6,6 +6,7 @@ import pytest
 from benchmarks.literature import counting
 from benchmarks.literature.__main__ import PAGE, planned, stored
 from benchmarks.literature.expressions import EXPRESSIONS
+from benchmarks.literature.measure import measured, sides
 from benchmarks.literature.table import reached, render, slower
 from benchmarks.literature.table5 import MODELS
 from benchmarks.literature.taso import GRAPHS, PUBLISHED
@@ -49,6 +50,21 @@ def test_the_record_is_of_this_code(name):
             {way: one["kernels"] for way, one in of[target].items()} for of in (found, kept)
         )
         assert kernels == before
+
+
+@pytest.mark.slow
+def test_sides_are_compiled_compared_and_timed():
+    ((name, row),) = measured(["vgg_512x14"], "cpu", 1, 600.0)
+    assert "wrong" not in row
+    assert [row[side]["kernels"] for side in sides(name)] == [1, 2]
+    assert all(row[side]["us"] > 0 and row[side]["error"] < 1e-4 for side in sides(name))
+
+
+def test_what_was_measured_is_told_with_its_mean():
+    ways = dict(zip(("none", "search", "reassociate"), (4.0, 2.0, 5.0), strict=True))
+    page = render({"measured": {"cpu": {"bert": {way: {"us": us} for way, us in ways.items()}}}})
+    assert "| bert | 4.0 | 2.0 | 5.0 | 0.500 | **1.250** |" in page
+    assert "Geometric means: 0.500 and 1.250." in page
 
 
 @pytest.mark.slow

@@ -81,6 +81,7 @@ COMMAND_LINES = {
     "cost_model": "test_cost_model.py",
     "harness": "test_harness.py",
     "cpu_half": None,
+    "cpu_half.gemm": None,
     "cpu_half.run": None,
     "qdq": "test_qdq.py",
     "qdq.run": "test_qdq.py",

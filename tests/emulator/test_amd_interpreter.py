@@ -15,6 +15,25 @@ def test_kernels_are_right(kernel, reverse):
     assert not kernel.wrong(kernel.body, np.random.default_rng(), reverse=reverse)
 
 
+FIELD = """
+  s_load_dwordx2 s[4:5], s[0:1], 0x0
+  s_mov_b32 s10, 0x183
+  s_bfe_i64 s[10:11], s[10:11], 0x{width}0000
+  s_waitcnt lgkmcnt(0)
+  v_mov_b32_e32 v1, s10
+  v_mov_b32_e32 v2, 0
+  global_store_dword v2, v1, s[4:5]
+"""
+
+
+def test_a_field_of_a_pair_does_not_need_its_other_half():
+    found = np.zeros(1, "i4")
+    launch(FIELD.format(width=8), found)
+    assert found[0] == -125
+    with pytest.raises(Mistake, match="nothing wrote"):
+        launch(FIELD.format(width=28), found)
+
+
 # A kernel, its text, another one instead, and what is said of it; nothing: the numbers are wrong.
 SLIPS = [
     ("gemm", "  s_waitcnt vmcnt(1)\n", "", "reads v14 before the wait for 'global_load_dword "),

@@ -165,6 +165,17 @@ def deviations(emit, v):
     return emit(op.sum(emit(op.multiply(left, left)), -1, True))
 
 
+def squared_heads(emit, y):
+    """Heads of 32 columns of a product, and the sum of the squares of each."""
+    rows, columns = (int(d) for d in y.ty.shape.values)
+    heads = emit(op.reshape(y, (rows, columns // 32, 32)))
+    return heads, emit(op.sum(emit(op.multiply(heads, heads)), -1, True))
+
+
+def of_other_heads(emit, heads, sums):
+    return op.multiply(heads, emit(op.flip(sums, 1)))
+
+
 CASES = [
     Case(
         "large_products",
@@ -269,6 +280,22 @@ CASES = [
         XW,
         lambda emit, x, w: [y := emit(op.matmul(x, w)), deviations(emit, y)],
         ("The results of sum", "64 adjacent columns of a result of matmul"),
+        True,
+    ),
+    Case(
+        "no_head_sum",
+        GpuContraction(),
+        [tensor("x", 33, 64), tensor("w", 64, 96)],
+        lambda emit, x, w: op.multiply(*squared_heads(emit, emit(op.matmul(x, w)))),
+        ("Sums over the heads of matmul", "only by GEMV and skinny GEMM"),
+        True,
+    ),
+    Case(
+        "no_head_sum",
+        GpuContraction(),
+        [tensor("x", 1, 64), tensor("w", 64, 96)],
+        lambda emit, x, w: of_other_heads(emit, *squared_heads(emit, emit(op.matmul(x, w)))),
+        ("sum is not one sum over each head of the columns of matmul",),
         True,
     ),
     Case(

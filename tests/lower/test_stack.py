@@ -40,7 +40,7 @@ def test_a_buffer_of_one_thread_is_on_the_stack():
 
 
 def test_tvm_takes_it_from_a_pool():
-    """When this fails, `lower.stack` can go."""
+    """When this fails, `lower.cpu` can go."""
     assert "TVMBackendAllocWorkspace" in source("s_tir")
 
 

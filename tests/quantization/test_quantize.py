@@ -181,3 +181,35 @@ def test_places_and_models_that_are_wrong(folder, capsys):
         code, found = quantize(folder, capsys, **places)
         assert code == 2
         assert words in found["error"]
+
+
+def test_products_with_a_bias_stay_products(tmp_path, capsys):
+    """ONNX Runtime makes Gemm of them, and loads none of whose constants it takes the names again.
+
+    The nodes have no names, and are quantized nevertheless.
+    """
+    rng = np.random.default_rng()
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape, "float32"), name)
+        for name, shape in (("w0", (8, 8)), ("w1", (8, 8)), ("b0", 8), ("b1", 8))
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["p"]),
+        helper.make_node("Add", ["p", "b0"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "w1"], ["q"]),
+        helper.make_node("Add", ["q", "b1"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 4, 8]) for n in "xy")
+    graph = helper.make_graph(nodes, "net", [x], [y], weights)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "net.onnx")
+    np.save(tmp_path / "x.npy", rng.standard_normal((2, 4, 8), "float32"))
+    assert quantize(tmp_path, capsys, data="x.npy")[0] == 0
+    written = onnx.load(tmp_path / "q.onnx").graph.node
+    products = [node for node in written if node.op_type in ("MatMul", "Gemm")]
+    assert [node.op_type for node in products] == ["MatMul", "MatMul"]
+    assert all("DequantizeLinear" in name for node in products for name in node.input)
+    import onnxruntime as ort
+
+    ort.InferenceSession(str(tmp_path / "q.onnx"), providers=["CPUExecutionProvider"])

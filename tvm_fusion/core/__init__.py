@@ -7,7 +7,7 @@
 * ``recurrent/``: LSTM, GRU and RNN: cells, buffers, and the reference loops.
 * ``decisions``: verdicts with their reasons; ``registry``: plug-ins by name; ``flags``: options.
 * ``untouched``: functions that no pass changes; ``recursion``: functions that are loops.
-* ``shards``: parts of a tensor that workers hold.
+* ``shards``: parts of a tensor that workers hold; ``peer_memory``: memory that they write to.
 * ``once``: answers about equal groups; ``progress``: of long operations; ``current_target``: of
   the passes.
 """

@@ -31,6 +31,11 @@ _PCIE = Link("PCIe 4", 25 * _GB, 20 * _MICROSECOND)
 _SHARED_MEMORY = Link("shared memory", 4 * _GB, 100 * _MICROSECOND)
 
 
+def has_peer_memory(device: Device) -> bool:
+    """Tell whether kernels reach the memory of other devices of the host, over NVLink."""
+    return device.arch in _LINKS
+
+
 def link_of(device: Device) -> Link:
     """Return the link between devices of a kind on one host."""
     if device.kind == "llvm":

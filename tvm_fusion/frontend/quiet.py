@@ -6,6 +6,7 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -24,3 +25,10 @@ def quiet_importer() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         yield
+
+
+def end_blocks(builder: Any) -> None:
+    """Close what a failed import left open; a builder complains of it when it is destroyed."""
+    with contextlib.suppress(Exception):
+        while True:
+            builder._end_block()

@@ -6,6 +6,8 @@
     decisions, and how tensors are spread
 ``rewriter``, ``rules``, ``products``, ``views``
     a function rewritten operator by operator
+``peer_sums``, ``peer_sum_kernel``
+    small sums over GPUs' memory, with residual and norm: a pass behind rewriting, its kernel
 ``prices``
     links between devices, what splitting costs and saves
 """

@@ -24,9 +24,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Partial:
-    """A tensor that is the sum of what the workers have."""
+    """A tensor that is the sum of what the workers have.
+
+    ``dtype`` is that of the operands whose products are added up: half ones travel as such.
+    """
 
     key: Key
+    dtype: str
 
 
 State = Split | Partial | None  # None: each worker has the whole tensor

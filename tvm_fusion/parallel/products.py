@@ -35,7 +35,7 @@ def matmul(rewriter: Rewriter, call: relax.Call) -> tuple[Any, Any]:
             rewriter.plan.join(one.key, other.key)
             return _local(rewriter, call), _behind(call, ends[0], one)
         if segments[0] == segments[1] and (one.shard.axis, other.shard.axis) == (inner_a, inner_b):
-            return _local(rewriter, call), Partial(rewriter.plan.join(one.key, other.key))
+            return _local(rewriter, call), _sum(call, rewriter.plan.join(one.key, other.key))
         return _whole(rewriter, call)
     for state, own, peer in ((one, a, b), (other, b, a)):
         if isinstance(state, Split) and (own.ty.ndim - state.shard.axis) > 2:
@@ -68,7 +68,7 @@ def _by_weight(rewriter: Rewriter, call: relax.Call) -> tuple[Any, Any]:
         region = rewriter.plan.join(one.key, key)
         part = rewriter.part_of_weight(b, Shard(inner, one.shard.segments))
         rewriter.product(key, b, call, terms, f"rows{of}")
-        return _again(call, [rewriter.local(a), part]), Partial(region)
+        return _again(call, [rewriter.local(a), part]), _sum(call, region)
     if isinstance(one, Split):
         behind = a.ty.ndim - one.shard.axis
         if b.ty.ndim >= behind > 2:
@@ -89,7 +89,7 @@ def _by_weight(rewriter: Rewriter, call: relax.Call) -> tuple[Any, Any]:
             part = rewriter.split(a, shard, key)
             rewriter.product(key, b, call, terms, f"rows{of}")
             weight = rewriter.part_of_weight(b, Shard(inner, segments))
-            return _again(call, [part, weight]), Partial(key)
+            return _again(call, [part, weight]), _sum(call, key)
     segments = rewriter.plan.segments(key, extent(b.ty.shape.values[-1]) or 0)
     if segments is None:
         rewriter.plan.uneven.add(key)
@@ -120,7 +120,7 @@ def grouped(rewriter: Rewriter, call: relax.Call) -> tuple[Any, Any] | None:
         region = rewriter.plan.join(state.key, key)
         matrices = rewriter.part_of(weight, Shard(1, state.shard.segments))
         rewriter.product(key, weight, call, terms, "rows of each expert")
-        return of(rewriter.local(rows), matrices), Partial(region)
+        return of(rewriter.local(rows), matrices), Partial(region, str(rows.ty.dtype))
     segments = rewriter.plan.segments(key, extent(weight.ty.shape.values[2]) or 0)
     if segments is None:
         rewriter.plan.uneven.add(key)
@@ -186,7 +186,14 @@ def _from_table(rewriter: Rewriter, call: relax.Call) -> tuple[Any, Any]:
     taken = rewriter.emit(_again(call, [part, own]))
     mask = rewriter.emit(op.take(rewriter.constant(inside, (key, "inside")), found, 0, "clip"))
     shape = [*indices.ty.shape.values, *[1] * (table.ty.ndim - 1)]
-    return op.multiply(taken, rewriter.emit(op.reshape(mask, shape))), Partial(key)
+    return op.multiply(taken, rewriter.emit(op.reshape(mask, shape))), Partial(
+        key, str(table.ty.dtype)
+    )
+
+
+def _sum(call: relax.Call, key: Any) -> Partial:
+    """Return the state of a product whose inner axis is split."""
+    return Partial(key, str(call.args[0].ty.dtype))
 
 
 def _behind(call: relax.Call, behind: int, state: Split) -> Split:

@@ -17,6 +17,8 @@ from ..words import counted
 from .plan import Collective, Partial, Plan, Product, Region, Split, State, nbytes
 from .views import extent, fixed, group_of
 
+_HALF = ("float16", "bfloat16")
+
 
 class Rewriter:
     """Rewrites a function.
@@ -114,12 +116,18 @@ class Rewriter:
         return relax.Tuple(locals_)
 
     def _reduced(self, arg: relax.Var, local: Any, state: Partial) -> Any:
-        self._count(state.key, "allreduce", arg)
-        return self.emit(relax.op.ccl.allreduce(local, "sum", True))
+        dtype = str(arg.ty.dtype)
+        # Products of half operands are float32, and rounded where they are stored anyway.
+        travels = state.dtype if state.dtype in _HALF and dtype == "float32" else dtype
+        self._count(state.key, "allreduce", arg, travels)
+        if travels != dtype:
+            local = self.emit(relax.op.astype(local, travels))
+        total = self.emit(relax.op.ccl.allreduce(local, "sum", True))
+        return total if travels == dtype else self.emit(relax.op.astype(total, dtype))
 
     def _gathered(self, arg: relax.Var, local: Any, state: Split) -> Any:
         """Gather parts along the first axis, and move them to theirs."""
-        self._count(state.key, "allgather", arg)
+        self._count(state.key, "allgather", arg, str(arg.ty.dtype))
         op, size, shard = relax.op, self.plan.size, state.shard
         shape = list(local.ty.shape.values)
         rows = self.emit(op.ccl.allgather(local, size, True))
@@ -237,8 +245,8 @@ class Rewriter:
             "choose another one, or keep the weight whole by shards={NAME: 'whole'}",
         )
 
-    def _count(self, key: Any, kind: str, arg: Any) -> None:
-        size = nbytes(self.shape(arg), str(arg.ty.dtype))
+    def _count(self, key: Any, kind: str, arg: Any, dtype: str) -> None:
+        size = nbytes(self.shape(arg), dtype)
         self.found.append((key, Collective(kind, size), ""))
 
     def shape(self, arg: Any) -> list[int]:

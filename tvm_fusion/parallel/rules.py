@@ -131,8 +131,11 @@ def _linear(rewriter: Rewriter, call: relax.Call) -> tuple[Any, Any] | None:
     grown = rewriter.shape(call) if is_tensor(call) else []
     if grown != rewriter.shape(call.args[sums[0]]):
         return None
-    key = rewriter.plan.join(states[sums[0]].key, states[sums[-1]].key)  # type: ignore[union-attr]
-    return again(call, [rewriter.local(arg) for arg in call.args]), Partial(key)
+    one, other = states[sums[0]], states[sums[-1]]
+    assert isinstance(one, Partial)
+    assert isinstance(other, Partial)
+    state = Partial(rewriter.plan.join(one.key, other.key), one.dtype)
+    return again(call, [rewriter.local(arg) for arg in call.args]), state
 
 
 @rule("reshape expand_dims squeeze flatten")
@@ -280,7 +283,9 @@ def reduce(rewriter: Rewriter, call: relax.Call) -> tuple[Any, Any]:
     if state.shard.axis in axes:
         is_float = str(call.ty.dtype).startswith(("float", "bfloat"))
         return (
-            (local, Partial(state.key)) if name == "sum" and is_float else unchanged(rewriter, call)
+            (local, Partial(state.key, str(arg.ty.dtype)))
+            if name == "sum" and is_float
+            else unchanged(rewriter, call)
         )
     before = 0 if call.attrs.keepdims else sum(axis < state.shard.axis for axis in axes)
     shard = Shard(state.shard.axis - before, state.shard.segments)

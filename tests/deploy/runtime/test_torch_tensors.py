@@ -1,11 +1,15 @@
 """Calls with PyTorch's tensors, whose memory is shared."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import tvm_ffi
 from onnx import TensorProto as T
 from tiny_models import dense_data, onnx_model
 
 import tvm_fusion
+from tvm_fusion.deploy.runtime import torch_tensors
 from tvm_fusion.errors import UserError
 
 pytestmark = pytest.mark.torch
@@ -69,3 +73,35 @@ def test_a_result_is_a_tensor_over_its_memory(dtype):
     again = to_torch(torch, array)
     assert (again.dtype, again.data_ptr()) == (dtype, array.ctypes.data)
     assert torch.equal(again, tensor)
+
+
+class _Stream:
+    def __init__(self, number: int, waits: list[tuple[int, int]]) -> None:
+        self.cuda_stream, self._waits = number, waits
+
+    def wait_stream(self, other: "_Stream") -> None:
+        self._waits.append((self.cuda_stream, other.cuda_stream))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_capturing", "seen", "waits"),
+    [
+        (0, False, 0, [(0, 7), (7, 0)]),
+        (0, True, 7, []),  # a graph takes no other stream
+        (7, False, 7, []),
+    ],
+)
+def test_kernels_are_in_order_with_the_current_stream(chosen, is_capturing, seen, waits):
+    found: list[tuple[int, int]] = []
+    cuda = SimpleNamespace(
+        current_stream=lambda _: _Stream(7, found),
+        default_stream=lambda _: _Stream(0, found),
+        is_current_stream_capturing=lambda: is_capturing,
+    )
+    device = tvm_ffi.device("cuda", 0)
+    with (
+        tvm_ffi.use_raw_stream(device, chosen),
+        torch_tensors.in_order(SimpleNamespace(cuda=cuda), device),
+    ):
+        assert tvm_ffi.get_raw_stream(device) == seen
+    assert found == waits

@@ -97,6 +97,16 @@ def shifted_last(function: Callable[..., Any]) -> Rule:
     return rule
 
 
+def field(extract: Callable[..., Any]) -> Rule:
+    """Return all bits of a field that has an undefined one; others of the source do not count."""
+
+    def rule(values: list[Any], undefined: list[Bits]) -> Bits:
+        inside, _ = extract(undefined[0], values[1])
+        return spoiled(8 * values[0].dtype.itemsize, [inside, undefined[1]])
+
+    return rule
+
+
 def aligned(function: Callable[..., Any]) -> Rule:
     """Return those of 32 bits taken out of 64."""
 

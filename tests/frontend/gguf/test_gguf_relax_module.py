@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gguf_files import drawn_rows, wide, write
 from relax_modules import main_module, module_of
-from tvm import relax
+from tvm import relax, tirx
 
 import tvm_fusion
 from tvm_fusion.errors import UserError
@@ -50,7 +50,8 @@ def test_every_type_equals_the_reference(file):
 def test_weights_are_stored_packed_once(kind, rng, tmp_path):
     """Two functions share what has the bytes of the file, but for scales of 6 bits in bytes.
 
-    So many rows that no array is as small as results that are stored unpacked.
+    CPUs join numbers whose bits lie in several planes: in a byte each. So many rows that no array
+    is as small as results that are stored unpacked.
     """
     rows, columns = 640, 1024
     if kind == "BF16":
@@ -70,8 +71,32 @@ def test_weights_are_stored_packed_once(kind, rng, tmp_path):
     packed = weights["up"]
     arrays = packed.arrays.values() if isinstance(packed, gguf.PackedWeight) else [packed]
     size = sum(array.nbytes for array in arrays)
-    assert sum(array.nbytes for array in stored.values()) == size
     assert data.nbytes <= size <= 1.04 * data.nbytes
+    planes = getattr(getattr(packed, "packing", None), "planes", ())
+    if len(planes) > 1:
+        size += rows * columns * (8 - sum(planes)) // 8
+    assert sum(array.nbytes for array in stored.values()) == size
+
+
+@pytest.mark.slow_beyond(2)
+@pytest.mark.parametrize("kind", ["Q5_0", "Q6_K", *sorted(set(FORMATS) - {"Q5_0", "Q6_K"})])
+def test_a_product_unpacks_its_weights(kind, rng, tmp_path):
+    """One kernel for each type: exactly the file's numbers, at any number of rows."""
+    rows, columns = 64, 1024
+    data = drawn_rows(kind, rows, columns, rng)
+    weights = gguf.read(write(tmp_path / "one.gguf", "llama", {"w": (kind, data)}))
+    x, w = tensor("x", tirx.Var("m", "int64"), columns), tensor("w", rows, columns)
+    mod = main_module([x, w], lambda emit, x, w: op.matmul(x, emit(op.permute_dims(w))))
+    mod = gguf.bind(mod, {"w": weights["w"]})
+    artifact = tvm_fusion.compile(mod, target="cpu", dims={"m": tvm_fusion.DimRange(1, 8)})
+    assert artifact.manifest["functions"]["main"]["kernels"] == 1
+    executable = tvm_fusion.load(artifact)
+    matrix = wide(kind, data).astype("float64")
+    for count in (1, 7):
+        given = rng.standard_normal((count, columns)).astype("float32")
+        (found,) = executable(x=given).values()
+        bound = 1e-6 * np.sqrt(columns) * (np.abs(given) @ np.abs(matrix).T).max()
+        np.testing.assert_allclose(found, given @ matrix.T, rtol=0, atol=bound)
 
 
 def test_unknown_names_and_other_shapes_are_refused(file):

@@ -70,6 +70,33 @@ GRAPHS = {
         {"h": DimRange(2, 32, 2), "w": DimRange(2, 32, 2)},
         [{"h": 2, "w": 8}, {"h": 32, "w": 4}],
     ),
+    "tiled_by_an_extent": (
+        13,
+        """g (float[n, 1, 2] x, float[n, 3, 6] like) => (float[p, 3, 6] y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[2] counts = {3, 3}> {
+          s = Shape(like) n = Slice(s, zero, one) t = Concat<axis = 0>(n, counts)
+          f = Slice(x, zero, one) e = Tile(f, t) y = Mul(e, like) }""",
+        {"n": DimRange(1, 8)},
+        [{"n": 1}, {"n": 5}],
+    ),
+    "padded_by_a_remainder": (
+        13,
+        """g (float[1, h] x) => (float[1, p] y)
+        <int64[1] one = {1}, int64[1] two = {2}, int64[1] eight = {8}, int64[3] none = {0, 0, 0}> {
+          s = Shape(x) h = Slice(s, one, two) n = Neg(h) m = Mod(n, eight)
+          k = Concat<axis = 0>(none, m) y = Pad(x, k) }""",
+        {"h": DimRange(1, 64)},
+        [{"h": 8}, {"h": 21}],
+    ),
+    "half_of_them_sorted": (
+        13,
+        """g (float[n, 6] x) => (float[p, 6] y, int64[p, 6] i)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}> {
+          s = Shape(x) n = Slice(s, zero, one) m = Add(n, one) k = Div(m, two)
+          y, i = TopK<axis = 0>(x, k) }""",
+        {"n": DimRange(1, 8)},
+        [{"n": 1}, {"n": 7}],
+    ),
     "expanded_where": (
         13,
         """g (float[n, 1] x, float[n, m] like) => (float[p, q] y)

@@ -77,7 +77,10 @@ def test_arithmetic_of_extents():
     n, m = (c.op("Gather", s, c.const(i)) for i in (0, 1))
     for op in ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min"):
         c.check(c.op(op, c.op("Add", m, n), n))
-    c.check(c.op("Neg", m))
+    less = c.op("Neg", m)
+    c.check(less)
+    for op in ("Div", "Mod"):  # up to a multiple of 8
+        c.check(c.op(op, less, c.const([8])))
     c.check(c.op("ReduceProd", s, keepdims=0))
     c.check(c.op("ReduceSum", s, c.const([0])))
     c.check(c.op("ReduceMax", c.op("Unsqueeze", s, c.const([0])), c.const([1]), keepdims=0))
@@ -113,6 +116,15 @@ def test_conditions_that_ranges_decide_and_those_they_leave():
     assert isinstance(c.values[open_], SymbolicArray)
     c.check(c.op("Where", open_, m, n))
     c.check(c.op("Not", open_))
+
+
+def test_few_extents_prove_what_no_rule_does():
+    n, m = (tirx.Var(name, "int64") for name in "nm")
+    facts = Facts({n: DimRange(1, 64), m: DimRange(1, 1 << 20)})
+    assert facts.proves((n + 1) // 2 <= n)
+    assert facts.decide((n + 3) // 2 <= n) is None  # not for 1 and 2
+    assert facts.decide(tirx.EQ(n * n % 4, tirx.IntImm("int64", 3))) is False
+    assert facts.decide((m + 1) // 2 <= m) is None  # too many to try
 
 
 @pytest.mark.parametrize("scale", [0.5, 2.0, 1.5, 0.7, 0.1, 1 / 3, 0.6])

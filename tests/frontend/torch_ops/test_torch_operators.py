@@ -91,6 +91,62 @@ def test_factors_and_scales(run):
     check(run, functions, torch.randn(3, 7), torch.randn(3, 7) + 3)
 
 
+def test_what_is_no_number_is_carried_on(tmp_path):
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([[3, nan, 1, 2, 0], [inf, 5, -inf, 2, 9], [nan, nan, inf, 1, -inf]])
+    functions = [
+        lambda x: x.median(),
+        lambda x: x[1].median(),
+        lambda x: x.median(0, keepdim=True).values,
+        lambda x: x.median(1).values,
+        lambda x: x.nanmedian(),
+        lambda x: x.nanmedian(1).values,
+        lambda x: x.kthvalue(4, 1).values,
+        lambda x: torch.hypot(x, x.flip(1)),
+        lambda x: torch.cdist(x, x.flip(1), p=0),
+    ]
+    module = Functions(*functions)
+    artifact = tvm_fusion.compile(torch.export.export(module, (x,)))
+    executable = tvm_fusion.load(artifact.export(tmp_path / "artifact"))
+    results = executable(x)
+    for number, (result, expected) in enumerate(zip(results, module(x), strict=True)):
+        np.testing.assert_array_equal(result, expected, f"function {number}")
+
+
+def test_running_and_middle_values_of_symbolic_lines(run):
+    functions = [
+        lambda x: x.median(),
+        lambda x: x.median(0).values,
+        lambda x: x.nanmedian(),
+        lambda x: x.nanmedian(0, keepdim=True).values,
+        lambda x: x.kthvalue(2, 0).values,
+        lambda x: x.mode(0).values,
+        lambda x: x.cummax(0).values,
+        lambda x: x.cummin(1).indices,
+        lambda x: torch.logcumsumexp(x, 0),
+    ]
+    module, rows = Functions(*functions), torch.export.Dim("rows", min=2, max=16)
+    program = torch.export.export(module, (torch.randn(5, 3),), dynamic_shapes=(({0: rows},),))
+    mod = import_model(program).mod
+    for count in (2, 9):
+        x = torch.randn(count, 3)
+        for result, expected in zip(run(mod, x.numpy()), module(x), strict=True):
+            np.testing.assert_allclose(result, expected.numpy(), 1e-4, 1e-5)
+
+
+def test_no_log_line_of_an_import_that_fails(capfd):
+    def function(x):
+        return torch.searchsorted(x[:, 0].contiguous(), x[:, 1].contiguous())
+
+    rows = torch.export.Dim("rows", min=2, max=16)
+    program = torch.export.export(
+        Functions(function), (torch.randn(5, 3),), dynamic_shapes=(({0: rows},),)
+    )
+    with pytest.raises(UserError, match="on a symbolic extent"):
+        import_model(program)
+    assert "BlockBuilder" not in capfd.readouterr().err
+
+
 def test_casts_on_the_way_count(run):
     x = torch.randn(5, 7)
     functions = [

@@ -29,8 +29,18 @@ def with_loops(x, i):
     return torch.zeros(5, 4).scatter_add_(0, rows, edges)
 
 
+def sliced(x, i):
+    count = i[0].item()
+    torch._check(count >= 0)
+    torch._check(count <= 4)
+    return x[:count] * 2, x[count:], x[1 : count + 1].sum(0)
+
+
 FUNCTIONS = {
+    "slices": sliced,
+    "places": lambda x, i: (x[i[4]], x[1:][:, i[0] - 4]),
     "nonzero": lambda x, i: torch.nonzero(x > 0),
+    "nonzero of none": lambda x, i: (torch.nonzero(x[:0]), x + 1),
     "selected": lambda x, i: x[x > 0] * 2,
     "rows": lambda x, i: x[i > 1].sum(1) + 1,
     "unique": lambda x, i: torch.unique(i, return_inverse=True, return_counts=True),

@@ -44,8 +44,6 @@ def test_ranks(run):
     x[0, 3] = x[2, :5] = np.nan
     steps = torch.randn(4, 6).sort(1).values
     functions = [
-        lambda x, i, s: x.nanmedian(1).values,
-        lambda x, i, s: x.nanmedian(),
         lambda x, i, s: i.mode(1).values,
         lambda x, i, s: i.mode(0, keepdim=True).values,
         lambda x, i, s: torch.searchsorted(s, x[:, :2]),

@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
-from group_kernels import CPU, CUDA, arrays, check, group, kernel, run, tensor
+from amd_code import amd_module, run_on_amd
+from group_kernels import CPU, CUDA, arrays, check, close, group, kernel, run, tensor
 from relax_modules import main_module
 from tvm import relax, tirx
 
 import tvm_fusion
 from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.core.tir.loops import find
+from tvm_fusion.device import parse
 from tvm_fusion.schedule.scan.template import PrefixSum
 
 pytestmark = pytest.mark.slow_beyond(4)
@@ -22,7 +24,7 @@ def inclusive(x):
     return [np.cumsum(x.astype("float64"), -1)]
 
 
-def exclusive(x):
+def exclusive_of(x):
     return [np.cumsum(x, -1) - x]
 
 
@@ -45,7 +47,7 @@ def test_rows_of_any_length(shape, dtype, spec):
 @specs
 @pytest.mark.parametrize("n", [1, 100, 5000, 20001])
 def test_without_the_element_itself(n, spec):
-    checked(spec, [tensor("x", 2, n)], sums(exclusive=True), exclusive, 1e-4)
+    checked(spec, [tensor("x", 2, n)], sums(exclusive=True), exclusive_of, 1e-4)
 
 
 @specs
@@ -163,3 +165,27 @@ def test_symbolic_columns():
         return [np.cumsum(x.astype("float64"), 1)]
 
     checked(CPU, [tensor("x", k, m, n)], lambda emit, x: op.cumsum(x, axis=1), reference)
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])
+@pytest.mark.parametrize(
+    ("shape", "exclusive", "dtype"),
+    [
+        ((3, 100), False, "float32"),
+        ((2, 517), True, "int32"),
+        ((5, 3), True, "float32"),
+        ((1, 5000), False, "float16"),
+        ((2, 129), False, "int64"),
+    ],
+)
+def test_amd_waves_scan_by_lane_moves(arch, shape, exclusive, dtype):
+    params = [tensor("x", *shape, dtype=dtype)]
+    spec = parse(f"rocm:{arch}")
+    members = group(params, sums(exclusive=exclusive), spec)
+    _, func = kernel(PrefixSum(True), members, spec)
+    assert "bpermute" not in amd_module({"main": func}, arch).inspect_source("asm")
+    (x,) = arrays(params).values()
+    y = np.full(shape, 7).astype(dtype)
+    run_on_amd(func, arch, x, y)
+    wide = x.astype("float64")
+    close([y], exclusive_of(wide) if exclusive else inclusive(wide), TOLERANCE.get(dtype, 0))

@@ -78,6 +78,10 @@ class WeightNames:
         """Tell whether the model names a constant, or what it was derived from."""
         return hash(const) in self._names
 
+    def name(self, const: Any, name: str) -> None:
+        """Name a constant that a pass made."""
+        self._names.setdefault(hash(const), (name, const))
+
     def derive(self, new: Any, how: str, sources: Iterable[Any]) -> None:
         """Name ``new`` after its largest named source: ``permute_dims(fc.weight)``."""
         known = [self._names[hash(s)] for s in sources if hash(s) in self._names]

@@ -89,6 +89,7 @@ class Executable:
             name: [weights[weight] for weight in entry["weights"]]
             for name, entry in found["functions"].items()
         }
+        self._by_name = weights
         self._functions = {name: self._on(self._machines, name) for name in self.signatures}
 
     def _on(self, machines: Machines, name: str) -> Function:
@@ -252,6 +253,10 @@ class Executable:
         """
         self.function(name)
         return self._on(self._machines.instrumented(instrument), name)
+
+    def weight(self, name: str) -> tvm_ffi.Tensor | None:
+        """Return a weight on the device, if the model has one of that name."""
+        return self._by_name.get(name)
 
     def synchronize(self) -> None:
         """Wait until the device has finished everything that was launched."""

@@ -26,6 +26,9 @@ from .tensors import (
 )
 from .torch_tensors import from_torch, in_order, to_torch, torch_of
 
+#: What the runtime says of extents that the inputs decide, and that fit nothing.
+_DO_NOT_FIT = ("std::bad_alloc", "negative dimensions", "match_cast error")
+
 
 class Function:
     """A function of a loaded model; :meth:`Executable.bind` makes those with fixed inputs.
@@ -153,11 +156,12 @@ class Function:
         try:
             return self._called(inputs, out)
         except (RuntimeError, ValueError) as error:
-            if not any(text in str(error) for text in ("std::bad_alloc", "negative dimensions")):
+            if not any(text in str(error) for text in _DO_NOT_FIT):
                 raise
             raise UserError(
-                "a tensor whose extents the inputs decide cannot be allocated",
-                "shapes that fit into memory and have as many elements as what is reshaped",
+                "extents that the inputs decide do not fit the model's tensors",
+                "shapes that fit into memory, to which what is expanded broadcasts, and that have "
+                "as many elements as what is reshaped",
             ) from error
 
     def _called(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
 import numpy as np
+import tvm_ffi
 
 from .tensors import to_numpy
 
@@ -43,11 +44,19 @@ def from_torch(torch: Any, value: Any) -> Any:
 
 @contextlib.contextmanager
 def in_order(torch: Any, device: Any) -> Iterator[None]:
-    """Order a GPU's kernels, which run on the default stream, with PyTorch's current stream."""
+    """Order a GPU's kernels with PyTorch's current stream.
+
+    They run on the default stream, unless the caller has chosen that one for TVM, or captures it:
+    another stream would be none of the graph's.
+    """
     stream = torch.cuda.current_stream(device.index)
     default = torch.cuda.default_stream(device.index)
-    if stream == default:
+    if stream == default or stream.cuda_stream == tvm_ffi.get_raw_stream(device):
         yield
+        return
+    if torch.cuda.is_current_stream_capturing():
+        with tvm_ffi.use_raw_stream(device, stream.cuda_stream):
+            yield
         return
     default.wait_stream(stream)
     yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ from ..control_flow.lifted import finished
 from ..onnx_model.constants import shape_inputs
 from ..onnx_model.graph import nodes, opsets_of, subgraphs
 from ..onnx_model.types import ValueType, dtype_name
-from ..quiet import quiet_importer
+from ..quiet import end_blocks, quiet_importer
 from ..reasons import reason_in_words
 from . import control_flow
 from .node_importer import NodeImporter
@@ -76,12 +75,12 @@ class Importer(NodeImporter):
                     return self._with_functions(view, opsets_of(model)[""])
                 return attach(self.from_onnx(view, opsets_of(model)[""]), self.sources.of)
         except UserError as error:
-            self._end_blocks()
+            end_blocks(self.bb)
             advice = self._bind_inputs(model) or error.advice
             found = f"{source}: {error.found}{self._of_inputs()}"
             raise UserError(found, error.expected, advice) from (error.__cause__ or error)
         except Exception as error:  # guard: TVM's converters raise anything; the reason is told
-            self._end_blocks()
+            end_blocks(self.bb)
             where = f" at operator {self._at}" if self._at else ""
             reason, instead = reason_in_words(error)
             advice = self._bind_inputs(model) or self._failed_advice or instead
@@ -193,12 +192,6 @@ class Importer(NodeImporter):
         mod = finished(attach(self.bb.get(), self.sources.of))
         mod["main"] = mod["main"].with_attrs({"num_input": self._num_input})
         return mod
-
-    def _end_blocks(self) -> None:
-        """Close what a failed import left open; the builder would complain when it is destroyed."""
-        with contextlib.suppress(Exception):
-            while True:
-                self.bb._end_block()
 
 
 def _without_dim_names(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:

@@ -74,10 +74,15 @@ def is_symbolic(*values: Any) -> bool:
 def integer(name: str, facts: Facts, a: Any, b: Any) -> Any:
     """Compute ``Add``, ``Sub``, ``Mul``, ``Div``, ``Mod``, ``Max`` or ``Min`` of two integers."""
     if name in ("Div", "Mod"):
-        if not facts.proves(as_expr(b) > 0) or not facts.proves(as_expr(a) >= 0):
+        if not facts.proves(as_expr(b) > 0):
             raise Unknown
-        function = tirx.floordiv if name == "Div" else tirx.floormod
-        return facts.simplify(function(as_expr(a), as_expr(b)))
+        if name == "Mod":  # of the divisor's sign
+            return facts.simplify(tirx.floormod(as_expr(a), as_expr(b)))
+        if facts.proves(as_expr(a) >= 0):
+            return facts.simplify(tirx.floordiv(as_expr(a), as_expr(b)))
+        if facts.proves(as_expr(a) <= 0):  # towards zero
+            return facts.simplify(0 - tirx.floordiv(0 - as_expr(a), as_expr(b)))
+        raise Unknown
     if name in ("Max", "Min"):
         for one, other in ((a, b), (b, a)):
             is_larger = facts.proves(as_expr(one) >= as_expr(other))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,14 @@ from ..tensor_types import static
 # Assignments of extents at which a formula is compared with the arithmetic it stands for.
 _MOST_SAMPLES = 1 << 16
 _LARGEST_EXTENT = 1 << 40
+_COMPARISONS: dict[type, Any] = {
+    tirx.EQ: operator.eq,
+    tirx.NE: operator.ne,
+    tirx.LT: operator.lt,
+    tirx.LE: operator.le,
+    tirx.GT: operator.gt,
+    tirx.GE: operator.ge,
+}
 
 
 class Facts:
@@ -55,7 +64,24 @@ class Facts:
         self._learn(condition)
         if self._analyzer.can_prove(condition):
             return True
-        return False if self._analyzer.can_prove(tirx.Not(condition)) else None
+        if self._analyzer.can_prove(tirx.Not(condition)):
+            return False
+        return self._tried(condition)
+
+    def _tried(self, condition: Any) -> bool | None:
+        """Decide a comparison by all extents, where they are few: ``(n + 1) // 2 <= n``."""
+        compare = _COMPARISONS.get(type(condition))
+        if compare is None or not self.knows(condition):
+            return None
+        bounds = [self._ranges[var] for var in variables_of(condition)]
+        if math.prod(r.high - r.low + 1 for r in bounds) > _MOST_SAMPLES:
+            return None
+        extents = self.samples(variables_of(condition))
+        assert extents is not None
+        holds = compare(at(condition.a, extents), at(condition.b, extents))
+        if np.all(holds):
+            return True
+        return None if np.any(holds) else False
 
     def proves(self, condition: Any) -> bool:
         """Tell whether a condition holds for all extents."""

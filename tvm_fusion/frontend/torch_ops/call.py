@@ -206,6 +206,11 @@ def is_zero(extent: Any) -> bool:
     return isinstance(extent, int) and extent == 0
 
 
+def is_empty(fake: torch.Tensor) -> bool:
+    """Say whether a tensor has no elements, whatever extents that cannot be asked are."""
+    return any(map(is_zero, fake.shape))
+
+
 def name_of(dtype: torch.dtype) -> str:
     """Return Relax's name of a dtype."""
     if dtype not in DTYPES:

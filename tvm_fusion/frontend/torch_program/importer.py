@@ -34,7 +34,7 @@ from ..dimensions.signatures import signature_of
 from ..dimensions.steps import Steps
 from ..dimensions.symbolic import UNLIMITED
 from ..finish import finish, without_bounds
-from ..quiet import quiet_importer
+from ..quiet import end_blocks, quiet_importer
 from ..reasons import reason_in_words
 from ..relax import bind
 from ..torch_ops import Importer, operator_name, unsupported
@@ -96,13 +96,15 @@ def from_exported_program(
     unknown = unsupported_operators(program)
     instead = advice(name.partition(" ")[0] for name in unknown)
     Findings(operators=unknown, unbound=unbound, instead=instead).raise_if_any(source)
+    importer = Importer(derived)
     try:
         with quiet_importer():
-            importer = Importer(derived)
             mod = importer.from_exported_program(program, False, True, False, None)
     except UserError:
+        end_blocks(importer.block_builder)
         raise
     except Exception as error:  # guard: told as the refusal's reason
+        end_blocks(importer.block_builder)
         reason, remedy = reason_in_words(error)
         raise UserError(f"{source} cannot be imported ({reason})", None, remedy) from error
     mod = attach(mod, importer.sources.of)

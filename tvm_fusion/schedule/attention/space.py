@@ -43,7 +43,10 @@ KERNELS = Kernels(
                 *("uses_wgmma", "is_ping_pong"),
             ),
         ),
-        FlashWaveConfig: ("flash wave", ("warps", "rows_of_warp", "block_n", "q_in_registers")),
+        FlashWaveConfig: (
+            "flash wave",
+            ("warps", "rows_of_warp", "block_n", "q_in_registers", "column_parts"),
+        ),
         FlashTmaConfig: ("flash tma", ("warps", "block_n", "stages", "is_ping_pong")),
         GpuConfig: ("CUDA cores", ("rows", "lanes", "rows_of_thread", "keys")),
     }

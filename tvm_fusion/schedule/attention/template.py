@@ -32,6 +32,7 @@ from .cpu.query_lanes_config import QueryLanesConfig
 from .cpu.query_lanes_config import configs as cpu_configs
 from .cpu.query_lanes_config import default as cpu_default
 from .cpu.tile_config import TileAttentionConfig
+from .cpu.visible_keys import VisibleKeys
 from .cuda_cores.config import GpuConfig
 from .cuda_cores.kernel import attention_gpu
 from .decode.config import FlashDecodeConfig
@@ -294,6 +295,8 @@ def _rows(pattern: Pattern) -> tuple[int, int]:
 
 def _flops(pattern: Pattern, rows: int, queries: int, config: AnyConfig | CpuConfig) -> int:
     keys = at(pattern.key.extent)
+    if isinstance(config, CpuConfig) and VisibleKeys(pattern, config).skips:
+        keys = math.ceil(keys / 2)  # as many as rows see on average, or positions of a cache
     depth, columns = at(pattern.depth.extent), at(pattern.column.extent)
     products = 2 * rows * queries * keys * (depth + columns)
     softmax = rows * queries * keys * (operations(pattern.score, pattern.weight) + EXP_OPERATIONS)

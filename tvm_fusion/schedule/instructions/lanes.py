@@ -3,7 +3,8 @@
 An *exchange* gives each lane the value of the lane whose number differs in the bits of a mask. Data
 parallel primitives (DPP) do so within rows of 16 lanes, as an operand of an addition that takes no
 longer for it; RDNA's ``v_permlanex16`` exchanges the rows of a pair. A *broadcast* of CDNA gives
-each lane the value of the last one of the row, or of the half of the wave, before its own.
+each lane the value of the last one of the row, or of the half of the wave, before its own; RDNA's
+``v_permlanex16`` does for two rows. A *shift* moves values up within rows.
 
     all-reduce of n lanes:   for distance in 1, 2, 4, .. n / 2:
         x = combine(x, exchange(x, a mask whose highest bit is distance))
@@ -11,6 +12,10 @@ each lane the value of the last one of the row, or of the half of the wave, befo
 After each step all lanes of a block of ``2 * distance`` have the same value, so any lane of the
 other half of the block will do. CDNA exchanges no rows: its steps of 16 and 32 combine broadcasts,
 behind which the last lane of the block has the result, and scalar reads give it to all.
+
+    prefix sums of n lanes:  for distance in 1, 2, 4, 8:  x = x + shift(x, distance)
+                             for distance in 16, 32:      x = x + broadcast(x, distance), of the
+                                                          lanes in the upper half of a block
 """
 
 from __future__ import annotations
@@ -35,13 +40,19 @@ class LaneMove:
     control: int = 0  # of a DPP instruction (``DPP_CTRL``); 0 of others
     # An exchange: lane l reads lane ``l ^ mask``; 0 for a broadcast, and where it stays.
     mask: int = 0
-    # A broadcast: lane l reads lane ``l // block * block - 1``; the first block reads 0.
+    # A broadcast: lane l reads lane ``l // block * block - 1``; the first block reads 0, of
+    # ``permlanex16`` the last lane of the second.
     block: int = 0
+    shift: int = 0  # lane l reads lane ``l - shift`` of its row; the first ones read 0
 
     def source(self, lane: int) -> int | None:
         """Return the lane that a lane reads; None where it gets 0."""
+        if self.shift:
+            return lane - self.shift if lane % ROW >= self.shift else None
         if not self.block:
             return lane ^ self.mask
+        if self.family == "permlanex16":
+            return (lane ^ ROW) | (ROW - 1)
         last = lane // self.block * self.block - 1
         return None if last < 0 else last
 
@@ -49,8 +60,11 @@ class LaneMove:
         """Emit it: what other lanes hold of a number of 16, 32 or 64 bits."""
         dtype = str(value.ty.dtype)
         if self.family == "permlanex16":
-            # Lane i of each row reads lane i of the other: eight selectors of four bits a word.
+            # Lane i of each row reads lane i of the other, or the last one: eight selectors of four
+            # bits a word.
             selectors = (_int(0x76543210), _int(0xFEDCBA98 - (1 << 32)))
+            if self.block:
+                selectors = (_int(-1), _int(-1))
             flags = (tirx.const(True, "bool"), tirx.const(False, "bool"))
             name = "llvm.amdgcn.permlanex16"
             return tirx.call_llvm_intrin(dtype, name, value, value, *selectors, *flags)
@@ -77,6 +91,8 @@ LANE_MOVES = (
     LaneMove("permlanex16", mask=ROW),
     LaneMove("row_bcast", 0x142, block=ROW),  # row_bcast:15
     LaneMove("row_bcast", 0x143, block=_HALF_WAVE),  # row_bcast:31
+    LaneMove("permlanex16", block=ROW),
+    *(LaneMove("dpp", 0x110 + shift, shift=shift) for shift in (1, 2, 4, 8)),  # row_shr
 )
 
 
@@ -111,6 +127,26 @@ def all_reduce_moves(device: Device, lanes: int) -> list[LaneMove] | None:
     distances = [1 << bit for bit in range(lanes.bit_length() - 1)]
     found = [_step(device, distance) for distance in distances]
     return None if None in found else [move for move in found if move is not None]
+
+
+def scan_moves(device: Device, lanes: int) -> dict[int, LaneMove] | None:
+    """Return the moves of prefix sums over neighbouring lanes, by their distances.
+
+    Returns
+    -------
+    dict of int to LaneMove or None
+        None where the device has no such instructions. Behind a shift the first lanes of each row,
+        or of each ``lanes``, add nothing; behind a broadcast, which is of the distance of its
+        block, those in the lower half of twice as many.
+    """
+    found = {}
+    for distance in (1 << bit for bit in range(lanes.bit_length() - 1)):
+        fitting = (m for m in _moves(device) if distance in (m.shift, m.block))
+        move = next(fitting, None)
+        if move is None:
+            return None
+        found[distance] = move
+    return found
 
 
 def from_last(device: Device, lanes: int, value: ir.Expr, lane: ir.Expr) -> ir.Expr:

@@ -3,7 +3,7 @@
 grid: ceil(count / rows) blocks; block: (rows, warps, lanes) threads, a vector of a row for each
 for round (longer rows than the block has vectors), from carry = 0:
     load a vector; sum up to each of its elements
-    scan the vectors' totals over the lanes of a warp, by shuffles
+    scan the vectors' totals over the lanes of a warp, by shuffles; of AMD's waves by lane moves
     last lane: total of the warp -> shared memory; __syncthreads
     add the totals of the warps before and the carry; carry += totals of all warps
     store the vector
@@ -14,7 +14,7 @@ the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx
 
@@ -34,22 +34,36 @@ from ...core.tir.loops import (
     when,
 )
 from ..gpu.threads.warp import each_thread, shuffle
+from ..instructions.lanes import ROW, LaneMove
 from .config import RowScanConfig
 from .problem import PrefixSumProblem
 
 Body = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 
 
-def scan_gpu(scan: PrefixSumProblem, config: RowScanConfig) -> tirx.Stmt:
-    """Write the loop over blocks."""
-    return _ScanBlock(scan, config).grid()
+def scan_gpu(
+    scan: PrefixSumProblem, config: RowScanConfig, moves: Mapping[int, LaneMove] | None
+) -> tirx.Stmt:
+    """Write the loop over blocks.
+
+    Parameters
+    ----------
+    moves
+        Of an AMD wave: see :func:`~tvm_fusion.schedule.instructions.lanes.scan_moves`.
+    """
+    return _ScanBlock(scan, config, moves).grid()
 
 
 class _ScanBlock:
     """One thread block: some rows."""
 
-    def __init__(self, scan: PrefixSumProblem, config: RowScanConfig) -> None:
-        self.scan, self.config = scan, config
+    def __init__(
+        self,
+        scan: PrefixSumProblem,
+        config: RowScanConfig,
+        moves: Mapping[int, LaneMove] | None,
+    ) -> None:
+        self.scan, self.config, self._moves = scan, config, moves
         self.rows, self.warps, self.lanes = config.rows, config.warps, config.lanes
         self.width = config.width
         self.count = product(scan.rows)
@@ -136,7 +150,10 @@ class _ScanBlock:
 
         def body(*at: ir.Expr) -> tirx.Stmt:
             mine = tirx.BufferLoad(here, [*at, index(0)])
-            exchange, before = self._from_before(here, at, distance)
+            if self._moves is None:
+                exchange, before = self._from_before(here, at, distance)
+            else:
+                exchange, before = self._moved(self._moves[distance], mine, at)
             return sequence([exchange, tirx.BufferStore(there, mine + before, [*at, index(0)])])
 
         return body
@@ -156,11 +173,40 @@ class _ScanBlock:
         found = tirx.BufferLoad(self.shuffled, [*at, index(0)])
         return exchange, tirx.Select(at[-1] >= distance, found, tirx.const(0, self.scan.dtype))
 
+    def _moved(
+        self, move: LaneMove, mine: ir.Expr, at: tuple[ir.Expr, ...]
+    ) -> tuple[tirx.Stmt, ir.Expr]:
+        """Read what a lane adds, in a statement that all threads execute.
+
+        Shifts within whole rows give 0 where there is nothing to add.
+        """
+        exchange = tirx.BufferStore(self.shuffled, move.read(mine), [*at, index(0)])
+        found = tirx.BufferLoad(self.shuffled, [*at, index(0)])
+        if move.shift and self.lanes >= ROW:
+            return exchange, found
+        distance, block_size = move.shift or move.block, 2 * move.block or self.lanes
+        has_others = tirx.floormod(at[-1], index(block_size)) >= distance
+        return exchange, tirx.Select(has_others, found, tirx.const(0, self.scan.dtype))
+
+    def _before(self, found: ir.Var, at: tuple[ir.Expr, ...]) -> tuple[tirx.Stmt, ir.Expr]:
+        """Read the sum of all lanes before, in a statement that all threads execute."""
+        moves, lane, place = self._moves, at[-1], [*at, index(0)]
+        if moves is None or 1 not in moves:
+            return self._from_before(found, at, 1)
+        total = tirx.BufferLoad(found, place)
+        stmts = [tirx.BufferStore(self.shuffled, moves[1].read(total), place)]
+        before: ir.Expr = tirx.BufferLoad(self.shuffled, place)
+        if ROW in moves:
+            stmts.append(tirx.BufferStore(self.before, moves[ROW].read(total), place))
+            is_first = tirx.EQ(tirx.floormod(lane, index(ROW)), index(0))
+            before = tirx.Select(is_first, tirx.BufferLoad(self.before, place), before)
+        return sequence(stmts), tirx.Select(lane >= 1, before, tirx.const(0, self.scan.dtype))
+
     def _publish(self, found: ir.Var, *at: ir.Expr) -> tirx.Stmt:
         """Store the total of each warp in shared memory; keep the sum before each lane."""
         r, w, lane = at
         total = tirx.BufferLoad(found, [*at, index(0)])
-        exchange, before = self._from_before(found, at, 1)
+        exchange, before = self._before(found, at)
         kept = sequence([exchange, tirx.BufferStore(self.before, before, [*at, index(0)])])
         if self.warps == 1:  # nor is there another round
             return kept

@@ -11,10 +11,11 @@ from ..._tvm.ir.buffer import declare
 from ...core.contract.template import Claim, Emission, Refusal, Template
 from ...core.tir.loops import block, product
 from ...core.untouched import SCHEDULED, is_scheduled
-from ...device import Device
+from ...device import Device, device_of
 from ...ecg.legalization.operators.scan import NAME, is_last
 from ...ecg.work import at
 from ...program.group import Group
+from ..instructions.lanes import scan_moves
 from .config import ColumnScanConfig, RowScanConfig
 from .cpu import scan_columns, scan_cpu
 from .gpu import scan_gpu
@@ -84,7 +85,7 @@ class PrefixSum(Template):
         details = claim.details_as(ScanDetails)
         scan, config = details.problem, details.config
         if isinstance(config, RowScanConfig):
-            body = scan_gpu(scan, config)
+            body = scan_gpu(scan, config, scan_moves(device_of(target), config.lanes))
         else:
             body = scan_cpu(scan) if config is None else scan_columns(scan, config)
         params = [scan.source, *claim.group.scalars, scan.target]

@@ -15,7 +15,7 @@ from group_kernels import (
     group,
     tensor,
 )
-from tvm import ir, s_tir, tirx
+from tvm import ir, relax, s_tir, tirx
 
 from tests.schedule.attention.attention_graphs import (
     MASKED,
@@ -409,3 +409,30 @@ def test_appended_keys_and_values_are_read_from_their_own_buffers(past, new, dty
     config = compare(params, body, expected, tolerance)
     assert len(config.keys) == len(config.values) == 2
     assert config.uses_mma == (dtype == "float16")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "queries", "tolerance"), [("float32", 1, 2e-5), ("float16", 3, 2e-3)]
+)
+@pytest.mark.parametrize("position", [0, 300])
+def test_keys_behind_a_position_are_not_read(dtype, queries, tolerance, position):
+    """One kernel serves all lengths: behind the last step with visible keys anything may be."""
+    keys = 2048
+    params = [*tensors(1, 2, queries, keys, 128, dtype=dtype), tensor("at", 1, dtype="int64")]
+    rows, columns = np.arange(queries)[:, None], np.arange(keys)
+
+    def score(emit, s, at):
+        last = emit(op.add(relax.const(rows, "int64"), emit(op.reshape(at, (1, 1)))))
+        seen = emit(op.less_equal(relax.const(columns[None], "int64"), last))
+        return op.where(seen, s, relax.const(-np.inf, s.ty.dtype))
+
+    members, emission, config = emitted(params, attention(score=score))
+    inputs = arrays(params[:3])
+    inputs["at"] = np.array([position])
+    expected = reference(lambda s, at: np.where(columns <= rows + at, s, -np.inf))
+    want = expected(*in_float64(inputs))
+    behind = -(-(position + queries) // config.block_n) * config.block_n
+    assert behind < keys
+    for name in "kv":
+        inputs[name][:, :, behind:] = np.nan
+    close(run(members, emission, inputs), want, tolerance)

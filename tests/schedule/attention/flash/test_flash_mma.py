@@ -301,6 +301,35 @@ def test_hidden_keys_of_other_sequences_are_not_read():
     close([found[:, :, :64]], [expected(*wide)[0][:, :, :64]], 4e-3)
 
 
+@pytest.mark.parametrize("position", [0, 70])
+def test_keys_behind_a_prompt_are_not_read(position):
+    """A prompt at a position that is read from memory, in a cache of another size."""
+    queries, keys = 64, 256
+    params = [tensor("q", 1, 1, queries, 32, dtype=HALF)]
+    params += [tensor(name, 1, 1, keys, 32, dtype=HALF) for name in ("k", "v")]
+    params.append(tensor("at", 1, dtype="int64"))
+    rows, columns = np.arange(queries)[:, None], np.arange(keys)
+
+    def score(emit, s, at):
+        last = emit(op.add(relax.const(rows, "int64"), emit(op.reshape(at, (1, 1)))))
+        seen = emit(op.less_equal(relax.const(columns[None], "int64"), last))
+        return op.where(seen, s, relax.const(-np.inf, s.ty.dtype))
+
+    members, problem = problem_of(params, attention(score=score))
+    config = next(c for c in configs(problem, CUDA.device) if (c.block_m, c.block_n) == (64, 64))
+    behind = -(-(position + queries) // 64) * 64
+
+    def poison(inputs):
+        inputs["at"] = np.array([position])
+        for name in ("k", "v"):
+            inputs[name][:, :, behind:] = np.nan
+
+    _, found, wide = computed(params, members, problem, config, poison)
+    wide[1:3] = (np.nan_to_num(x) for x in wide[1:3])
+    expected = reference(lambda s, at: np.where(columns <= rows + at, s, -np.inf))
+    close(found, expected(*wide), 4e-3)
+
+
 def test_the_template_claims_it_where_there_are_tensor_cores():
     members = group(tensors(1, 2, 65, 70, 64, dtype=HALF), PLAIN[0], CUDA)
     claim = Attention(True).claim(members, CUDA.device)

@@ -175,7 +175,8 @@ def test_phases_of_a_transposed_convolution():
 
 
 def test_images_of_the_graphs_layout_are_no_implicit_gemm():
-    shape, weight, _ = CASES["3x3"]
+    """But where chunks are of planes: test_planes_gpu."""
+    shape, weight = (1, 12, 9, 7), (24, 12, 3, 3)
     w = relax.const(np.ones(weight, "float16"))
 
     def body(emit, x):

@@ -38,6 +38,7 @@ CASES = {
     "implicit GEMM": lambda: convolved((1, 64, 28, 28), (64, 64, 3, 3)),
     "grouped convolution": lambda: convolved((1, 64, 28, 28), (64, 16, 3, 3), groups=4),
     "partial im2col": lambda: convolved((8, 3, 64, 64), (64, 3, 3, 3), is_laid_out=False),
+    "planes": lambda: convolved((1, 32, 28, 28), (32, 32, 3, 3), is_laid_out=False),
     "packed weight": lambda: convolved((1, 64, 28, 28), (64, 64, 3, 3), is_known=False),
     "ragged rows": lambda: group(*experts(256, 8, 64, 128), CUDA),
     "dual GEMM": lambda: group(*gated(512, 256, 1024)[:2], CUDA),

@@ -19,14 +19,21 @@ from tvm_fusion.pipeline import stages
 op = relax.op
 NAMES = {"keys": "output_1", "values": "output_2"}
 EPSILON, HIDDEN, INNER, PLACES = 1e-5, 128, 192, 320
-KERNELS = ["norm, Q, K, V, rotary, cache", "attention", "output", "gate and up", "down"]
+KERNELS = [
+    "norm, Q, K, V, norms of heads, rotary, cache",
+    "attention",
+    "output",
+    "gate and up",
+    "down",
+]
 
 
 class Layer:
     """Weights in half precision, the graph of a step, and the same in float64."""
 
-    def __init__(self, heads, shared, width):
+    def __init__(self, heads, shared, width, norms_heads):
         self.heads, self.shared, self.width = heads, shared, width
+        self.norms_heads = norms_heads
         draw = np.random.default_rng(heads).standard_normal
         sizes = {
             "qkv": (HIDDEN, (heads + 2 * shared) * width), "out": (heads * width, HIDDEN),
@@ -36,7 +43,8 @@ class Layer:
             name: (draw(shape) / math.sqrt(shape[0])).astype("float16")
             for name, shape in sizes.items()
         }
-        self.norms = {name: (1 + draw(HIDDEN) / 4).astype("float16") for name in ("a", "b")}
+        of_norms = {"a": HIDDEN, "b": HIDDEN, "q": width, "k": width}
+        self.norms = {n: (1 + draw(size) / 4).astype("float16") for n, size in of_norms.items()}
         self.frequencies = 1e3 ** -np.linspace(0, 1, width // 2)
 
     def caches(self):
@@ -65,8 +73,9 @@ class Layer:
             rows = emit(op.reshape(x, (1, self.weights[name].shape[0])))
             return emit(op.matmul(rows, relax.const(self.weights[name])))
 
-        def heads_of(part, count):
+        def heads_of(part, count, name=""):
             part = emit(op.reshape(part, (1, 1, count, width)))
+            part = normed(part, name) if name and self.norms_heads else part
             return emit(op.permute_dims(part, [0, 2, 1, 3]))
 
         def turned(part):
@@ -80,7 +89,7 @@ class Layer:
                 joined = product(normed(x, "a"), "qkv")
                 parts = emit(op.split(joined, [heads * width, (heads + shared) * width], -1))
                 q, k, v = (emit(relax.TupleGetItem(parts, i)) for i in range(3))
-                q, k = turned(heads_of(q, heads)), turned(heads_of(k, shared))
+                q, k = turned(heads_of(q, heads, "q")), turned(heads_of(k, shared, "k"))
                 v = heads_of(v, shared)
                 keys, values = (
                     copied(emit, cache, position, new, 2) for cache, new in ((keys, k), (values, v))
@@ -123,6 +132,8 @@ class Layer:
         x = x.reshape(HIDDEN).astype("float64")
         joined = (normed(x, "a") @ self.weights["qkv"]).reshape(-1, width)
         q, k, v = np.split(joined, [self.heads, self.heads + self.shared])
+        if self.norms_heads:
+            q, k = normed(q, "q"), normed(k, "k")
         keys[0, :, position], values[0, :, position] = turned(k), v
         q = turned(q).reshape(self.shared, -1, width)
         scores = q @ keys[0, :, : position + 1].transpose(0, 2, 1) * width**-0.5
@@ -176,7 +187,7 @@ def emulated(mod, given):
 
 @pytest.fixture(
     scope="module",
-    params=[(8, 2, 64), (8, 2, 128)],
+    params=[(8, 2, 64, False), (8, 2, 128, True)],
     ids=lambda p: "x".join(map(str, p)),
 )
 def step(request):

@@ -10,6 +10,8 @@
     TVM's distributed runtime, by its packed functions
 ``shared_memory``, ``nccl``
     collective libraries: of CPU workers on one machine, and NVIDIA's
+``peer_memory``
+    memory of GPUs that kernels of other workers write to
 ``peers``
     shared memory and sockets between workers, which tell when one ends
 """

@@ -13,6 +13,7 @@ import math
 import os
 import select
 import threading
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def _text(version: int) -> str:
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
-def join(peers: Peers, device: tvm_ffi.Device) -> None:
+def join(peers: Peers, device: tvm_ffi.Device) -> Communicator:
     """Let this thread's collectives go through NCCL; all workers call it.
 
     Raises
@@ -139,13 +140,21 @@ def join(peers: Peers, device: tvm_ffi.Device) -> None:
     peers.broadcast(data.copy() if peers.rank == 0 else None, data)
     _set_device(device)
     _here.communicator = Communicator(peers, unique)
+    return _all()
 
 
 class Communicator:
-    """NCCL's communicator of one worker."""
+    """NCCL's communicator of one worker.
+
+    Attributes
+    ----------
+    ending : list of callable
+        Called from another thread when a worker ends.
+    """
 
     def __init__(self, peers: Peers, unique: UniqueId) -> None:
         self.peers, self._handle, self._lock = peers, ctypes.c_void_p(), threading.Lock()
+        self.ending: list[Callable[[], None]] = []
         init = library().ncclCommInitRank
         made = init(ctypes.byref(self._handle), peers.size, unique, peers.rank)
         _check(made, "ncclCommInitRank")
@@ -158,6 +167,8 @@ class Communicator:
         for one in sockets:
             poll.register(one.fileno(), select.POLLRDHUP | select.POLLHUP)
         poll.poll()
+        for call in self.ending:
+            call()
         with self._lock:
             handle, self._handle = self._handle, ctypes.c_void_p()
             if handle:

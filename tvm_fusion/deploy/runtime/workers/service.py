@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
+from ....core.peer_memory import WEIGHT
 from ....core.shards import Shard
 from ....errors import UserError
-from ..tensors import as_array, to_numpy
+from ..tensors import as_array, to_numpy, write_into
 from . import disco, nccl, shared_memory
+from .peer_memory import PeerMemory
 from .peers import Broken, Peers
 
 CALL = "tvm_fusion.worker.call"
@@ -65,6 +67,7 @@ class Service:
     ) -> None:
         self._key, self._peers, self._load, self._answer = key, peers, load, answer
         self._executable: Any = None
+        self._memory: PeerMemory | None = None
         self._sessions: dict[int, Any] = {}
         self.outgoing: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         _services[key] = self
@@ -74,6 +77,8 @@ class Service:
         _services.pop(self._key, None)
         self._sessions.clear()
         self._executable = None
+        if self._memory is not None:
+            self._memory.close()
 
     def call(self, data: bytes, size: int) -> None:
         """Run a command; never raises, since disco would end the process.
@@ -127,7 +132,16 @@ class Service:
             disco.use_library(shared_memory.NAME, device)
         else:
             disco.use_library(nccl.NAME, device)
-            nccl.join(self._peers, device)
+            communicator = nccl.join(self._peers, device)
+            self._share_memory(communicator)
+
+    def _share_memory(self, communicator: nccl.Communicator) -> None:
+        """Tell kernels that write to other GPUs where their memory is."""
+        addresses = self._executable.weight(WEIGHT)
+        if addresses is not None:
+            self._memory = PeerMemory(self._peers, self._executable.device)
+            write_into(addresses, self._memory.addresses, f"weight {WEIGHT!r}")
+            communicator.ending.append(self._memory.abort)
 
     def _run(self, function: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
         shards = self._executable.manifest["workers"]["functions"][function]

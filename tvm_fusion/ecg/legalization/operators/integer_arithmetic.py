@@ -2,9 +2,9 @@
 
 TOPI multiplies by -1 and compares with it, which no unsigned type has, and TVM refuses to divide by
 a literal 0. That is 0 here, as it is of a divisor that is 0 when a kernel runs; see
-:mod:`tvm_fusion.core.tir.integers`. TOPI's mean divides by a count of 64 bits, so that its
-result has another type than the operator's, and by zero where an extent is zero, which ends the
-process.
+:mod:`tvm_fusion.core.tir.integers`. TOPI's mean sums in the operator's type, which
+overflows, divides by a count of 64 bits, so that its result has another type than the operator's,
+and by zero where an extent is zero, which ends the process.
 """
 
 from __future__ import annotations
@@ -121,24 +121,29 @@ MEAN = "relax.mean"
 
 
 def mean(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Divide the sum by the number of its terms, at least 1; the quotient is truncated."""
+    """Divide the sum by the number of its terms, at least 1; the quotient is truncated.
+
+    A mean fits its type, its sum may not: it is one of 64 bits, or of those a float64, as numpy's
+    and ONNX Runtime's.
+    """
     x, attrs, dtype = call.args[0], call.attrs, str(call.ty.dtype.dtype)
     stock = ir.Op.get(MEAN).get_attr("FLegalize")
     if "int" not in dtype or not isinstance(x.ty.shape, relax.ShapeExpr):
         return stock(bb, call)
     rank = x.ty.ndim
     axes = range(rank) if attrs.axis is None else [int(axis) % rank for axis in attrs.axis]
-    wide = "uint64" if dtype == "uint64" else "int64"  # a narrow type does not hold every count
+    wide = "float64" if dtype.endswith("int64") else "int64"
 
     def compute(data: te.Tensor) -> te.Tensor:
-        total = topi.sum(data, list(axes), bool(attrs.keepdims))
+        total = topi.sum(topi.cast(data, wide), list(axes), bool(attrs.keepdims))
         count = tirx.const(1, "int64")
         for axis in axes:
             count = count * data.shape[axis]
         divisor = tirx.max(count, tirx.const(1, "int64")).astype(wide)
+        divide = tirx.div if wide == "float64" else tirx.truncdiv
 
         def quotient(*indices: tirx.Var) -> ir.Expr:
-            return tirx.truncdiv(total(*indices).astype(wide), divisor).astype(dtype)
+            return divide(total(*indices), divisor).astype(dtype)
 
         return te.compute(total.shape, quotient, name="mean")
 

@@ -6,7 +6,7 @@ then what is worth more than its bytes:
   small results:  reading one takes less time than calling a kernel
   results of gathers, sums, products of constants, of index arithmetic, of constants of one value
   (which later passes may remove), weights of convolutions,
-  on CPUs transposed weights of products:
+  on CPUs transposed weights of products, and numbers whose bits lie in several planes:
     computing them in every run takes longer than reading them
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from tvm.target import Target
@@ -133,8 +133,9 @@ def choose_stored(nodes: Sequence[Node]) -> set[Node]:
         The operators that become constants, and constants that stay.
     """
     stored = {node for node in nodes if node.read_by and _is_small(node)}
+    joined = {node for node in nodes if _joins_planes(node)} if _is_cpu() else set()
     for component in _components([node for node in nodes if not _is_small(node)]):
-        stored |= _cut(component)
+        stored |= _cut(component, joined)
     behind = _behind(nodes, stored)
     kept: list[Node] = []
     for node in nodes:
@@ -146,6 +147,7 @@ def choose_stored(nodes: Sequence[Node]) -> set[Node]:
         [n for n in stored if n.call is not None and _is_small(n)], "accepted", "calling a kernel"
     )
     _tell(kept, "refused", "computing them")
+    _tell([n for n in stored if n in joined], "accepted", "joining their bits")
     return stored | set(kept)
 
 
@@ -181,8 +183,14 @@ def _components(nodes: Sequence[Node]) -> Iterator[list[Node]]:
         yield found
 
 
-def _cut(component: Sequence[Node]) -> set[Node]:
-    """Choose the fewest bytes between the constants of a component and what reads it."""
+def _cut(component: Sequence[Node], joined: Container[Node]) -> set[Node]:
+    """Choose the fewest bytes between the constants of a component and what reads it.
+
+    Parameters
+    ----------
+    joined
+        What is stored whatever bytes it takes.
+    """
     inside = set(component)
     sources = [node for node in component if node.const is not None]
     sinks = [node for node in component if node.read_by]
@@ -191,7 +199,8 @@ def _cut(component: Sequence[Node]) -> set[Node]:
     readers = {node: [r for r in node.readers if r in inside] for node in component}
     if not any(readers.values()):
         return set(sinks)
-    return min_vertex_cut({node: node.nbytes for node in component}, readers, sources, sinks)
+    weights = {node: 1 if node in joined else node.nbytes for node in component}
+    return min_vertex_cut(weights, readers, sources, sinks)
 
 
 def _behind(nodes: Sequence[Node], stored: set[Node]) -> set[Node]:
@@ -227,6 +236,21 @@ def _is_worth_it(node: Node, behind: set[Node]) -> bool:
         return not any(name.startswith(_PRODUCTS) for name in node.read_by)
     # Positions and masks: tables made of rows of numbers. Weights in another type are none.
     return not operators <= _FREE and all(8 * _elements(s) <= _elements(node) for s in sources)
+
+
+def _joins_planes(node: Node) -> bool:
+    """Whether an operator joins the bits of packed numbers that lie in several tensors of bytes.
+
+    Kernels of a CPU multiply bytes of one tensor; of several they would unpack every number alone.
+    """
+    if node.operator != "add" or _is_small(node) or node.call is None:
+        return False
+    planes, queue = set(), list(node.operands)
+    for each in queue:
+        queue += each.operands
+        if not each.operands and _elements(each) > 1:
+            planes.add(each)
+    return len(planes) > 1 and str(node.call.ty.dtype) == "uint8"
 
 
 def _is_cpu() -> bool:

@@ -1,4 +1,4 @@
-"""Convert operators that take shapes: Expand, Reshape, Slice, Split, Squeeze."""
+"""Convert operators that take shapes: Expand, Reshape, Slice, Split, Squeeze, Tile."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
+from tvm.ir import GenericConst
 
 from ...dimensions.symbolic import UNLIMITED
 from ...registry import Unsupported
@@ -15,6 +16,7 @@ from ..node import Node
 from ..registry import register
 
 op = relax.op
+_MOST_ELEMENTS = 2.0**48  # of a tensor; more than any memory holds
 
 
 @register("Expand", takes_extents=True)
@@ -49,11 +51,34 @@ def _computed(node: Node) -> list[Any]:
     if not isinstance(rank, int):
         advice = f"bind the length of its shape with --dim {rank}=VALUE, or dims={{...}}"
         raise Unsupported("to a computed rank", advice)
-    extents = [tirx.Var(f"extent_{i}", "int64") for i in range(rank)]
-    wanted = node.inputs[1]
-    if node.dtype(1) != "int64":
-        wanted = op.astype(wanted, "int64")
+    shape, one = node.shape(), relax.const(1, "int64")
+    own = shape[max(0, len(shape) - rank) :]
+    own = [1] * (rank - len(own)) + own
+    have = node.emit(op.shape_to_tensor(relax.ShapeExpr(own)))
+    wanted = node.emit(node.cast(node.inputs[1], "int64"))
+    keeps = op.logical_or(op.equal(wanted, one), op.equal(wanted, relax.const(-1, "int64")))
+    keeps = node.emit(keeps)
+    fits = op.logical_or(op.logical_or(keeps, op.equal(have, one)), op.equal(wanted, have))
+    wanted = node.emit(op.where(keeps, have, wanted))
+    known = [None if static(d) in (None, 1) else d for d in own]
+    return _read(node, wanted, op.logical_and(node.emit(fits), _is_small(node, wanted)), known)
+
+
+def _is_small(node: Node, extents: Any) -> Any:
+    """Whether so many elements can be counted, which 64 bits do not tell."""
+    count = node.emit(op.prod(op.astype(extents, "float64")))
+    return node.emit(op.less_equal(op.abs(count), relax.const(_MOST_ELEMENTS, "float64")))
+
+
+def _read(node: Node, wanted: Any, fits: Any, known: list[Any]) -> list[Any]:
+    """Read extents from a tensor: numbers where they are known, else variables.
+
+    Where one of the conditions does not hold, all are -1, of which nothing can be allocated.
+    """
+    fits = node.emit(op.min(op.astype(node.emit(fits), "int8")))
+    wanted = op.where(op.astype(fits, "bool"), wanted, relax.const(-1, "int64"))
     shape = node.emit(op.tensor_to_shape(node.emit(wanted)))
+    extents = [tirx.Var(f"extent_{i}", "int64") if d is None else d for i, d in enumerate(known)]
     node.builder.match_cast(shape, relax.ShapeType(extents))
     return extents
 
@@ -117,13 +142,37 @@ def _reshape_computed(node: Node, keeps_zero: bool) -> Any:
     count = node.emit(op.prod(own))
     rest = op.floor_divide(count, op.maximum(others, one))
     wanted = node.emit(op.where(is_free, rest, wanted))
-    # Of another number of elements no kernel is to read: that cannot be allocated.
-    refused = relax.const(np.array([-1] + [1] * (rank - 1), "int64")[:rank], "int64")
-    wanted = op.where(op.equal(op.prod(wanted), count), wanted, refused)
-    shape = node.emit(op.tensor_to_shape(node.emit(wanted)))
-    extents = [tirx.Var(f"extent_{i}", "int64") for i in range(rank)]
-    node.builder.match_cast(shape, relax.ShapeType(extents))
+    fits = op.logical_and(op.equal(op.prod(wanted), count), _is_small(node, wanted))
+    extents = _read(node, wanted, fits, [None] * rank)
     return op.reshape(data, relax.ShapeExpr(extents))
+
+
+@register("Tile", takes_extents=True)
+def tile(node: Node) -> Any:
+    """Convert Tile by counts that are symbolic, or computed; numbers are left to TVM."""
+    counts = node.extents(1) if node.opset >= 6 else None
+    data = node.inputs[0]
+    if node.opset < 6 or not isinstance(getattr(data, "ty", None), relax.TensorType):
+        return None
+    if data.ty.shape is None or isinstance(node.inputs[1], GenericConst):
+        return None
+    if counts is None:
+        wanted = node.emit(node.cast(node.inputs[1], "int64"))
+        own = node.emit(op.shape_to_tensor(relax.ShapeExpr(node.shape())))
+        whole = node.emit(op.multiply(op.astype(wanted, "float64"), op.astype(own, "float64")))
+        fits = op.greater_equal(wanted, relax.const(0, "int64"))
+        fits = op.logical_and(node.emit(fits), _is_small(node, whole))
+        counts = _read(node, wanted, fits, [None] * data.ty.ndim)
+    split: list[Any] = []
+    spread: list[Any] = []
+    out: list[Any] = []
+    for count, extent in zip(counts, node.shape(), strict=True):
+        split += [1, extent]
+        spread += [count, extent]
+        out.append(node.facts.simplify(count * extent))
+    rows = node.emit(op.reshape(data, relax.ShapeExpr(split)))
+    rows = node.emit(op.broadcast_to(rows, relax.ShapeExpr(spread)))
+    return op.reshape(rows, relax.ShapeExpr(out))
 
 
 @register("Squeeze", takes_extents=True)

@@ -58,7 +58,8 @@ def _is_empty(size: int) -> bool:
 
 def _nothing(call: Call, symbol: Any, shape: list[int]) -> Any:
     """Return what is selected of no elements."""
-    call.importer.define(str(symbol.node.expr), tirx.IntImm(_INDEX, 0))
+    if isinstance(symbol, torch.SymInt):
+        call.importer.define(str(symbol.node.expr), tirx.IntImm(_INDEX, 0))
     return op.zeros(shape, call.dtype)
 
 
@@ -68,6 +69,7 @@ def nonzero(call: Call) -> Any:
     shape = static(call.meta("self").shape)
     size = math.prod(shape)
     if size == 0:
+        call.raw("self")
         return _nothing(call, call.out.shape[0], [0, len(shape)])
     position = selected(call, _mask(call, call.tensor("self"), size), size, call.out.shape[0])
     if not shape:

@@ -13,7 +13,7 @@ from ....core.tir.loops import constant
 from ....core.tir.task_kernel import store
 from ...registry import Unsupported
 from ...tensor_types import dtype_of
-from ..call import Call, is_zero
+from ..call import Call, is_empty, is_zero
 from ..kernel import emit_kernel
 from ..registry import register
 from .dynamic import by_mask
@@ -27,6 +27,8 @@ def select(call: Call) -> Any:
     axis, number = call["dim"], call["index"]
     data = call.tensor("self")
     extent = call.importer.shape_of(data)[axis]
+    if isinstance(getattr(number, "ty", None), relax.TensorType):  # a value, of either sign
+        return op.take(data, call.emit(from_start(number, extent)), axis)
     if isinstance(number, int) and number < 0:
         number = number + extent
     return op.take(data, relax.prim_value(number), axis)
@@ -65,7 +67,7 @@ def gather(call: Call) -> Any:
     data, index, axis = call.tensor("self"), call.tensor("index"), call["dim"]
     if not call.meta("self").shape:
         return op.broadcast_to(data, call.shape())
-    if call.out.numel() == 0:
+    if is_empty(call.out):
         return op.zeros(call.shape(), call.dtype)
     if not call.out.shape:
         data, index = call.emit(op.reshape(data, [-1])), call.emit(op.reshape(index, [1]))

@@ -12,7 +12,7 @@ from tvm import relax
 
 from ...registry import Unsupported
 from ...tensor_types import dtype_of, is_float
-from ..call import Call, is_zero, static
+from ..call import Call, is_empty, is_zero, static
 from ..registry import register
 from .indexing import as_operand, from_start
 
@@ -41,7 +41,7 @@ def scatter(call: Call) -> Any:
                 axes = list(range(len(shape)))
                 source = call.emit(op.strided_slice(source, axes, zeros, static(shape)))
     index = call.tensor("index")
-    if call.meta("index").numel() == 0:
+    if is_empty(call.meta("index")):
         return data
     asked = "add" if name.startswith("scatter_add") else call.get("reduce", "update")
     if not call.out.shape:
@@ -164,7 +164,7 @@ def index_reduce(call: Call) -> Any:
     includes = call["include_self"]
     if not call.out.shape:
         data, source = (call.emit(op.reshape(x, [1])) for x in (data, source))
-    if fake.numel() == 0:
+    if is_empty(fake):
         call.raw("index"), call.raw("reduce")
         return data
     ones = [shape[axis] if a == axis else 1 for a in range(len(shape))]
@@ -199,7 +199,7 @@ def as_strided_scatter(call: Call) -> Any:
     places = torch.full(tuple(static(call["size"])), call["storage_offset"] or 0)
     for axis, (extent, step) in enumerate(zip(call["size"], call["stride"], strict=True)):
         places += (torch.arange(extent) * step).reshape([-1, *[1] * (len(call["size"]) - axis - 1)])
-    if places.numel() == 0:
+    if not places.numel():
         call.raw("src")
         return call.tensor(name)
     if int(places.max()) >= size:

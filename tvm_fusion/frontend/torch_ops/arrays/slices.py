@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 
 from ...registry import Unsupported
 from ...shape_values.facts import as_expr
-from ..call import Call, is_zero, static
+from ..call import Call, is_empty, is_zero, static
 from ..registry import register
 from .shapes import is_equal
 
@@ -87,7 +87,7 @@ def slice_(call: Call) -> Any:
                 return op.zeros(call.shape(), call.dtype)
             return op.strided_slice(x, [axis], [begin], [begin + (count - 1) * step + 1], [step])
     whole = call.extent(extent)
-    start = call.meta("start") or 0
+    start = 0 if call.meta("start") is None else call.meta("start")
     if statically_known_true(start < 0):
         begin = whole + begin
         is_inside = statically_known_true(start + extent >= 0)
@@ -101,6 +101,13 @@ def slice_(call: Call) -> Any:
         end = whole
     elif isinstance(end, int) and end < 0:
         end = whole + end
+    stop = call.meta("end")
+    if step == 1 and is_inside and (end is whole or statically_known_true(stop >= 0)):
+        # In range whatever the values are; TVM's own count is a choice, which is no extent to it.
+        begin, end = (as_expr(bound) for bound in (begin, end))
+        begin = tirx.max(tirx.min(begin, whole), 0)
+        end = tirx.max(tirx.min(end, whole), begin)
+        return op.strided_slice(x, [axis], [begin], [end], assume_inbound=True)
     return op.strided_slice(x, [axis], [begin], [end], [step])
 
 
@@ -165,7 +172,7 @@ def roll(call: Call) -> Any:
     """Rotate along axes, or along all of them laid out as one."""
     x, shifts, dims = call.tensor("self"), call["shifts"], call["dims"]
     shifts = [shifts] if isinstance(shifts, int) else shifts
-    if call.out.numel() == 0 or not call.out.shape:
+    if is_empty(call.out) or not call.out.shape:
         return x
     shape = call.shape()
     if not dims:

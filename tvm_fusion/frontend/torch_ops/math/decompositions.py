@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from ...tensor_types import accumulation_dtype, dtype_of, is_float
-from ..call import Call, static
+from ..call import Call, is_empty, static
 from ..registry import register
 from .arithmetic import operands
 
@@ -69,13 +69,17 @@ def exp2(call: Call) -> Any:
 
 @register("hypot")
 def hypot(call: Call) -> Any:
-    """Take the root of the sum of squares, without squares that overflow."""
-    x, y = (op.abs(v) for v in operands(call, call.dtype))
+    """Take the root of the sum of squares, without squares that overflow.
+
+    Beside an infinity, NaN counts for nothing, as in C.
+    """
+    x, y = (call.emit(op.abs(v)) for v in operands(call, call.dtype))
     high, low = call.emit(op.maximum(x, y)), call.emit(op.minimum(x, y))
     one, zero = relax.const(1, call.dtype), relax.const(0, call.dtype)
     ratio = op.divide(low, op.where(op.equal(high, zero), one, high))
     value = op.multiply(high, op.sqrt(op.add(one, op.multiply(ratio, ratio))))
-    return op.where(op.isinf(high), high, value)
+    infinity = relax.const(math.inf, call.dtype)
+    return op.where(op.logical_or(op.isinf(x), op.isinf(y)), infinity, value)
 
 
 @register("logaddexp", "logaddexp2")
@@ -99,7 +103,7 @@ def distances(call: Call) -> Any:
     """Take the distances of each row to each of other rows."""
     call.raw("compute_mode")
     order = call["p"]
-    if call.out.numel() == 0 or call.meta("x1").shape[-1] == 0:
+    if is_empty(call.out) or call.meta("x1").shape[-1] == 0:
         return op.zeros(call.shape(), call.dtype)
     x = call.emit(op.expand_dims(call.tensor("x1"), -2))
     y = call.emit(op.expand_dims(call.tensor("x2"), -3))
@@ -110,7 +114,9 @@ def _norm(call: Call, difference: Any, order: float) -> Any:
     """Take norms along the last axis of what is not negative."""
     dtype = call.dtype
     if order == 0:
-        return op.sum(call.cast(call.cast(call.emit(difference), "bool"), dtype), [-1])
+        difference = call.emit(difference)
+        counted = call.cast(call.cast(difference, "bool"), dtype)
+        return op.sum(op.where(op.isnan(difference), difference, counted), [-1])
     if order == 1:
         return op.sum(difference, [-1])
     if order == 2:
@@ -152,7 +158,7 @@ def diagonal_scatter(call: Call) -> Any:
 def pairwise_distances(call: Call) -> Any:
     """Take the distances of each row to those behind it."""
     rows, order = static(call.meta("self").shape)[0], call["p"]
-    if call.out.numel() == 0:
+    if is_empty(call.out):
         return op.zeros(call.shape(), call.dtype)
     first, second = (relax.const(i, "int64") for i in np.triu_indices(rows, 1))
     x = call.tensor("self")

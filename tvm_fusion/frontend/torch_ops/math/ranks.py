@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,17 +12,35 @@ from tvm import relax, tirx
 from ....core.tir.loops import index
 from ....core.tir.task_kernel import Local, loop, repeat_while, store, when
 from ...tensor_types import dtype_of, is_float
-from ..call import Call, static
+from ..call import Call, is_empty, static
 from ..kernel import emit_kernel
 from ..registry import register
 
 op = relax.op
 
 
-def lines(call: Call, x: Any, shape: list[int], axis: int) -> tuple[Any, list[int]]:
-    """View a tensor as ``[outer, extent, inner]``."""
-    sizes = [math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])]
-    return call.emit(op.reshape(x, sizes)), sizes
+class Lines:
+    """The lines of a tensor along an axis: a task each.
+
+    Parameters
+    ----------
+    shape : list of int or tirx.PrimExpr
+        The tensor's.
+    axis
+        From either end.
+    """
+
+    def __init__(self, shape: list[Any], axis: int):
+        self.axis = axis % len(shape)
+        self.tasks = [e for a, e in enumerate(shape) if a != self.axis]
+
+    def extent(self, buffer: Any) -> Any:
+        """Return the length of a line of a kernel's buffer."""
+        return buffer.shape[self.axis]
+
+    def at(self, line: Sequence[Any], place: Any) -> list[Any]:
+        """Return the indices of an element of a line."""
+        return [*line[: self.axis], place, *line[self.axis :]]
 
 
 @register("cummax", "cummin")
@@ -29,30 +48,30 @@ def running_extreme(call: Call) -> Any:
     """Find the largest or smallest value so far, and where: of equal values the last."""
     is_max = call.node.target.__name__.startswith("cummax")
     fake, x = call.meta("self"), call.tensor("self")
-    if not fake.shape or fake.numel() == 0:
+    if not fake.shape or is_empty(fake):
         call.raw("dim")
         return x, op.zeros(call.shape(call.out[1]), "int64")
-    shape, dtype = static(fake.shape), dtype_of(x)
+    shape, dtype = call.shape(fake), dtype_of(x)
     key = call.cast(x, "int8") if dtype == "bool" else x
-    kind = dtype_of(key)
-    flat, sizes = lines(call, key, shape, call["dim"] % len(shape))
+    kind, lines = dtype_of(key), Lines(shape, call["dim"])
 
-    def body(i: Any, j: Any, x: Any, values: Any, places: Any) -> None:
-        best, place = Local(kind, x[i, 0, j]), Local("int64", 0)
-        with loop(0, sizes[1]) as k:
-            current = Local(kind, x[i, k, j])
+    def body(*given: Any) -> None:
+        *line, x, values, places = given
+        best, place = Local(kind, x[tuple(lines.at(line, 0))]), Local("int64", 0)
+        with loop(0, lines.extent(x)) as k:
+            at = lines.at(line, k)
+            current = Local(kind, x[tuple(at)])
             beats = current.value >= best.value if is_max else current.value <= best.value
             if is_float(kind):  # Once there is no number, there is none.
                 beats = tirx.any(beats, tirx.isnan(current.value))
             with when(beats):
                 best.set(current.value)
                 place.set(k)
-            store(values, [i, k, j], best.value)
-            store(places, [i, k, j], place.value)
+            store(values, at, best.value)
+            store(places, at, place.value)
 
-    tasks, outputs = [sizes[0], sizes[2]], [(sizes, kind), (sizes, "int64")]
-    value, place = emit_kernel(call, "running_extreme", tasks, [flat], outputs, body)
-    value, place = (call.emit(op.reshape(y, shape)) for y in (value, place))
+    outputs = [(shape, kind), (shape, "int64")]
+    value, place = emit_kernel(call, "running_extreme", lines.tasks, [key], outputs, body)
     return call.cast(value, dtype), place
 
 
@@ -60,18 +79,19 @@ def running_extreme(call: Call) -> Any:
 def running_log_sum(call: Call) -> Any:
     """Take the logarithm of the sum of exponentials so far, less the largest of them."""
     fake = call.meta("self")
-    if not fake.shape or fake.numel() == 0:
+    if not fake.shape or is_empty(fake):
         call.raw("dim")
         return call.tensor("self")
-    shape, x = static(fake.shape), call.wide(call.tensor("self"))
-    kind = dtype_of(x)
-    flat, sizes = lines(call, x, shape, call["dim"] % len(shape))
+    shape, x = call.shape(fake), call.wide(call.tensor("self"))
+    kind, lines = dtype_of(x), Lines(shape, call["dim"])
 
-    def body(i: Any, j: Any, x: Any, y: Any) -> None:
+    def body(*given: Any) -> None:
+        *line, x, y = given
         lowest = tirx.const(-math.inf, kind)
         best, total = Local(kind, lowest), Local(kind, 0.0)
-        with loop(0, sizes[1]) as k:
-            current = Local(kind, x[i, k, j])
+        with loop(0, lines.extent(x)) as k:
+            at = lines.at(line, k)
+            current = Local(kind, x[tuple(at)])
             with when(current.value > best.value):
                 total.set(total.value * tirx.exp(best.value - current.value))
                 best.set(current.value)
@@ -80,57 +100,14 @@ def running_log_sum(call: Call) -> Any:
                 same = current.value == best.value
                 difference = tirx.Select(same, tirx.const(0, kind), current.value - best.value)
                 total.set(total.value + tirx.exp(difference))
-            store(y, [i, k, j], best.value + tirx.log(total.value))
+            store(y, at, best.value + tirx.log(total.value))
 
-    tasks = [sizes[0], sizes[2]]
-    (result,) = emit_kernel(call, "running_log_sum", tasks, [flat], [(sizes, kind)], body)
-    return call.cast(call.emit(op.reshape(result, shape)), call.dtype)
+    (result,) = emit_kernel(call, "running_log_sum", lines.tasks, [x], [(shape, kind)], body)
+    return call.cast(result, call.dtype)
 
 
-def _reduced_shape(shape: list[int], axis: int, keeps: bool) -> list[int]:
+def _reduced_shape(shape: list[Any], axis: int, keeps: bool) -> list[Any]:
     return [1 if a == axis else e for a, e in enumerate(shape) if keeps or a != axis]
-
-
-@register("nanmedian", "nanmedian.dim")
-def nanmedian(call: Call) -> Any:
-    """Find the lower median of the numbers along an axis, or of all."""
-    fake, x = call.meta("self"), call.tensor("self")
-    has_axis = "dim" in call
-    axis, keeps = (call["dim"], call["keepdim"]) if has_axis else (0, False)
-    if fake.numel() == 0 or not fake.shape:
-        return (x, relax.const(0, "int64")) if has_axis else x
-    shape = static(fake.shape) if has_axis else [fake.numel()]
-    axis, kind = axis % len(shape), dtype_of(x)
-    flat, sizes = lines(call, x, shape, axis)
-
-    def body(i: Any, j: Any, x: Any, values: Any, places: Any) -> None:
-        def before(a: Any, b: Any, p: Any, q: Any) -> Any:
-            return tirx.any(a < b, tirx.all(a == b, p < q))
-
-        count, found = Local("int64", 0), Local("int64", 0)
-        with loop(0, sizes[1]) as k, when(_is_number(x[i, k, j], kind)):
-            count.set(count.value + index(1))
-        with loop(0, sizes[1]) as k:
-            rank = Local("int64", 0)
-            with loop(0, sizes[1]) as other, when(before(x[i, other, j], x[i, k, j], other, k)):
-                rank.set(rank.value + index(1))
-            is_it = rank.value == tirx.floordiv(count.value - index(1), index(2))
-            with when(tirx.all(is_it, _is_number(x[i, k, j], kind))):
-                found.set(k)
-        store(values, [i, j], x[i, found.value, j])
-        store(places, [i, j], found.value)
-
-    outputs = [([sizes[0], sizes[2]], kind), ([sizes[0], sizes[2]], "int64")]
-    tasks = [sizes[0], sizes[2]]
-    value, place = emit_kernel(call, "nanmedian", tasks, [flat], outputs, body)
-    if not has_axis:
-        return op.reshape(value, [])
-    out = _reduced_shape(shape, axis, keeps)
-    return call.emit(op.reshape(value, out)), call.emit(op.reshape(place, out))
-
-
-def _is_number(x: Any, dtype: str) -> Any:
-    return tirx.Not(tirx.isnan(x)) if is_float(dtype) else tirx.const(True, "bool")
 
 
 @register("mode")
@@ -140,28 +117,32 @@ def mode(call: Call) -> Any:
     axis, keeps = call["dim"], call["keepdim"]
     if not fake.shape:
         return x, relax.const(0, "int64")
-    shape, dtype = static(fake.shape), dtype_of(x)
+    shape, dtype = call.shape(fake), dtype_of(x)
     key = call.cast(x, "int8") if dtype == "bool" else x
-    kind = dtype_of(key)
-    flat, sizes = lines(call, key, shape, axis % len(shape))
+    kind, lines = dtype_of(key), Lines(shape, axis)
 
-    def body(i: Any, j: Any, x: Any, values: Any, places: Any) -> None:
+    def body(*given: Any) -> None:
+        *line, x, values, places = given
+
+        def element(k: Any) -> Any:
+            return x[tuple(lines.at(line, k))]
+
         most, best = Local("int64", 0), Local("int64", 0)
-        with loop(0, sizes[1]) as k:
+        with loop(0, lines.extent(x)) as k:
             count = Local("int64", 0)
-            with loop(0, sizes[1]) as other, when(x[i, other, j] == x[i, k, j]):
+            with loop(0, lines.extent(x)) as other, when(element(other) == element(k)):
                 count.set(count.value + index(1))
-            is_equal = tirx.all(count.value == most.value, x[i, k, j] <= x[i, best.value, j])
+            is_equal = tirx.all(count.value == most.value, element(k) <= element(best.value))
             with when(tirx.any(count.value > most.value, is_equal)):
                 most.set(count.value)
                 best.set(k)
-        store(values, [i, j], x[i, best.value, j])
-        store(places, [i, j], best.value)
+        store(values, lines.at(line, 0), element(best.value))
+        store(places, lines.at(line, 0), best.value)
 
-    tasks = [sizes[0], sizes[2]]
-    outputs = [(tasks, kind), (tasks, "int64")]
-    value, place = emit_kernel(call, "mode", tasks, [flat], outputs, body)
-    out = _reduced_shape(shape, axis % len(shape), keeps)
+    out = _reduced_shape(shape, lines.axis, True)
+    outputs = [(out, kind), (out, "int64")]
+    value, place = emit_kernel(call, "mode", lines.tasks, [key], outputs, body)
+    out = _reduced_shape(shape, lines.axis, keeps)
     value = call.cast(call.emit(op.reshape(value, out)), dtype)
     return value, call.emit(op.reshape(place, out))
 

@@ -10,8 +10,8 @@ import torch
 from tvm import ir, relax
 
 from ...registry import Unsupported
-from ...tensor_types import dtype_of
-from ..call import DTYPES, Call, is_zero, static
+from ...tensor_types import dtype_of, is_float
+from ..call import DTYPES, Call, is_empty, is_zero
 from ..registry import register
 
 op = relax.op
@@ -39,7 +39,7 @@ def _reduce(call: Call, function: Callable[..., Any], x: Any, axes: list[int]) -
 
 
 def _is_empty(call: Call, axes: list[int]) -> bool:
-    return any(call.meta("self").shape[a] == 0 for a in axes)
+    return any(is_zero(call.meta("self").shape[a]) for a in axes)
 
 
 @register("sum", "sum.dim_IntList", "prod", "prod.dim_int", "mean", "mean.dim")
@@ -204,7 +204,7 @@ def running(call: Call) -> Any:
     if dtype == "bool":
         raise Unsupported("of truth values kept as such", "leave the dtype out")
     x = call.tensor("self", dtype)
-    if not call.out.shape or call.out.numel() == 0:
+    if not call.out.shape or is_empty(call.out):
         return x
     name, axis = call.node.target.__name__.split(".")[0], axis % len(call.out.shape)
     if name != "cumsum" or axis < len(call.out.shape) - 1:
@@ -257,35 +257,56 @@ def topk(call: Call) -> Any:
     return call.emit(both[0]), call.emit(both[1])
 
 
-@register("median.dim", "median", "kthvalue")
+@register("kthvalue")
 def kth_value(call: Call) -> Any:
-    """Find the k-th smallest value along an axis, the lower median among them."""
-    x, name = call.tensor("self"), call.node.target.__name__
-    fake = call.meta("self")
-    if not fake.shape:
-        if "dim" in call:
-            call.raw("dim")
-            keeps_dims(call)
-            return x, relax.const(0, "int64")
-        return x
-    if name.startswith("median") and "dim" not in call:
-        x, axis, extent = call.emit(op.reshape(x, [-1])), 0, fake.numel()
-    else:
-        axis = call["dim"]
-        extent = fake.shape[axis]
-    (extent,) = static([extent])
-    k = call["k"] - 1 if "k" in call else (extent - 1) // 2
-    if "k" in call:
-        call.raw("k")
-    places = call.emit(op.argsort(x, axis, False, dtype="int64"))
-    place = call.emit(op.take(places, relax.const(k, "int64"), axis))
-    kept = call.emit(op.expand_dims(place, axis % len(fake.shape) if "dim" in call else 0))
-    value = call.emit(op.gather_elements(x, kept, axis=axis))
-    if "dim" not in call:
-        return op.reshape(value, [])
-    if keeps_dims(call):
-        return value, kept
-    return call.emit(op.squeeze(value, [axis])), place
+    """Find the k-th smallest value along an axis."""
+    x, axis, k = call.tensor("self"), call["dim"], call["k"]
+    keeps = keeps_dims(call)
+    if not call.meta("self").shape:
+        return x, relax.const(0, "int64")
+    order = call.emit(op.argsort(x, axis, False, dtype="int64"))
+    place = call.emit(op.take(order, relax.const(k - 1, "int64"), axis))
+    place = call.emit(op.expand_dims(place, axis % x.ty.ndim))
+    return _picked(call, x, place, axis, keeps)
+
+
+@register("median.dim", "median", "nanmedian.dim", "nanmedian")
+def median(call: Call) -> Any:
+    """Find the lower median along an axis, or of all elements: NaN, if there is one.
+
+    NaN is sorted behind the numbers, which ``nanmedian`` counts alone.
+    """
+    fake, x = call.meta("self"), call.tensor("self")
+    has_axis, skips = "dim" in call, call.node.target.__name__.startswith("nan")
+    axis, keeps = (call["dim"], keeps_dims(call)) if has_axis else (0, False)
+    if is_empty(fake) or not fake.shape:
+        return (x, relax.const(0, "int64")) if has_axis else x
+    if not has_axis:
+        x = call.emit(op.reshape(x, [math.prod(call.shape(fake))]))
+    one, two = relax.const(1, "int64"), relax.const(2, "int64")
+
+    def count(condition: Any) -> Any:
+        flags = op.astype(call.emit(condition), "int64")
+        return call.emit(op.sum(call.emit(flags), [axis], keepdims=True))
+
+    order = call.emit(op.argsort(x, axis, False, dtype="int64"))
+    numbers = count(op.equal(x, x))
+    place = op.floor_divide(op.subtract(op.maximum(numbers, one), one), two)
+    if not skips and is_float(dtype_of(x)):
+        has_nan = op.greater(count(op.not_equal(x, x)), relax.const(0, "int64"))
+        place = op.where(has_nan, numbers, place)
+    place = call.emit(op.gather_elements(order, call.emit(place), axis))
+    if has_axis:
+        return _picked(call, x, place, axis, keeps)
+    return op.reshape(call.emit(op.gather_elements(x, place, axis)), [])
+
+
+def _picked(call: Call, x: Any, place: Any, axis: int, keeps: bool) -> Any:
+    """Return the element of each line at a place, and the place."""
+    value = call.emit(op.gather_elements(x, place, axis))
+    if keeps:
+        return value, place
+    return call.emit(op.squeeze(value, [axis])), call.emit(op.squeeze(place, [axis]))
 
 
 @register("bucketize.Tensor")

@@ -19,9 +19,10 @@ Register tiles are of vectors, or AMX's (``products``, ``tile_products``).
 
 from __future__ import annotations
 
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 
 from ...._tvm.ir.buffer import scratch
+from ....core.tir.expressions import variables
 from ....core.tir.loops import block, ceildiv, constant, index, loop, sequence, when
 from ....program.program import Program
 from ..problem.pattern import FLOAT, Pattern
@@ -53,7 +54,7 @@ class _Kernel:
     def _task(self, where: Where, first: ir.Expr) -> tirx.Stmt:
         """Compute a block of queries; fewer than the rows of a tile are computed one by one."""
         whole = self._block(where, first, self._config.rows)
-        if constant(self._queries) is not None or self._config.rows == 1:
+        if _is_least(self._config.rows, self._queries):
             return whole
         one = self._block(where, first, 1)
         return tirx.IfThenElse(self._queries >= self._config.rows, whole, one)
@@ -75,6 +76,9 @@ class _Kernel:
             """Return the first query of a tile: the last tile moves back to fit."""
             return tirx.min(first + row * rows, self._queries - rows)
 
+        # The last tile may begin in front of the block: there limits may be higher than in it.
+        seen_by = tirx.min(first, self._queries - rows), left + first - 1
+
         def tile(number: ir.Expr) -> tirx.Stmt:
             start = number * config.keys
             count: ir.Expr | int = tirx.min(self._count - start, index(config.keys))
@@ -89,14 +93,16 @@ class _Kernel:
                     products, state, epilogue, where, begin(row), slot, start, count, acc
                 )
 
-            return sequence([*products.pack(where, start, count), loop("row", tiles, run)])
+            packed = count
+            if self._visible.skips:
+                _, packed = self._visible.of_tile(where, seen_by, start, count)
+            return sequence([*products.pack(where, start, packed), loop("row", tiles, run)])
 
         stmts = [tile(index(0))]
         if not config.single:
             number = ceildiv(self._count, config.keys)
             if self._visible.skips:
-                last = tirx.min(first + config.block, self._queries) - 1
-                number = ceildiv(self._visible.end(where, first, last), config.keys)
+                number = ceildiv(self._visible.end(where, *seen_by), config.keys)
             stmts = [state.start(acc), loop("tile", number, tile)]
 
             def end(row: ir.Expr) -> tirx.Stmt:
@@ -134,3 +140,14 @@ class _Kernel:
         stmt = block("rows", sequence(stmts), [*products.row_buffers, *state.local])
         # What is known of rows without a key is stored, too.
         return stmt if seen is None or config.single else when(seen, stmt)
+
+
+def _is_least(rows: int, queries: ir.Expr) -> bool:
+    """Whether there are so many queries in any task: an extent of zero has none.
+
+    Elsewhere TVM's simplifier would conclude that the extent is zero, and divide by it.
+    """
+    analyzer = sym.Analyzer()
+    for var in variables(queries):
+        analyzer.bind(var, ir.Range(index(1), index(1 << 31)))
+    return constant(queries) is not None or bool(analyzer.can_prove(queries >= rows))

@@ -17,7 +17,16 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from ....core.tir.expressions import load
-from ....core.tir.loops import block, constant, index, local, loop, sequence, vectorized
+from ....core.tir.loops import (
+    block,
+    constant,
+    index,
+    local,
+    loop,
+    sequence,
+    simplified,
+    vectorized,
+)
 from ...cpu.transpose import adjacent, squares, transposed
 from ...cpu.vector_loops import over_vectors
 from ...math.vector_math import vector_math
@@ -58,8 +67,11 @@ def pack_panels(
         if rest:
             stmts.append(square(index(whole * lanes), rest))
         return sequence(stmts)
-    whole = tirx.floordiv(count, index(lanes))
-    rest = tirx.floormod(count, index(lanes))
+    whole = simplified(tirx.floordiv(count, index(lanes)))
+    rest = simplified(tirx.floormod(count, index(lanes)))
+    whole_vectors = loop("keys", whole, lambda n: square(n * lanes, lanes))
+    if constant(rest) == 0:
+        return whole_vectors
 
     def one(n: ir.Expr) -> tirx.Stmt:
         panel, column = _placed(config, whole * lanes + n)
@@ -72,7 +84,7 @@ def pack_panels(
         return loop("d", config.depth, store)
 
     last = tirx.IfThenElse(rest > 0, loop("rest", lanes, one), None)
-    return sequence([loop("keys", whole, lambda n: square(n * lanes, lanes)), last])
+    return sequence([whole_vectors, last])
 
 
 def _placed(config: CpuConfig, key: ir.Expr) -> tuple[ir.Expr, ir.Expr]:

@@ -41,9 +41,11 @@ class VisibleKeys:
     def __init__(self, pattern: Pattern, config: CpuConfig) -> None:
         self._pattern, self._width = pattern, config.width
         self._keys = index(pattern.key.extent)
-        form = ScoreForm.of(pattern, None)
-        self._bounds = form.bounds
-        self.skips = form.skips and config.keys >= MIN_PANELS * config.width
+        form = ScoreForm.of(pattern, None, takes_loads=True)
+        # Limits that each row reads from memory are in no order.
+        self._bounds = [bound for bound in form.bounds if not bound.is_loaded]
+        is_long = config.keys >= MIN_PANELS * config.width
+        self.skips = bool(self._bounds) and form.skips and is_long
 
     def end(self, where: Mapping[ir.Var, ir.Expr], first: ir.Expr, last: ir.Expr) -> ir.Expr:
         """Return the number of keys up to the last one that a row sees, from 0 to all."""

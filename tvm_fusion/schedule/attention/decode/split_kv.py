@@ -3,7 +3,7 @@
 Common to CUDA cores (:mod:`.split_kv_simt`) and tensor cores (:mod:`.split_kv_mma`):
 
 prologue()                                              # load q; acc = 0, l_i = 0, m_i = LOWEST
-for step in range(steps of this split):
+for step in range(steps of this split with visible keys):
     step()                                          # the next block_n keys, a part for each group
 for rows of the block, rows_per_pass at a time:
     each group: acc, m_i, l_i -> o_shared, m_shared, l_shared
@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 
 from tvm import ir, tirx
 
 from ...._tvm.ir.buffer import scratch
-from ....core.tir.expressions import load
+from ....core.tir.expressions import load, variables
 from ....core.tir.loops import (
     block,
     coordinates,
@@ -53,6 +53,7 @@ from ..problem.online_softmax import (
     store_result,
 )
 from ..problem.pattern import FLOAT
+from ..problem.score_form import ScoreForm
 from .config import FlashDecodeConfig
 
 
@@ -93,6 +94,10 @@ class SplitKV(ABC):
         )
         self._buffers = [self._acc, self._m_i, self._l_i]
         self._buffers += [self._m_shared, self._l_shared, self._o_shared]
+        self._visible = self._visible_keys()
+        if self._visible is not None:
+            self._own_steps = scratch([index(1)], "int64", "own_steps", "local")
+            self._buffers.append(self._own_steps)
         if not partials:
             self._merged = [self._shared(f"{n}_merged", config.block_m) for n in ("m", "l")]
             columns = config.rows_per_pass * config.head_dim_v
@@ -140,7 +145,10 @@ class SplitKV(ABC):
     def stmt(self) -> tirx.Stmt:
         """Write the whole block."""
         config = self._config
-        stmts = [*self.prologue(), loop("step", self._steps(), self.step), *self.epilogue()]
+        stmts: list[tirx.Stmt] = []
+        if self._visible is not None:
+            stmts.append(tirx.BufferStore(self._own_steps, self._count_steps(), [0]))
+        stmts += [*self.prologue(), loop("step", self._steps(), self.step), *self.epilogue()]
         for first in range(0, config.block_m, config.rows_per_pass):
             rows = range(first, min(first + config.rows_per_pass, config.block_m))
             stmts.append(config.each_thread(partial(self._share, rows)))
@@ -153,9 +161,37 @@ class SplitKV(ABC):
         """Return the first key of a step: those of all splits are contiguous in each step."""
         return (step * self._config.splits + self._split) * self._config.block_n
 
+    def _visible_keys(self) -> ir.Expr | None:
+        """Count the keys up to the last that a row of this block sees.
+
+        ``None`` where masks by position hide none at the end. Positions that are read from memory
+        let one kernel serve caches of any length.
+        """
+        config, pattern = self._config, self._config.pattern
+        form = ScoreForm.of(pattern, None, takes_loads=True)
+        row = tirx.Var("row", "int64")
+        visible: ir.Expr | None = None
+        for bound in form.bounds if form.skips else ():
+            if not bound.is_upper:
+                continue
+            last = substitute(bound.limit, self._position(row))
+            rows = range(config.block_m) if row in variables(last) else range(1)
+            each = [substitute(last, {row: index(number)}) for number in rows]
+            end = reduce(tirx.max, each) + 1
+            visible = tirx.min(self._count if visible is None else visible, end)
+        return None if visible is None else tirx.max(visible, index(0))
+
+    def _count_steps(self) -> ir.Expr:
+        """Count the steps of this block that have visible keys."""
+        config = self._config
+        behind = self._visible + (config.step_n - 1) - self._split * config.block_n
+        return tirx.floordiv(behind, index(config.step_n))
+
     def _steps(self) -> ir.Expr:
         """Count the steps of this block."""
         config = self._config
+        if self._visible is not None:
+            return load(self._own_steps, [index(0)])
         whole = tirx.floordiv(self._count, index(config.step_n))
         if config.is_even:
             return whole

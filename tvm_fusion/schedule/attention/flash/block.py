@@ -62,7 +62,7 @@ class FlashBlock:
         self._limits = self._declare("limits", 2 * loaded, "int32") if loaded else None
         self._tiles = KeyTiles(problem, config, where, first, self._limits)
         self._key_cells, self._column_cells = (
-            x // cell.shape[1] for x in (config.block_n, config.column16)
+            x // cell.shape[1] for x in (config.block_n, config.own_columns)
         )
         self._run, self._cell_rows = cell.run, cell.per_lane // cell.run  # of a thread
         self._slots = config.m16 * self._cell_rows  # rows of the thread

@@ -72,6 +72,11 @@ class FlashMmaConfig:
         return self.warps * self.lanes
 
     @property
+    def own_columns(self) -> int:
+        """Columns of the results of a warp."""
+        return self.column16
+
+    @property
     def m16(self) -> int:
         """Fragments of 16 rows of a warp."""
         return self.rows_of_warp // 16

@@ -64,8 +64,8 @@ def _longest_first(problem: FlashProblem, config: FlashMmaConfig) -> tuple[int, 
         return None
     if any(b.is_loaded or not b.is_upper or b.slope != 1 for b in bounds):
         return None
-    period, *others = {b.period or queries for b in bounds}
-    if others or (period % config.block_m and period != queries):
+    period, *others = {queries if b.period is None else constant(b.period) for b in bounds}
+    if others or period is None or (period % config.block_m and period != queries):
         return None
     shared = queries // period
     size = keys * (config.depth16 + config.column16) * HALF_BYTES

@@ -54,7 +54,9 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
         g: ir.Expr,
         t: ir.Expr,
     ) -> None:
-        super().__init__(problem, config, where, first, g, t, config.cell)
+        rows, part = (op(g, index(config.column_parts)) for op in (tirx.floordiv, tirx.floormod))
+        super().__init__(problem, config, where, first, rows, t, config.cell)
+        self._first_column = part * config.own_columns
         mma, half = config.instruction, AMD_MOVES.held_as(problem.half)
         self._fragments = RUN // mma.c.per_lane  # of a cell
         self._size = RUN * config.copies  # elements of a lane in a cell's step of an operand
@@ -123,7 +125,8 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
             return self._p_frag, (m * self._key_cells + step) * self._size
 
         shape = self._key_cells, self._column_cells
-        product = self._pipelined(self._config.v_rows(), shape, self._acc, operand)
+        rows = self._config.v_rows()
+        product = self._pipelined(rows, shape, self._acc, operand, start=self._first_column)
         return sequence([product, self._stay(self._acc)])
 
     def _pipelined(
@@ -133,6 +136,7 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
         sums: ir.Var,
         operand: Callable[[int, ir.Expr], tuple[ir.Var, ir.Expr]],
         prepare: Callable[[int], list[tirx.Stmt]] = lambda _: [],
+        start: ir.Expr | None = None,
     ) -> tirx.Stmt:
         """Multiply a tile of LDS, a few fragments while the next ones are on their way.
 
@@ -146,6 +150,8 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
             Where the other operand of a step lies, of 16 rows.
         prepare : callable
             What loads it, before the first fragment of a step.
+        start : PrimExpr, optional
+            The first row of the tile.
         """
         steps, cells = shape
         parts = list(itertools.product(range(steps), range(cells), range(self._fragments)))
@@ -155,7 +161,8 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
             stmts = []
             for i, (step, cell, fragment) in enumerate(groups[number]):
                 stmts += prepare(step) if (cell, fragment) == (0, 0) else []
-                stmts.append(self._load_cell(rows, cell, fragment, step, self._slot(number, i)))
+                first = cell * self._config.cell.shape[1] + (index(0) if start is None else start)
+                stmts.append(self._load_cell(rows, first, fragment, step, self._slot(number, i)))
             return stmts
 
         def products(number: int) -> list[tirx.Stmt]:
@@ -182,7 +189,9 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
         """Return where a fragment of a group lies in registers."""
         return (number % SLOTS * self._ahead + i) * self._size
 
-    def _load_cell(self, rows: WaveRows, cell: int, fragment: int, step: int, to: int) -> tirx.Stmt:
+    def _load_cell(
+        self, rows: WaveRows, first: ir.Expr, fragment: int, step: int, to: int
+    ) -> tirx.Stmt:
         """Load the rows of a cell that make the sums of a lane neighbours in a fragment."""
         mma = self._config.instruction
         row = tirx.floormod(self._t, index(mma.m))
@@ -192,7 +201,6 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
             for digit in (group, register)
         )
         in_cell = own * RUN + number + fragment * mma.c.per_lane
-        first = index(cell * self._config.cell.shape[1])
         return self._load(rows, first, in_cell, step, load(self._b_frag, [index(to)]))
 
     def _load(

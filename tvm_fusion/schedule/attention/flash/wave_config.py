@@ -34,6 +34,7 @@ MOST_REGISTERS = 256  # of a lane: what vector instructions address
 OTHER_REGISTERS = {64: 40, 32: 68}
 WAVES = (1, 2, 4, 8)
 ROWS_OF_WAVE = (16, 32)
+COLUMN_PARTS = (1, 2)
 BLOCK_N = (16, 32, 64, 128)
 # Of a compute unit, by lanes of a wave: SIMDs, registers of a lane of each, clocks in which a SIMD
 # issues an instruction; LDS bytes a clock.
@@ -51,9 +52,23 @@ class FlashWaveConfig(FlashMmaConfig):
     ----------
     instruction : Instruction
         The matrix instruction: MFMA or WMMA.
+    column_parts : int
+        Waves that share rows: each computes all of their scores, and a part of the columns of their
+        results, where one has no registers for the whole.
     """
 
     instruction: Instruction = field(kw_only=True)
+    column_parts: int = 1
+
+    @property
+    def block_m(self) -> int:
+        """Queries of a block."""
+        return self.warps // self.column_parts * self.rows_of_warp
+
+    @property
+    def own_columns(self) -> int:
+        """Columns of the results of a wave."""
+        return self.column16 // self.column_parts
 
     @property
     def lanes(self) -> int:
@@ -90,7 +105,7 @@ class FlashWaveConfig(FlashMmaConfig):
     @property
     def accumulators(self) -> int:
         """Accumulators of a lane."""
-        return self.rows_of_warp * (self.column16 + self.block_n) // self.lanes
+        return self.rows_of_warp * (self.own_columns + self.block_n) // self.lanes
 
     @property
     def registers(self) -> int:
@@ -103,7 +118,10 @@ class FlashWaveConfig(FlashMmaConfig):
         kept = self.q_fragments * self.cell.shape[1]
         operands = self.rows_of_warp * (kept + self.block_n) * self.copies // self.lanes // 2
         operands += SLOTS * self.ahead * RUN * self.copies // 2
-        return self.accumulators + operands + self.held_registers + OTHER_REGISTERS[self.lanes]
+        # Long rows are at more addresses.
+        wide = max(0, self.depth16 + self.column16 - 256) // 16 if self.copies > 1 else 0
+        others = OTHER_REGISTERS[self.lanes] + wide
+        return self.accumulators + operands + self.held_registers + others
 
     @property
     def q_rows(self) -> WaveRows:
@@ -141,15 +159,18 @@ def wave_configs(problem: FlashProblem, device: Device) -> Iterator[FlashWaveCon
     queries, keys = (constant(a.extent) for a in (problem.query, problem.pattern.key))
     step = RUN * row.lanes // row.m
     depth, column = (-(-x.extent // step) * step for x in (problem.q, problem.v))
-    for waves, rows, block_n, in_registers in itertools.product(
-        WAVES, ROWS_OF_WAVE, BLOCK_N, (True, False)
+    for waves, rows, block_n, in_registers, parts in itertools.product(
+        WAVES, ROWS_OF_WAVE, BLOCK_N, (True, False), COLUMN_PARTS
     ):
         config = FlashWaveConfig(
             *(waves, rows, block_n, 1, in_registers, 1, depth, column, 4),
             is_async=False,
             instruction=row,
+            column_parts=parts,
         )
         if block_n % step or config.threads > (device.max_threads_per_block or 1024):
+            continue
+        if waves % parts or column % (step * parts):
             continue
         if queries is not None and config.block_m > 16 and config.block_m >= 2 * queries:
             continue
@@ -186,11 +207,13 @@ def wave_cycles(
     at_once = min(config.min_blocks, -(-blocks // units))
     waves, simds = at_once * config.warps, _SIMDS[config.lanes]
     spread = max(1.0, simds / waves)  # some SIMDs have no wave
-    scores, width = config.block_m * config.block_n, config.depth16 + config.column16
-    mma = spread * scores * 2 * width / HALF_FLOP_PER_CLOCK[device.arch]
-    issued = scores / config.lanes * _SOFTMAX[problem.half]
+    width, parts = config.depth16 + config.column16, config.column_parts
+    scores, products = config.block_m * config.block_n, parts * config.depth16 + config.column16
+    mma = spread * scores * 2 * products / HALF_FLOP_PER_CLOCK[device.arch]
+    issued = parts * scores / config.lanes * _SOFTMAX[problem.half]
     softmax = spread * issued * _ISSUE[config.lanes] / simds
-    read = width + (0 if config.q_in_registers else config.depth16 * config.rows_of_warp / 64)
+    read: float = config.depth16 + config.own_columns
+    read += 0 if config.q_in_registers else config.depth16 * config.rows_of_warp / 64
     lds = 2 * config.block_n * (config.warps * read * config.copies + 2 * width) / _LDS_BYTES
     longest = max(mma, softmax, lds)
     left = min(1.0, simds / waves)  # other waves of a SIMD fill the time

@@ -1,6 +1,7 @@
 """FlashAttention on AMD's matrix cores: one launch, softmax in registers.
 
-grid: batch * heads * ceil(queries / block_m) blocks; block: waves of 16 or 32 rows each
+grid: batch * heads * ceil(queries / block_m) blocks; block: waves of 16 or 32 rows each; of wide
+heads two waves share rows, and each has half of the columns
 LDS: k[block_n, d], v[d, block_n], swizzled; q[block_m, d] before, or beside them
 registers of a wave: acc[rows, d], s[rows, block_n], m_i, l_i; q_frag, or loaded for every tile
 q -> registers -> LDS -> q_frag; k(0) -> registers -> LDS
@@ -111,7 +112,8 @@ class _FlashBlock(WaveBlock):
         def of_cell(i: ir.Expr) -> tirx.Stmt:
             slot, cell = coordinates(i, [self._slots, self._column_cells])
             row = self._g * self._config.rows_of_warp + self._own_row(slot)
-            query, column = self._first + row, self._own_column(cell, index(0))
+            column = self._first_column + self._own_column(cell, index(0))
+            query = self._first + row
             at = {**self._where, self._problem.query.var: query}
 
             def scaled(lane: ir.Expr) -> tirx.Stmt:

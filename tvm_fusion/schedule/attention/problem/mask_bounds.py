@@ -11,10 +11,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import ir, sym, tirx
 
 from ...._tvm.ir.structural import structural_map
-from ....core.tir.expressions import choice, int64, loads, variables
+from ....core.tir.expressions import call_name, choice, int64, loads, variables
 from ....core.tir.loops import constant, find, index, simplified, substitute
 from ....program.domain import Domain
 from .pattern import Pattern
@@ -34,7 +35,7 @@ class Bound:
         Which of both.
     slope : int
         What a row adds to the limit: -1, 0 or 1.
-    period : int or None
+    period : int, PrimExpr or None
         Rows after which the limits begin anew: those of one of several heads that share keys.
     is_loaded : bool
         Whether the limit of a row is read from memory: rows are in no order.
@@ -43,7 +44,7 @@ class Bound:
     limit: ir.Expr
     is_upper: bool
     slope: int
-    period: int | None = None
+    period: int | ir.Expr | None = None
     is_loaded: bool = False
 
     def extreme(
@@ -68,9 +69,9 @@ class Bound:
         """
         takes_last = (self.slope > 0) == largest
         row = rows[1 if takes_last else 0]
-        if self.period is not None and (block == 1 or self.period % block):
+        if self.period is not None and (block == 1 or (constant(self.period) or 1) % block):
             begun = [tirx.floordiv(x, index(self.period)) for x in rows]
-            extreme = index(self.period - 1 if takes_last else 0)
+            extreme = index(self.period - 1) if takes_last else index(0)
             row = simplified(tirx.Select(tirx.EQ(*begun), row, extreme))
         return substitute(self.limit, {**where, **({} if query is None else {query: row})})
 
@@ -132,6 +133,8 @@ class MaskReader:
     def _bound(self, condition: ir.Expr) -> Bound | None:
         """Read a comparison that is linear in the position of the key."""
         condition = self._domain.positions(condition)
+        if self._takes_loads:
+            condition = _counted(condition)
         flipped = {tirx.GE: tirx.LE, tirx.GT: tirx.LT}
         a, b, kind = getattr(condition, "a", None), getattr(condition, "b", None), type(condition)
         if kind in flipped:
@@ -159,11 +162,24 @@ class MaskReader:
         return Bound(analyzer.simplify(0 - limit), False, -slope, period, is_loaded)
 
 
-def _in_one_period(expr: ir.Expr, query: ir.Var | None) -> tuple[ir.Expr, int | None]:
+def _counted(condition: ir.Expr) -> ir.Expr:
+    """Add positions that are read from memory to those of rows and keys as indices are.
+
+    Sums of 64 bits wrap around only beyond 2**62, where no position is.
+    """
+    plain = {"wrapping_add": tirx.Add, "wrapping_sub": tirx.Sub}
+
+    def change(call: ir.Call) -> ir.Expr:
+        kind = plain.get(call_name(call))
+        return call if kind is None or str(call.ty.dtype) != "int64" else kind(*call.args)
+
+    return structural_map(condition, (ir.Call, change), order="post")
+
+
+def _in_one_period(expr: ir.Expr, query: ir.Var | None) -> tuple[ir.Expr, int | ir.Expr | None]:
     """Put the query for its remainder, if nothing else of it is there; with the divisor."""
     found = [m for m in find(expr, tirx.FloorMod) if query is not None and m.a.same_as(query)]
-    periods = {constant(m.b) for m in found}
-    if len(periods) != 1 or None in periods:
+    if not found or not all(tvm_ffi.structural_equal(m.b, found[0].b) for m in found):
         return expr, None
     row = ir.Var("row", ir.PrimType("int64"))
 
@@ -173,7 +189,8 @@ def _in_one_period(expr: ir.Expr, query: ir.Var | None) -> tuple[ir.Expr, int | 
     moved = structural_map(expr, (tirx.FloorMod, change))
     if query in variables(moved):
         return expr, None
-    return substitute(moved, {row: query}), periods.pop()
+    period = constant(found[0].b)
+    return substitute(moved, {row: query}), found[0].b if period is None else period
 
 
 def _step(expr: ir.Expr, axis: ir.Var, analyzer: sym.Analyzer) -> int | None:

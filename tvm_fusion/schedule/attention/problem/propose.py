@@ -32,9 +32,10 @@ def attention_proposals(graph: Graph, has_copies: bool = False) -> Iterator[tupl
     Yields
     ------
     tuple of Operator
-        The products and the operators between them; with the movement of the result; with that of
-        the operands; with all light producers that only this attention reads; and, where there are
-        copies, with those of them that compute no operand of a product from several tensors.
+        The products and the operators between them; with the movement of the result; both with
+        what makes their masks, too; with the movement of the operands; with all light producers
+        that only this attention reads; and, where there are copies, with those of them that compute
+        no operand of a product from several tensors.
     """
     stages = {op: reductions(op) for op in graph.operators}
     products = [op for op, found in stages.items() if len(found) == 1 and is_contraction(found[0])]
@@ -53,7 +54,8 @@ def _nested(
     after = core | set(_after(graph, last))
     moved = after | set(_before(graph, after, MOVES))
     everything = after | set(_before(graph, after, LIGHT))
-    sets = [core, after, moved, everything]
+    masks = set(_before(graph, {op for op in core if not _is_product(op)}, LIGHT))
+    sets = [core, core | masks, after, after | masks, moved, everything]
     if has_copies:
         sets.append(everything - _computed_operands(graph, core, everything))
     for operators in dict.fromkeys(map(frozenset, sets)):

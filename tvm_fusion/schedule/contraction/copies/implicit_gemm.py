@@ -3,8 +3,9 @@
     C[pixel, k] = sum over (window, c) of image[pixel + window, c] * packed[k, window, c]
 
 Rows of A are not in memory: a chunk of 16 bytes is channels of one pixel, copied from the image
-where the window is inside of it. The constant weight is packed at compile time in the order of the
-sum, channels last, as ``[groups][k][window][c]``.
+where the window is inside of it; of an image whose channels are planes, loaded from each of them.
+The constant weight is packed at compile time in the order of the sum, channels last, as
+``[groups][k][window][c]``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ..problem.packing_function import Reordered, packings, with_packed
 from ..problem.results import Result
 from ..problem.sum_of_products import SumOfProducts, is_weight
 from ..tile.config import is_plain, narrow_operand, unguarded
+from ..tile.operand_chunks import is_planar
 from ..tile.result_vectors import WIDTHS
 
 
@@ -61,7 +63,7 @@ class ImplicitGemm:
 
 
 def implicit_gemm(
-    contraction: SumOfProducts, constants: Collection[ir.Var]
+    contraction: SumOfProducts, constants: Collection[ir.Var], of_planes: bool = False
 ) -> ImplicitGemm | Refusal:
     """View a convolution as an implicit GEMM.
 
@@ -69,6 +71,8 @@ def implicit_gemm(
     ----------
     constants
         Inputs that may be packed: those that are known at compile time, or all.
+    of_planes
+        Whether channels are planes, instead of contiguous.
 
     Returns
     -------
@@ -95,9 +99,11 @@ def implicit_gemm(
     others = [image, *(r.value for r in contraction.results)]
     if any(x.source.same_as(source) for e in others for x in loads(e)):
         return other_form("Something other than the product reads the weight, too.")
-    channels = _channels(image, reduce, variables(core))
+    pixel = stage.axes[-1].var if of_planes else None
+    channels = _channels(image, reduce, variables(core), pixel)
     if channels is None:
-        return other_form("Channels are not contiguous in the image.")
+        where = "planes of contiguous pixels" if of_planes else "contiguous"
+        return other_form(f"Channels are not {where} in the image.")
     order = [*(a for a in stage.reduce if a is not channels), channels]
     used = variables(core)
     axes = tuple(a for a in (*stage.axes, *order) if a.var in used)
@@ -156,11 +162,20 @@ def _is_stored(result: Result, axis: Axis, wide: Sequence[Axis]) -> bool:
     return (constant(last.b) or 1) % max(WIDTHS) == 0
 
 
-def _channels(image: ir.Expr, reduce: list[Axis], of_weight: set[ir.Var]) -> Axis | None:
-    """Find the axis of the sum along which an image is contiguous, and no pixel moves."""
-    core, _ = unguarded(narrow_operand(image))
+def _channels(
+    image: ir.Expr, reduce: list[Axis], of_weight: set[ir.Var], pixel: ir.Var | None
+) -> Axis | None:
+    """Find the axis of the sum along which an image is contiguous, and no pixel moves.
+
+    With a pixel's axis, that along which pixels of planes are as far apart as a plane is large.
+    """
+    core, guard = unguarded(narrow_operand(image))
     if not is_plain(core):
         return None
+    if pixel is not None:
+        moving = set() if guard is None else variables(guard)
+        fixed = [a for a in reduce if a.var not in moving]
+        return next((a for a in fixed if is_planar(core, a.var, pixel)), None)
     own = [a.var for a in reduce]
     for axis in reduce:
         last = variables(core.indices[-1])

@@ -59,11 +59,11 @@ class Accumulators(ABC):
     ----------
     buffer : Var
         Where the epilogue reads them.
-    is_memory : bool
-        Whether the buffer is memory anyway, rather than registers.
+    first : Expr or None
+        The row there that is the tile's first, where the buffer is memory; of registers ``None``.
     """
 
-    is_memory = False
+    first: ir.Expr | None = None
 
     def __init__(self, view: GemmView, place: TilePlace, buffer: ir.Var) -> None:
         self.buffer, self._view, self._place = buffer, view, place
@@ -71,7 +71,7 @@ class Accumulators(ABC):
     @property
     def buffers(self) -> list[ir.Var]:
         """The registers that a tile has of its own."""
-        return [] if self.is_memory else [self.buffer]
+        return [self.buffer] if self.first is None else []
 
     @abstractmethod
     def clear(self, initial: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
@@ -178,10 +178,9 @@ class TileAccumulators(Accumulators):
     config : Var
         Memory of the shapes.
     buffer : Var
-        Where they are stored for the epilogue: rows of the task, wherever the tile is.
+        Where they are stored for the epilogue: rows of two tiles, for one after the other in turns.
+        In the same rows each time a GEMM of 1,024 rows took 1.05 times as long.
     """
-
-    is_memory = True
 
     def __init__(
         self,
@@ -196,6 +195,9 @@ class TileAccumulators(Accumulators):
         self._config, self._given = config, tiles
         heights: tuple[ir.Expr | int, ...] = heights_of(place.height)
         super().__init__(view, place, buffer)
+        rows = int(buffer.ty.shape[0]) // 2
+        number = tirx.floordiv(place.offset, index(place.sizes.mr))
+        self.first = simplified(tirx.floormod(number, index(2)) * rows)
         self._firsts = [index(i * TILE_ROWS) for i in range(len(heights))]
         self._is_shaped = self._a.pads or (heights == tiles.heights and not place.clamp)
         if place.clamp and not self._is_shaped:
@@ -256,8 +258,12 @@ class TileAccumulators(Accumulators):
 
     def finish(self, epilogue: tirx.Stmt) -> tirx.Stmt:
         """Store the tiles to the buffer."""
-        stored = self._tiles.store(self._part_of(lambda i, j: load(self.buffer, [i, j])))
-        return sequence([stored, epilogue])
+        first = self.first
+
+        def sums(i: ir.Expr, j: ir.Expr) -> ir.TensorLoad:
+            return load(self.buffer, [first + i, j])
+
+        return sequence([self._tiles.store(self._part_of(sums)), epilogue])
 
     def around(self, body: tirx.Stmt) -> tirx.Stmt:
         """Shape the tiles for this one, and for the others again."""

@@ -183,9 +183,6 @@ class CpuContraction(Contraction):
         yield from super().propose(graph, device)
         yield from block_proposals(graph)
 
-    def _takes(self, expanded: Sequence[Operator]) -> bool:
-        return True
-
 
 def _gemms(claim: Claim, device: Device) -> Iterator[CpuGemmConfig]:
     config = claim.details_as(CpuContractionDetails).config

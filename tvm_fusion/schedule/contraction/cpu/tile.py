@@ -63,7 +63,7 @@ class GemmTile:
             "local" if self._tiles is None else "",
         )
         # Not on the stack, which TVM aligns to 16 bytes: rows of tiles would cross cache lines.
-        shape = [index(TILE_ROWS * len(heights_of(sizes.mr))), index(sizes.nr)]
+        shape = [index(2 * TILE_ROWS * len(heights_of(sizes.mr))), index(sizes.nr)]
         self._stored = declare(shape, contraction.dtype, "sums")
         self._finish = CpuTileEpilogue(contraction, view, sizes.nr)
         self.task_buffers = [] if constant(passes) == 1 else [self._partial]
@@ -134,7 +134,7 @@ class GemmTile:
             height,
             lambda i: self._a.row_place(rows.start + offset + i),
             (lambda i: rows.start + offset + i < self._a.rows) if clamp else None,
-            sums.is_memory,
+            sums.first,
         )
         finish = sums.finish(finish)
         if constant(self._passes) != 1:
@@ -242,7 +242,7 @@ class CpuTileEpilogue:
         rows: int,
         place: Place,
         inside: Callable[[ir.Expr], ir.Expr] | None,
-        is_memory: bool,
+        first: ir.Expr | None,
     ) -> tirx.Stmt:
         """Store the results of a tile.
 
@@ -252,16 +252,17 @@ class CpuTileEpilogue:
             Gives the axes of M at a row of the tile.
         inside : callable or None
             Whether a row is below M, for a tile that may exceed it.
-        is_memory : bool
-            Whether the sums are in memory, where a loop over rows reads them.
+        first : Expr or None
+            The row of the tile's first sums in memory, where a loop over rows reads them.
         """
 
-        def row(i: ir.Expr, tile: ir.Var) -> tirx.Stmt:
-            stmt = self._row(tile, panel, i, place(i), panel.columns)
+        def row(i: ir.Expr, tile: ir.Var, first: ir.Expr | None = None) -> tirx.Stmt:
+            at = i if first is None else first + i
+            stmt = self._row(tile, panel, at, place(i), panel.columns)
             return stmt if inside is None else when(inside(i), stmt)
 
-        if is_memory:
-            return loop("i", rows, lambda i: row(i, sums))
+        if first is not None:
+            return loop("i", rows, lambda i: row(i, sums, first))
         is_whole = panel.columns == int(sums.ty.shape[1])
         vectors = [self._is_vector(r) for r in self._contraction.results]
         if is_whole and all(vectors) and self._is_short and inside is None:

@@ -111,8 +111,8 @@ def _panels(problem: GemmProblem, nr: int) -> int:
 
 
 def _most_rows(problem: GemmProblem, machine: Machine) -> int:
-    """Count the rows of A that fit into a quarter of the level-2 cache, some at least."""
-    return max(MC, machine.l2_bytes // (4 * WORD_BYTES * (problem.k or PANEL_BYTES)))
+    """Count the rows of A that fit into half of the level-2 cache, some at least."""
+    return max(MC, machine.l2_bytes // (2 * WORD_BYTES * (problem.k or PANEL_BYTES)))
 
 
 def _kc(problem: GemmProblem, nr: int, tiles: int) -> int:

@@ -9,6 +9,7 @@
     as it is
     aligned rows          as it is                      by the least estimated time, of these and
     partial im2col        implicit GEMM, as it is       of what they stand for
+    planes                as it is
     packed weight         implicit GEMM, as it is
     windows of pixels     implicit GEMM, as it is
 
@@ -36,6 +37,7 @@ from .tile_forms import (
     im2col_form,
     implicit_form,
     packed_weight_form,
+    planes_form,
     ragged_tile,
     weight_along_k_form,
 )
@@ -112,6 +114,10 @@ def _im2col(product: Product, base: GemmForm) -> Found:
     return im2col_form(product.contraction, base, product.constants, product.device)
 
 
+def _planes(product: Product, base: GemmForm) -> Found:
+    return planes_form(product.contraction, base, product.constants, product.device)
+
+
 def _packed_weight(product: Product, base: GemmForm) -> Found:
     inputs, constants = product.program.inputs, product.constants
     return packed_weight_form(product.contraction, base, inputs, constants, product.device)
@@ -137,11 +143,12 @@ BY_RANK = (
     Ranked("grouped convolution", _ONE, _grouped),
     Ranked("implicit GEMM", _ANY, _implicit),
     Ranked("weight along K", _ANY, _along_k),
-    Ranked("as it is", (*_ANY, Reading.NORM), _as_it_is),
+    Ranked("as it is", (*_ANY, Reading.NORM, Reading.HEADS), _as_it_is),
 )
 BY_TIME = (
     Timed("aligned rows", _ALONE, ("as it is",), _aligned_rows),
     Timed("partial im2col", _ALONE, _ANY_IMAGE, _im2col),
+    Timed("planes", (*_ALONE, Reading.POOLED), ("as it is",), _planes),
     Timed("packed weight", _ALONE, _ANY_IMAGE, _packed_weight),
     Timed("windows of pixels", (Reading.POOLED,), _ANY_IMAGE, _by_pixels),
 )

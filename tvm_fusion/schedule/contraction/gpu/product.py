@@ -5,6 +5,7 @@ product and other parts    the same, written beside the other parts of a concate
 product and statistics     the same, and sums of few elements of its rows, or of its results
 product that is pooled      the same of convolutions, reduced over windows of pixels
 product of a norm          the same, and the sum that scales its rows (RMS norm)
+product and heads          a product, maybe of a norm, and sums over each head that its results read
 two products               of one A, whose results one epilogue reads
 """
 
@@ -24,6 +25,7 @@ from ....program.program import Program
 from ....program.stage import Stage
 from ..copies.implicit_gemm import with_stored_columns
 from ..problem.concat_epilogue import concat_epilogue
+from ..problem.head_sum import with_head_sum
 from ..problem.norm_scale import NormScale, with_norm_scale
 from ..problem.pooled_rows import pooled_product
 from ..problem.row_statistics import with_statistics
@@ -42,6 +44,7 @@ class Reading(Enum):
     STATISTICS = "one product, and statistics of rows"
     POOLED = "one product, pooled over windows of its rows"
     NORM = "one product, and the scale of a norm before it"
+    HEADS = "one product, and sums over the heads of its columns"
     DUAL = "two products of one operand"
 
 
@@ -76,7 +79,7 @@ class Product:
     @cached_property
     def contraction(self) -> SumOfProducts:
         """The product, its axes in the order in which results are stored in vectors."""
-        if self.norm_scale is not None:
+        if self.norm_scale is not None or self.as_read.head_sum is not None:
             return self.as_read
         return with_stored_columns(self.as_read, self.constants)
 
@@ -107,6 +110,12 @@ def read_product(group: Group, stages: tuple[Stage, ...], device: Device) -> Pro
         found = with_statistics(program, stages)
         if not isinstance(found, Refusal):
             return Product(Reading.STATISTICS, group, stages, found, device)
+        heads = with_head_sum(program, stages)
+        if isinstance(heads, Refusal):
+            return heads
+        if heads is not None:
+            contraction, norm_scale = heads
+            return Product(Reading.HEADS, group, stages, contraction, device, norm_scale)
         if reductions > 2:
             return found
         if has_convolution(group):

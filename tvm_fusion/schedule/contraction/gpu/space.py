@@ -45,7 +45,7 @@ KERNELS = Kernels(
         WgmmaConfig: ("wgmma", _WGMMA),
         WgmmaWindowConfig: ("wgmma of windows", _WGMMA),
         WgmmaRowsConfig: ("wgmma of boxes of rows", _WGMMA),
-        GemvConfig: ("gemv", (*_SKINNY, "threads_n", "cp_async_stages")),
+        GemvConfig: ("gemv", (*_SKINNY, "threads_n", "tile_n", "cp_async_stages")),
         SkinnyMmaConfig: ("skinny mma.sync", _SKINNY),
     }
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 
 from tvm import ir
@@ -47,7 +47,7 @@ from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
 from .forms import choose, weighed
 from .product import Product, Reading, read_product
 from .space import KERNELS, GemmConfig, GpuGemmProblem, clocks, configs
-from .tile_forms import GATHERED, GemmForm, computes_weights_only, refuse_parts
+from .tile_forms import GATHERED, PLANAR, GemmForm, computes_weights_only, refuse_parts
 
 # The design space of a claimed contraction on a GPU, and the claim of another configuration.
 
@@ -104,7 +104,7 @@ def work_of(form: GemmForm) -> KernelWork:
             continue  # boxes of rows leave out what is computed: zeros around an image
         chunks = OperandChunks(tile.problem, is_a)
         elements = _loaded(tile, is_a)
-        if chunks.is_gathered:
+        if chunks.is_gathered and not chunks.is_planar:  # which the clocks tell of
             single += elements * (DEPENDENT if _is_dependent(chunks.expr) else 1)
         if not is_plain(chunks.expr):
             computed += elements * max(1, operations(chunks.expr))
@@ -255,9 +255,6 @@ class GpuContraction(Contraction):
         yield from pooling_proposals(graph)
         yield from super().propose(graph, device)
 
-    def _takes(self, expanded: Sequence[Operator]) -> bool:
-        return True
-
 
 def _ragged(tile: TileGemmConfig) -> RaggedExtents | None:
     rows = tile.problem.ragged
@@ -270,6 +267,8 @@ def _refuse(product: Product, form: GemmForm) -> Refusal | None:
     is_copied = isinstance(form.copies, OperandCopies)
     if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):
         return _no_statistics(contraction)
+    if contraction.head_sum is not None and not isinstance(form.gemm, GemvConfig):
+        return _no_head_sum(contraction)
     if contraction.pool is not None and tile is None:
         sentence = f"{contraction.stage.title} is pooled by tiles on tensor cores only."
         return Refusal("pooling_windows", sentence)
@@ -292,7 +291,7 @@ def _work(product: Product, form: GemmForm) -> int:
     work = flops(stages) * _slowdown(product.group, product.contraction, form.gemm)
     if form.gemm is None:
         return work * _untiled(form.contraction)
-    return work * (GATHERED if form.is_gathered else 1)
+    return work * (GATHERED if form.is_gathered else PLANAR if form.is_planar else 1)
 
 
 def _across(contraction: SumOfProducts) -> Refusal:
@@ -308,6 +307,14 @@ def _no_statistics(contraction: SumOfProducts) -> Refusal:
         "no_statistics",
         f"Sums besides those of {contraction.stage.title} are computed only by wgmma kernels with "
         "many rows of a half type and results in vectors of 8 columns.",
+    )
+
+
+def _no_head_sum(contraction: SumOfProducts) -> Refusal:
+    return Refusal(
+        "no_head_sum",
+        f"Sums over the heads of {contraction.stage.title} are computed only by GEMV and skinny "
+        "GEMM, whose blocks, or clusters of them, have whole heads.",
     )
 
 

@@ -5,6 +5,7 @@
     implicit GEMM      the weight packed before, the image as it is
     aligned rows       copies of operands that neither TMA nor cp.async can read, for wgmma
     partial im2col     a copy of the image with the terms of a pixel contiguous
+    planes             an implicit GEMM of an image whose channels are planes
     packed weight      an implicit GEMM whose weight a kernel packs at run time
 
 Which of them is taken: :mod:`.forms`.
@@ -31,7 +32,7 @@ from ..copies.operand_copies import OperandCopies, copies_clocks, packing_bytes,
 from ..copies.partial_im2col import partial_im2col
 from ..copies.weight_along_k import weight_along_k
 from ..mma.model import RATES
-from ..mma.unaligned_tiles import narrow_copy_clocks
+from ..mma.unaligned_tiles import narrow_copy_clocks, planar_clocks, planar_operands
 from ..problem.ragged_rows import ragged_rows
 from ..problem.sum_of_products import SumOfProducts
 from ..skinny.gemv_config import GemvConfig
@@ -50,6 +51,8 @@ from .space import GemmConfig, GpuGemmProblem, clocks
 # How much longer tiles take whose elements are loaded one by one: on an H200, images of 56 by 56
 # pixels and 64 channels in half types, NCHW against NHWC.
 GATHERED = 8
+# The same of planes, whose pixels neighbouring threads load: not measured.
+PLANAR = 6
 # The same of tiles of mma.sync whose words threads shift, as odd row lengths want it; others are
 # copied in 8 or 4 bytes. On an H200 in half types, with copies to aligned rows: 77 by 7207 by 4210
 # 65 us against 130, 53 by 667 by 8108 10.4 against 15.4; 164 by 47 by 4789 9.1 against 6.6.
@@ -78,8 +81,13 @@ class GemmForm:
 
     @cached_property
     def is_gathered(self) -> bool:
-        """Whether elements of a tile are loaded one by one."""
-        return self.tile is not None and is_gathered(self.tile.problem)
+        """Whether elements of a tile are loaded one by one, others than of planes."""
+        return self.tile is not None and not self.is_planar and is_gathered(self.tile.problem)
+
+    @cached_property
+    def is_planar(self) -> bool:
+        """Whether a tile's channels are planes."""
+        return self.tile is not None and any(planar_operands(self.tile.problem))
 
     @cached_property
     def clocks(self) -> float | None:
@@ -97,6 +105,9 @@ class GemmForm:
         found = clocks(self.tile, self.device) - RATES.launch
         if self.is_gathered or isinstance(self.tile, WgmmaConfig):
             return RATES.launch + found
+        if self.is_planar:
+            sizes, planar = gemm_sizes(self.tile.problem), planar_operands(self.tile.problem)
+            return RATES.launch + found + planar_clocks(self.tile.tile, sizes, self.device, planar)
         found *= SHIFTED if self.tile.problem.staged_a or self.tile.problem.staged_b else 1
         return RATES.launch + found + narrow_copy_clocks(self.tile, self.device)
 
@@ -157,6 +168,27 @@ def implicit_form(
         return made
     tile = _conv_tile(made.contraction, device)
     if tile is None:
+        return other_form("Tensor cores have no tile for it.")
+    return GemmForm(made.contraction, tile, device, made)
+
+
+def planes_form(
+    contraction: SumOfProducts, base: GemmForm, constants: Collection[ir.Var], device: Device
+) -> GemmForm | Refusal:
+    """Load channels from their planes, neighbouring pixels by neighbouring threads.
+
+    Parameters
+    ----------
+    contraction, constants, device
+        As in :func:`im2col_form`.
+    """
+    if not base.is_gathered:
+        return _no_tile() if base.tile is None else _in_vectors()
+    made = implicit_gemm(contraction, constants, of_planes=True)
+    if isinstance(made, Refusal):
+        return made
+    tile = _conv_tile(made.contraction, device)
+    if tile is None or not any(planar_operands(tile.problem)):
         return other_form("Tensor cores have no tile for it.")
     return GemmForm(made.contraction, tile, device, made)
 

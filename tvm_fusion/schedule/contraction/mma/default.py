@@ -22,6 +22,8 @@ from .unaligned_tiles import (
     UNALIGNED_SPLIT_K,
     UNALIGNED_TILES,
     has_shifted_operands,
+    planar_clocks,
+    planar_operands,
     unaligned_clocks,
     unaligned_operands,
 )
@@ -97,6 +99,7 @@ def best_tile(
         TileOperands.of(problem),
         device,
         unaligned,
+        planar_operands(problem),
         tuple(splits),
         SHIFTED if is_slow else 1.0,
         rates_of(problem, device),
@@ -136,6 +139,7 @@ def _best_shape(
     start: TileOperands,
     device: Device,
     unaligned: tuple[bool, ...],
+    planar: tuple[bool, ...],
     splits: tuple[int, ...],
     slowdown: float,
     rates: Rates,
@@ -146,6 +150,7 @@ def _best_shape(
 
     def clocks(shape: TileConfig) -> float:
         pieces = unaligned_clocks(shape, sizes, device, unaligned) if any(unaligned) else 0.0
+        pieces += planar_clocks(shape, sizes, device, planar) if any(planar) else 0.0
         reduction = reduction_clocks(shape, sizes, device, rates)
         whole = estimated_clocks(shape, sizes, device, rates) - reduction + pieces
         return slowdown * whole + reduction

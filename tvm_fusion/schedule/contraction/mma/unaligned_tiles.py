@@ -1,4 +1,4 @@
-"""What unaligned rows add to a tiled GEMM's time, and the tiles to consider for them.
+"""What unaligned rows and planes of pixels add to a tiled GEMM's time, and tiles for the former.
 
 Tiles of rows that are not aligned are copied in small pieces, or go through registers as shifted
 words (tile/operand.py); more splits and other tiles can be faster then (1980x92x2410: 39.0 us with
@@ -37,6 +37,26 @@ SHIFTED = 3.95
 # Copies of 4 or 8 bytes by cp.async that a multiprocessor makes in a clock, once its first stages
 # are full: on an H200 4945x2306x46 took 82.6 us and 2317x6074x147 225 us, 0.8 and 1.0 of 4 bytes.
 NARROW_COPIES = 1.0
+# The same of elements of planes, which neighbouring threads load beside each other: a load, its
+# address and condition. Of the issue rates of a multiprocessor; nothing was measured.
+PLANAR_ALONE, PLANAR_BUSY = 12.0, 6.0
+
+
+def planar_operands(problem: GemmProblem) -> tuple[bool, bool]:
+    """Tell of A and B whether their channels are planes of pixels."""
+    a, b = (OperandChunks(problem, is_a).is_planar for is_a in (True, False))
+    return a, b
+
+
+def planar_clocks(
+    shape: TileConfig, sizes: Sizes, device: Device, planar: tuple[bool, ...]
+) -> float:
+    """Estimate how long tiles of planes take on their way to shared memory."""
+    resident, waves = residency(shape, sizes, device)
+    elements = shape.block_k * sum(itertools.compress((shape.block_m, shape.block_n), planar))
+    alone = PLANAR_ALONE * elements / shape.threads
+    busy = PLANAR_BUSY * resident * elements / (4 * LANES)
+    return waves * k_tiles(shape, sizes) * max(alone, busy)
 
 
 def unaligned_operands(problem: GemmProblem, sizes: Sizes) -> tuple[bool, ...]:

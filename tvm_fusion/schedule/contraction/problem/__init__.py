@@ -6,6 +6,7 @@ have besides:
 
     around it     a norm in front (``norm_prologue``, ``norm_scale``), padding (``padding``)
     its columns   gate and up, Q K V of a joined weight: ``column_split``, cut by ``cut_axis``
+    its heads     sums over a head's columns, as of Q and K that are normalized: ``head_sum``
     its rows      groups that end where a tensor says, each with a B of its own: ``ragged_rows``
     behind it     everything that needs nothing else, of few rows: ``epilogue_proposals``
     results       beside sums of groups of columns (``group_sums``) or of rows (``row_statistics``,

@@ -1,6 +1,6 @@
 """Products of few rows with everything that is computed from them alone.
 
-    Q, K, V = heads of x W;  Q, K = rotated;  each a result of its own
+    Q, K, V = heads of x W;  Q, K = normalized and rotated;  each a result of its own
 
 Growth follows a product by one operator at a time. Behind a rotation no single operator is claimed:
 an element needs two of the product's, and half of a head is no result of a kernel that has both.
@@ -16,6 +16,7 @@ from ....ecg.graph import Graph, Operator
 from ....ecg.mapping_types.table import MappingType
 from ....program.contractions import is_contraction
 from ...index.proposals import LIGHT, in_order, leaves, reached, reductions
+from .head_sum import is_head_sum
 from .norm_prologue import nearest_reductions
 
 MAX_ROWS = 16
@@ -56,14 +57,18 @@ def _has_few_rows(op: Operator) -> bool:
 
 
 def _behind(graph: Graph, product: Operator) -> set[Operator]:
-    """Find light operators that need the product, and of what needs it no other than these."""
+    """Find light operators and sums over heads that need the product.
+
+    Of what needs it they need no other than these.
+    """
     needing = reached(graph.successors(product), graph.successors, set(graph.operators))
     found: dict[Operator, None] = {}
     frontier = list(graph.successors(product))
     while frontier and len(found) < MAX_BEHIND:
         op = frontier.pop(0)
         before = needing.intersection(graph.predecessors(op))
-        if op.type in LIGHT and op not in found and before <= found.keys():
+        is_taken = op.type in LIGHT or is_head_sum(op)
+        if is_taken and op not in found and before <= found.keys():
             found[op] = None
             frontier += graph.successors(op)
     return set(found)

@@ -83,11 +83,16 @@ def fuse_epilogue(
 
 
 def store_results(
-    contraction: SumOfProducts, place: Sequence[ir.Expr], *totals: ir.Expr
+    contraction: SumOfProducts,
+    place: Sequence[ir.Expr],
+    *totals: ir.Expr,
+    head_total: ir.Expr | None = None,
 ) -> tirx.Stmt:
     """Store the results of one element of the sum, or of one position of a column split."""
     axes = dict(zip((a.var for a in contraction.stage.axes), place, strict=True))
     sums = dict(zip(contraction.totals, totals, strict=True))
+    if contraction.head_sum is not None:
+        sums[contraction.head_sum.total] = head_total
     stmts: list[tirx.Stmt] = []
     for result in contraction.results:
         value = substitute(result.value, {**axes, **sums})

@@ -20,6 +20,7 @@ from .results import Result, result_of
 
 if TYPE_CHECKING:
     from .group_sums import GroupSums
+    from .head_sum import HeadSum
     from .pooled_rows import PooledPixels, PooledRows
     from .row_values import RowValues
 
@@ -42,6 +43,7 @@ class SumOfProducts:
     group_sums: GroupSums | None = None  # sums over groups of columns of a result
     # What rows are reduced by before the results, for which ``total`` stands for what is pooled.
     pool: PooledRows | PooledPixels | None = None
+    head_sum: HeadSum | None = None  # what results read of a sum over their head's columns
 
     @property
     def has_statistics(self) -> bool:

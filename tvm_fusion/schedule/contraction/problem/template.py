@@ -6,9 +6,9 @@ Matrix products, convolutions (grouped, depthwise, transposed) and what else has
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
-from tvm import ir
+from tvm import DataType, ir
 
 from ....core.contract.template import Claim, Refusal, Template
 from ....device import Device
@@ -21,10 +21,12 @@ from ....program.program import Program
 from ....program.stage import Stage, Unstructured
 from ...index.estimate import too_many_parameters
 from ...index.inline import inlined, inlined_size
+from ...index.proposals import LIGHT, MOVES
 
 # How much longer a sum takes that computes an operand's producers for every term, or reads an
 # operand across its columns although its producer could have written it in the right order.
 RECOMPUTE_FACTOR = 8
+MOST_EXPANDED = 8  # operators of an operand that are followed
 
 
 class Contraction(Template):
@@ -62,13 +64,8 @@ class Contraction(Template):
             if op.type is not MappingType.MANY_TO_MANY:
                 continue
             for producer in graph.predecessors(op):
-                expanded = _expanded(graph, producer, op)
-                if expanded and self._takes(expanded):
+                for expanded in _expanded(graph, producer, op):
                     yield *expanded, op
-
-    @abstractmethod
-    def _takes(self, expanded: Sequence[Operator]) -> bool:
-        """Whether operators that expand an operand belong into the contraction."""
 
 
 def _several_reductions(program: Program, most: int) -> Refusal:
@@ -84,18 +81,33 @@ def _several_reductions(program: Program, most: int) -> Refusal:
     )
 
 
-def _expanded(graph: Graph, producer: Operator, reader: Operator) -> list[Operator]:
-    """Follow an operand through data movement back to a One-to-Many operator."""
+def _expanded(graph: Graph, producer: Operator, reader: Operator) -> Iterator[list[Operator]]:
+    """Follow an operand back to each One-to-Many operator, through movement and maps.
+
+    Scales and shifts of channels, such as the gates of squeeze-and-excitation or an affine map of
+    its own, with an activation or a conversion behind them.
+    """
     found: list[Operator] = []
-    while graph.successors(producer) == [reader] and not any(v.leaves for v in producer.results):
+    while (
+        graph.successors(producer) == [reader]
+        and not any(v.leaves for v in producer.results)
+        and producer.type in LIGHT
+        and len(found) < MOST_EXPANDED
+    ):
         found.append(producer)
         if producer.type is MappingType.ONE_TO_MANY:
-            return found
+            yield list(found)
         before = graph.predecessors(producer)
-        if producer.type not in (MappingType.REORGANIZE, MappingType.SHUFFLE) or len(before) != 1:
+        if producer.type not in MOVES:
+            before = [p for p in before if _elements(p) == _elements(producer)]
+        if len(before) != 1:
             break
         reader, producer = producer, before[0]
-    return []
+
+
+def _elements(op: Operator) -> int:
+    value = op.results[0]
+    return value.bytes // DataType(value.dtype).itemsize
 
 
 def constants_of(group: Group) -> frozenset[ir.Var]:

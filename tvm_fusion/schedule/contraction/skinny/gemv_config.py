@@ -14,6 +14,7 @@ from tvm import DataType, ir, tirx
 from ....core.tir.expressions import loads
 from ....core.tir.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
 from ...gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
+from ...gpu.threads.warp import LANES
 from ...instructions.instruction import Instruction
 from ..problem.gemm_view import GemmView, static_extent
 from ..problem.norm_scale import NormScale
@@ -22,7 +23,9 @@ from .thread_tile import ThreadTile
 
 REGISTER_FILE = 1 << 16  # registers of a multiprocessor
 SHARED_BYTES = 32 * 1024
-TWO_STEPS = 32  # slices of K from which on their partial sums are reduced in two steps
+TWO_STEPS = 32  # partial sums of a column from which on they are reduced in two steps
+EXCHANGED = 16  # accumulators of a thread that a warp adds up by exchanges, at most
+MAX_CLUSTER = 8  # blocks that every device with clusters can launch together
 FOLDED_ROW_SUMS = 32  # partial sums of a normalized row that the epilogue adds up, at most
 
 
@@ -43,6 +46,8 @@ class GemvConfig(GemmView):
     # Occupancy target of the launch bounds: fewer blocks of a multiprocessor have more registers
     # each. 0 leaves it to the compiler.
     min_blocks_per_sm: int = 0
+    # Whether lanes add up their slices by warp shuffles, as NVIDIA's do.
+    has_exchanges: bool = False
 
     @property
     def tile_n(self) -> int:
@@ -85,9 +90,52 @@ class GemvConfig(GemmView):
         return product([*(a.extent for a in self.batch), columns])
 
     @property
+    def head_n(self) -> int:
+        """Columns of a part in a head, over which the epilogue sums; 0 where it does not."""
+        head_sum = self.contraction.head_sum
+        return 0 if head_sum is None else head_sum.width // self.parts
+
+    @property
+    def cluster(self) -> int:
+        """Blocks that share a head, and are a cluster if they are several."""
+        return max(1, self.head_n // self.block_n)
+
+    @property
+    def heads(self) -> int:
+        """Heads of a block, those that it shares included."""
+        return -(-self.block_n // self.head_n) if self.head_n else 0
+
+    def holds_heads(self, has_clusters: bool) -> bool:
+        """Whether blocks, or clusters of them, have whole heads."""
+        if not self.head_n:
+            return True
+        split = self.contraction.column_split
+        ends = [self.contraction.stage.axes[-1]] if split is None else [split.position]
+        if split is not None and split.period is not None:
+            ends.insert(0, split.period)
+        if [*self.n_axes][-len(ends) :] != ends or not self.divides_n:
+            return False
+        if self.block_n % self.head_n == 0:
+            return True
+        is_part = has_clusters and self.head_n % self.block_n == 0
+        return is_part and self.cluster <= MAX_CLUSTER
+
+    @property
     def accumulators(self) -> int:
         """Accumulators of a thread, in the order ``[m, parts, tile_n]``."""
         return self.m * self.parts * self.tile_n
+
+    @property
+    def exchanged_lanes(self) -> int:
+        """Lanes of a warp that add up their slices of a column before shared memory; 1 if none."""
+        is_of_warps = self.tile.is_k_contiguous and self.slices_k % LANES == 0
+        fits = self.accumulators <= EXCHANGED
+        return LANES if self.has_exchanges and is_of_warps and fits else 1
+
+    @property
+    def shared_slices(self) -> int:
+        """Partial sums of a column in shared memory: of a slice, or of a warp's slices."""
+        return self.slices_k // self.exchanged_lanes
 
     def partials(self, rows: int) -> int:
         """Count the partial sums of a slice of K of some rows, ``[rows, parts, block_n]``."""
@@ -102,7 +150,7 @@ class GemvConfig(GemmView):
     @property
     def rows_per_pass(self) -> int:
         """Rows whose partial sums are reduced across slices at once, in shared memory."""
-        size = DataType(self.contraction.dtype).itemsize * self.slices_k * self.partials(1)
+        size = DataType(self.contraction.dtype).itemsize * self.shared_slices * self.partials(1)
         return max(1, SHARED_BYTES // size)
 
     @property
@@ -112,13 +160,13 @@ class GemvConfig(GemmView):
         Normalized rows of A lie in the same memory before.
         """
         width = self.partials(min(self.rows_per_pass, self.m))
-        return max(self.slices_k, -(-self.shared_a_size // width)), width
+        return max(self.shared_slices, -(-self.shared_a_size // width)), width
 
     @property
     def folded_slices(self) -> int:
         """Slices after the first of two steps of the reduction; all of them for one step."""
-        is_folded = self.slices_k >= TWO_STEPS
-        return 1 << self.slices_k.bit_length() // 2 if is_folded else self.slices_k
+        count = self.shared_slices
+        return 1 << count.bit_length() // 2 if count >= TWO_STEPS else count
 
     @property
     def folded_sums(self) -> int:
@@ -130,10 +178,13 @@ class GemvConfig(GemmView):
         """Shared memory of a block."""
         slices, width = self.partials_shape
         elements = slices * width
-        if self.folded_slices < self.slices_k:
+        if self.folded_slices < self.shared_slices:
             elements += self.folded_slices * width
         if self.norm_scale is not None:
             elements += self.m * (self.threads + self.folded_sums)
+        if self.head_n:
+            rows = min(self.rows_per_pass, self.m)
+            elements += rows * (self.parts * self.block_n + self.block_n + self.heads)
         stage = self.threads * self.parts * self.tile.vectors * CP_ASYNC_BYTES
         size = DataType(self.contraction.dtype).itemsize
         return elements * size + self.cp_async_stages * stage

@@ -73,8 +73,9 @@ def gemv_config(
     vectors = 8 if accumulators <= UNROLL_ACCUMULATORS // 2 else 4
     stages = min(max(1, vectors // tile.vectors), -(-k_tiles // slices_k))
     problem = (view.batch, m_axes, n_axes, k_axes, a, b, contraction)
-    config = GemvConfig(*problem, tile, threads_n, slices_k, stages, norm_scale)
-    if not _fits_shared(config):
+    numbers = (tile, threads_n, slices_k, stages, norm_scale)
+    config = GemvConfig(*problem, *numbers, has_exchanges=device.kind == "cuda")
+    if not _fits_shared(config) or not config.holds_heads(device.clusters):
         return None
     return replace(
         config, cp_async_stages=_cp_async_stages(config, device), dot=_dot(config, device)

@@ -7,6 +7,7 @@ one row:       cp.async pipeline of B through shared memory                     
 otherwise:     for k_tile in k_slice :: slices_k, `stages` tiles at a time:
 load stages tiles of B and of A as vectors        global -> registers
 acc += A * B                                                  (gemv_tile)
+slices in lanes:  acc = sum of acc over the lanes of a warp     warp shuffles
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ....core.tir.loops import (
 )
 from ...gpu.memory.cp_async import commit, wait
 from ...gpu.memory.pipeline import StageRing
+from ...gpu.threads.warp import butterfly, lane_of
 from .gemv_config import GemvConfig
 from .gemv_tile import GemvTile
 from .norm_rows import NormalizedRows
@@ -57,11 +59,16 @@ class GemvMainloop:
         self._number = number
         # Lowering drops the thread's number, the first index.
         extents = [index(config.threads), index(config.accumulators)]
-        self._acc = scratch(extents, config.contraction.dtype, "acc", scope="local")
+        self._acc, self._exchanged = (
+            scratch(extents, config.contraction.dtype, name, scope="local")
+            for name in ("acc", "exchanged")
+        )
         self.rows = NormalizedRows.of(config, partials)
         self._config = config if self.rows is None else replace(config, a=self.rows.value)
         self._pipeline = CpAsyncPipeline.of(self._config)
         self.buffers = [self._acc, *(self.rows.buffers if self.rows else [])]
+        if config.exchanged_lanes > 1:
+            self.buffers.append(self._exchanged)
         if self._pipeline is not None:
             self.buffers.append(self._pipeline.ring.buffer)
 
@@ -75,23 +82,47 @@ class GemvMainloop:
                 config.phase(partial(self.rows.stage, self._number)),
                 config.phase(self.rows.fold),
             ]
-        return sequence([*stmts, config.phase(self._accumulate)])
+        return sequence([*stmts, config.phase(self._accumulate), *self._exchanges()])
+
+    def _exchanges(self) -> list[tirx.Stmt]:
+        """Add up the slices of a warp's lanes, which all have the sums behind it."""
+        config, stmts = self._config, []
+        distance = config.exchanged_lanes // 2
+        while distance:
+            stmts.append(config.phase(partial(self._exchange, distance)))
+            self._acc, self._exchanged = self._exchanged, self._acc
+            distance //= 2
+        return stmts
+
+    def _exchange(self, distance: int, thread: ir.Expr) -> tirx.Stmt:
+        here, there = self._acc, self._exchanged
+
+        def one(i: ir.Expr) -> tirx.Stmt:
+            own = load(here, [thread, i])
+            total = own + butterfly(own, lane_of(thread), distance)
+            return tirx.BufferStore(there, total, [thread, i])
+
+        return unrolled("i", self._config.accumulators, one)
 
     def share_partials(self, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
         """Write a thread's accumulators of some rows to shared memory."""
         config = self._config
         k_slice, n_tile = config.thread_coords(thread)
-        n = config.tile_n
+        n, lanes = config.tile_n, index(config.exchanged_lanes)
 
         def one(number: ir.Expr) -> tirx.Stmt:
             def element(lane: ir.Expr) -> tirx.Stmt:
                 value = load(self._acc, [thread, (rows.start * config.parts + number) * n + lane])
-                place = [k_slice, number * config.block_n + n_tile * n + lane]
+                column = number * config.block_n + n_tile * n + lane
+                place = [tirx.floordiv(k_slice, lanes), column]
                 return tirx.BufferStore(shared, value, place)
 
             return unrolled("lane", n, element)
 
-        return unrolled("i", len(rows) * config.parts, one)
+        stmt = unrolled("i", len(rows) * config.parts, one)
+        return (
+            when(tirx.floormod(k_slice, lanes) == 0, stmt) if config.exchanged_lanes > 1 else stmt
+        )
 
     def _tile(self, thread: ir.Expr) -> GemvTile:
         _, n_tile = self._config.thread_coords(thread)

@@ -4,11 +4,13 @@
       main loop: acc of every thread, of its slice of K                  registers
         on CUDA cores     (gemv_mainloop)        slice: a thread
         on tensor cores   (mma_mainloop)  slice: a warp
+        slices in lanes: added up by warp shuffles
       for rows_per_pass rows of m:
         partials[k_slice, row, part, n] = acc                            shared, barrier
-        if slices_k >= TWO_STEPS:
-          partials_folded = partials reduced to ~sqrt(slices_k) slices   shared, barrier
+        if there are TWO_STEPS partial sums of a column:
+          partials_folded = their square root of them                    shared, barrier
         thread per element of C:  sum over slices, norm scale, epilogue, store     global
+                                  (sums over heads before the epilogue: head_sums)
 
 Slices are added up in a fixed order, so that results are reproducible.
 """
@@ -40,6 +42,7 @@ from ..problem.fuse_epilogue import store_results
 from ..tile.concat_parts import ConcatParts
 from .gemv_config import GemvConfig
 from .gemv_mainloop import GemvMainloop
+from .head_sums import HeadSums
 from .mma_config import SkinnyMmaConfig
 from .mma_mainloop import SkinnyMmaMainloop
 from .norm_rows import NormalizedRows
@@ -50,9 +53,11 @@ def skinny_gemm_gpu(
 ) -> tirx.PrimFunc:
     """Make the kernel of a skinny GEMM, which may store other parts of a concatenation."""
     slices, width = (index(size) for size in config.partials_shape)
-    dtype, is_folded = config.contraction.dtype, config.folded_slices < config.slices_k
+    dtype, is_folded = config.contraction.dtype, config.folded_slices < config.shared_slices
     shared = scratch([slices, width], dtype, "partials", scope="shared")
     folded = scratch([index(config.folded_slices), width], dtype, "partials_folded", "shared")
+
+    heads = HeadSums.of(config)
 
     def body(number: ir.Expr) -> tirx.Stmt:
         mainloop: GemvMainloop | SkinnyMmaMainloop
@@ -73,10 +78,16 @@ def skinny_gemm_gpu(
                     config.phase(partial(_reduce_to_fewer_slices, config, rows, shared, folded))
                 )
             partials = folded if is_folded else shared
-            reduce = partial(_reduce_slices, config, number, rows, partials, mainloop.rows)
+            reduce = partial(_reduce_slices, config, number, rows, partials, mainloop.rows, heads)
             stmts.append(config.phase(reduce))
+            if heads is not None:
+                stmts += heads.stmts(number, rows)
         buffers = [*mainloop.buffers, shared, *([folded] if is_folded else [])]
+        buffers += [] if heads is None else heads.buffers
         made = block("skinny_gemm", sequence(stmts), buffers)
+        if config.cluster > 1:  # a block's rank is its number modulo the cluster's size
+            block_stmt = made
+            made = threads("clusterCtaIdx.x", config.cluster, lambda _: block_stmt)
         return (
             min_blocks_per_sm(made, config.min_blocks_per_sm) if config.min_blocks_per_sm else made
         )
@@ -99,11 +110,11 @@ def _reduce_to_fewer_slices(
         def add(n: ir.Expr) -> tirx.Stmt:
             k_slice = first + n * left
             value = load(total, [index(0)]) + load(shared, [k_slice, place])
-            return when(k_slice < config.slices_k, tirx.BufferStore(total, value, [0]))
+            return when(k_slice < config.shared_slices, tirx.BufferStore(total, value, [0]))
 
         stmts = [
             tirx.BufferStore(total, tirx.const(0, config.contraction.dtype), [0]),
-            unrolled("k_slice", -(-config.slices_k // left), add),
+            unrolled("k_slice", -(-config.shared_slices // left), add),
             tirx.BufferStore(folded, load(total, [index(0)]), [first, place]),
         ]
         return when(flat < left * size, block("fold", sequence(stmts), [total]))
@@ -117,9 +128,13 @@ def _reduce_slices(
     rows: range,
     partials: ir.Var,
     rows_a: NormalizedRows | None,
+    heads: HeadSums | None,
     thread: ir.Expr,
 ) -> tirx.Stmt:
-    """Add up the slices of each element of some rows and store its epilogue, coalesced."""
+    """Add up the slices of each element of some rows and store its epilogue, coalesced.
+
+    With sums over heads, elements are kept for the epilogue.
+    """
     dtype, parts, m = config.contraction.dtype, range(config.parts), len(rows)
     totals, row_total = local("totals", [config.parts], dtype), local("row_total", [1], dtype)
 
@@ -143,7 +158,10 @@ def _reduce_slices(
             reduced, scale = rows_a.scale(rows.start + row, place, row_total)
             stmts.append(reduced)
             found = [total * scale for total in found]
-        stmts.append(store_results(config.contraction, place, *found))
+        if heads is None:
+            stmts.append(store_results(config.contraction, place, *found))
+        else:
+            stmts.append(heads.keep(row, column, found))
         buffers = [totals] if rows_a is None else [totals, row_total]
         stmt = when(flat < m * config.block_n, block("epilogue", sequence(stmts), buffers))
         return config.guard_n(number, n_tile, stmt)

@@ -188,8 +188,10 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         "stages": stages,
         "cp_async_stages": 0,
         "min_blocks_per_sm": per_sm,
+        "has_exchanges": False,
     }
-    return SkinnyMmaConfig(**given)
+    made = SkinnyMmaConfig(**given)
+    return made if made.holds_heads(device.clusters) else None
 
 
 def uncast(operand: ir.Expr) -> ir.Expr:

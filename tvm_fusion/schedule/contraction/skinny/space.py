@@ -19,10 +19,11 @@ from ..problem.sum_of_products import SumOfProducts
 from .gemv_config import GemvConfig
 from .gemv_default import CP_ASYNC_STAGES, gemv_config
 from .mma_config import SkinnyMmaConfig, skinny_gemm_config
+from .thread_tile import fewer_columns
 
 THREADS_N = (1, 2, 4, 8, 16)
 SLICES_K = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-STAGES = (1, 2, 4, 8)  # tiles in flight of a thread, in registers
+STAGES = (1, 2, 4, 8, 16)  # tiles in flight of a thread, in registers
 BLOCKS_PER_SM = (1, 2, 3, 4, 5, 6, 7, 8)
 LEAST_THREADS = 64  # a block of fewer hides no latency
 
@@ -58,11 +59,12 @@ def _cuda_cores(start: GemvConfig) -> Iterator[GemvConfig]:
     """Vary the shape of a block, the loads in flight and the cp.async pipeline."""
     pipelines = (0, CP_ASYNC_STAGES) if start.cp_async_stages else (0,)
     steps = constant(start.k_tiles)
-    for threads_n, slices_k in itertools.product(THREADS_N, SLICES_K):
+    tiles = fewer_columns(start.tile)
+    for tile, threads_n, slices_k in itertools.product(tiles, THREADS_N, SLICES_K):
         if steps is not None and slices_k > steps:
             continue
         of_slice = constant(ceildiv(start.k_tiles, slices_k))
-        shape = replace(start, threads_n=threads_n, slices_k=slices_k)
+        shape = replace(start, tile=tile, threads_n=threads_n, slices_k=slices_k)
         for cp_async_stages in pipelines:
             if cp_async_stages and (of_slice is None or of_slice < cp_async_stages):
                 continue
@@ -88,6 +90,7 @@ def _fits(config: GemvConfig, device: Device) -> bool:
     blocks = max(1, config.min_blocks_per_sm)
     return (
         LEAST_THREADS <= config.threads <= most
+        and config.holds_heads(device.clusters)
         and config.shared_bytes <= STATIC_SHARED_BYTES
         and config.accumulators < config.registers
         and blocks * config.threads * config.registers <= file

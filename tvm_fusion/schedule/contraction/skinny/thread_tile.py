@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tvm import DataType, ir, sym, tirx
@@ -69,6 +69,16 @@ class ThreadTile:
             if count is not None:
                 analyzer.bind(variable, ir.Range.from_min_extent(index(0), index(count)))
         return analyzer
+
+
+def fewer_columns(tile: ThreadTile) -> list[ThreadTile]:
+    """List the tile and those of fewer columns, where each column is a vector along K."""
+    if not tile.is_k_contiguous:
+        return [tile]
+    period, counts = tile.n // tile.vectors, [tile.vectors]
+    while counts[-1] % 2 == 0:
+        counts.append(counts[-1] // 2)
+    return [replace(tile, n=period * count, vectors=count) for count in counts]
 
 
 def _is_multiple(extent: int | None, size: int) -> bool:

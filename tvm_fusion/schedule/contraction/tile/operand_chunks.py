@@ -67,6 +67,9 @@ class OperandChunks:
         Whether it is loaded as it is, by cp.async.
     is_gathered : bool
         Whether it is loaded by elements.
+    is_planar : bool
+        Whether these are of adjacent pixels of a plane for adjacent rows of a tile, and chunks have
+        a pixel of several planes: channels of NCHW images.
     """
 
     def __init__(self, problem: GemmProblem, is_a: bool) -> None:
@@ -80,11 +83,30 @@ class OperandChunks:
         if problem.is_amd and not _is_in_vectors(layout) and is_plain(self.expr):
             other = _chunk_layout(problem, self.expr, [(False, self.axes)])
             layout = other if _is_in_vectors(other) else layout
+        self.is_planar = _is_gathered(layout) and self._has_planes(problem)
+        if self.is_planar:
+            layout = _chunk_layout(problem, self.expr, [(True, problem.k_axes)])
         is_loaded = is_plain(self.expr) or layout.guard is not None
         self.layout = layout
         self.is_copied = layout.values is not None and len(layout.vectors) == 1 and is_loaded
-        is_moved = layout.is_shifted or layout.is_unaligned
-        self.is_gathered = layout.values is None and not is_moved
+        self.is_gathered = _is_gathered(layout)
+
+    def _has_planes(self, problem: GemmProblem) -> bool:
+        terms = problem.k_axes[-1]
+        core, _ = unguarded(self.expr)
+        is_whole = (constant(terms.extent) or 1) % problem.chunk == 0
+        return is_whole and is_plain(core) and is_planar(core, terms.var, self.axes[-1].var)
+
+
+def _is_gathered(layout: ChunkLayout) -> bool:
+    return layout.values is None and not layout.is_shifted and not layout.is_unaligned
+
+
+def is_planar(read: ir.TensorLoad, channel: ir.Var, pixel: ir.Var) -> bool:
+    """Whether pixels are adjacent, or every other one, and channels have planes of their own."""
+    planes = known_step(read.source, read.indices, channel, [channel, pixel])
+    along = known_step(read.source, read.indices, pixel, [channel, pixel])
+    return along in (1, 2) and planes is not None and planes > along
 
 
 def _is_in_vectors(layout: ChunkLayout) -> bool:

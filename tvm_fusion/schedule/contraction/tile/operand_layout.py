@@ -48,6 +48,8 @@ class OperandLayout:
         Whether it is loaded as it is, by cp.async.
     is_gathered : bool
         Whether it is loaded by elements.
+    is_planar : bool
+        Whether neighbouring threads load these of neighbouring rows.
     is_shifted, is_unaligned : bool
         Whether unaligned rows are loaded as words, and shifted; or as they are.
     lanes : int
@@ -69,6 +71,7 @@ class OperandLayout:
         self._extent = product([a.extent for a in self._axes])
         self.is_k_contiguous, self.lanes, self._vector = layout.is_k, layout.lanes, layout.vector
         self.is_copied, self.is_gathered = chunks.is_copied, chunks.is_gathered
+        self.is_planar = chunks.is_planar
         self.is_shifted, self.is_unaligned = layout.is_shifted, layout.is_unaligned
         across = config.tile.block_k if self.is_k_contiguous else self._block
         self.row_chunks = across // self._chunk
@@ -80,7 +83,10 @@ class OperandLayout:
         """Return the row and column of a thread's i-th copy, and whether there is one."""
         flat = i * self._config.threads + thread
         per_chunk = self._chunk // self.lanes
-        row, column = coordinates(flat, [index(1), self.row_chunks * per_chunk])
+        if self.is_planar:
+            column, row = coordinates(flat, [index(1), self._block])
+        else:
+            row, column = coordinates(flat, [index(1), self.row_chunks * per_chunk])
         if self._parts > 1 and not self.is_k_contiguous:
             # Chunks of the parts alternate in a tile, not among neighbouring threads: requests of
             # half a line, each of which prefetches a whole one, read a weight twice from memory.

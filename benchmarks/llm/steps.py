@@ -1,0 +1,116 @@
+"""Steps of language models that are timed on a GPU, the most important first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_fusion.core.tir.expressions import loads
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a model.
+
+    Attributes
+    ----------
+    name : str
+        In the record.
+    model : str
+        Of :data:`.models.SHAPES`.
+    layers, vocabulary : int, optional
+        The model's when omitted.
+    length : int
+        Positions of the caches.
+    position : int
+        Of the first token.
+    tokens, batch : int
+        Tokens of each sequence, and sequences.
+    is_symbolic : bool
+        Whether the number of tokens is symbolic.
+    has_int4 : bool
+        Whether layers have weights of four bits.
+    variant : str
+        Of :data:`VARIANTS`; empty for what the compiler chooses.
+    has_rival : bool
+        Whether PyTorch's compiler is timed, too.
+    """
+
+    name: str
+    model: str
+    layers: int | None = None
+    vocabulary: int | None = None
+    length: int = 2048
+    position: int = 1500
+    tokens: int = 1
+    batch: int = 1
+    is_symbolic: bool = False
+    has_int4: bool = False
+    variant: str = ""
+    has_rival: bool = True
+
+
+_PREFETCHED_BYTES = 4 << 20  # of a weight: what memory gives in a microsecond
+
+
+def _two_kernels() -> None:
+    from tvm_fusion.schedule.attention.decode import config
+
+    config.MAX_CLUSTER = 1
+
+
+def _prefetch() -> None:
+    from tvm_fusion.deploy.cuda_graph import weight_prefetch
+    from tvm_fusion.schedule.contraction.gpu import emit
+    from tvm_fusion.schedule.gpu.launch import PREFETCHED
+
+    made, whole = emit.skinny_gemm_gpu, weight_prefetch._bytes
+    weight_prefetch._bytes = lambda tensor: min(whole(tensor), _PREFETCHED_BYTES)
+
+    def prefetching(program: Any, config: Any, beside: Any = None) -> Any:
+        func = made(program, config, beside)
+        weights = {x.source for x in loads(config.b)}
+        return func.with_attr(PREFETCHED, [n for n, p in enumerate(func.params) if p in weights])
+
+    emit.skinny_gemm_gpu = prefetching
+
+
+def _heads_apart() -> None:
+    from tvm_fusion.schedule.contraction.problem import epilogue_proposals
+
+    epilogue_proposals.is_head_sum = lambda _: False
+
+
+# What the compiler is made to choose, to see that it chooses well.
+VARIANTS: dict[str, Callable[[], None]] = {
+    "two_kernels": _two_kernels,
+    "prefetch": _prefetch,
+    "heads_apart": _heads_apart,
+}
+
+_LLAMA, _QWEN, _LARGE = "Llama-3.2-1B", "Qwen3-0.6B", "Llama-3-8B"
+_FEW = {"layers": 4, "vocabulary": 8192, "has_rival": False}
+CHECKS = tuple(
+    Step(f"check_{model}", model, layers=2, vocabulary=8192, has_rival=False)
+    for model in (_LLAMA, _QWEN)
+)
+STEPS = (
+    *CHECKS,
+    Step("decode_llama_1b", _LLAMA),
+    Step("decode_qwen3_0.6b", _QWEN),
+    Step("few_llama_1b", _LLAMA, **_FEW),
+    Step("few_llama_1b_two_kernels", _LLAMA, **_FEW, variant="two_kernels"),
+    Step("few_llama_1b_prefetch", _LLAMA, **_FEW, variant="prefetch"),
+    Step("few_qwen3", _QWEN, **_FEW),
+    Step("few_qwen3_two_kernels", _QWEN, **_FEW, variant="two_kernels"),
+    Step("few_qwen3_heads_apart", _QWEN, **_FEW, variant="heads_apart"),
+    Step("few_qwen3_prefetch", _QWEN, **_FEW, variant="prefetch"),
+    Step("decode_llama_8b", _LARGE, layers=8),
+    Step("decode_llama_8b_16384", _LARGE, layers=8, length=16384, position=16000),
+    Step("decode_llama_8b_int4", _LARGE, layers=8, has_int4=True),
+    Step("decode_llama_1b_batch_8", _LLAMA, batch=8),
+    Step("prefill_llama_1b_512", _LLAMA, position=0, tokens=512),
+    Step("prefill_llama_1b_512_symbolic", _LLAMA, position=0, tokens=512, is_symbolic=True),
+    Step("prefill_llama_1b_4096", _LLAMA, length=4096, position=0, tokens=4096),
+)
