@@ -5,10 +5,18 @@ import tvm
 from tvm import relax
 
 from tvm_fusion.core.tir.ragged import grouped_matmul
+from tvm_fusion.frontend.operators.packed_weights import (
+    Packing,
+    RelaxOperators,
+    dequantize,
+    planes_of,
+    split_planes,
+)
 
 op = relax.op
 WIDTH, HEADS, GROUPS, PLACES, INNER, CLASSES = 16, 4, 2, 8, 24, 12
 HEAD = WIDTH // HEADS
+WIDE = 256  # numbers of few bits of smaller weights would be folded
 IN_PLACE = {"keys": "output_1", "values": "output_2"}
 
 
@@ -77,6 +85,38 @@ def experts(count=3, rows=6):
             result = builder.emit_output(op.add(x, y))
         builder.emit_func_output(result)
     return builder.get()
+
+
+def packed(bits=4, size=8, dtype="float32"):
+    """Two products by weights of few bits in blocks of rows that share a scale, and a zero."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, WIDE), dtype))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = x
+            for rows, columns in ((3 * WIDE, WIDE), (WIDE, 3 * WIDE)):
+                weight = packed_weight(builder.emit, rows, columns, bits, size, dtype)
+                y = builder.emit(op.matmul(y, builder.emit(op.permute_dims(weight))))
+                y = builder.emit(op.nn.relu(y))
+            result = builder.emit_output(y)
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def packed_weight(emit, rows, columns, bits, size, dtype):
+    """A weight as importers write it, of drawn numbers; of 0 bits, float8."""
+    draw = np.random.default_rng(rows)
+    if not bits:
+        values = draw.standard_normal((rows, columns)).astype("float8_e4m3fn")
+        form, arrays = Packing(rows, columns, columns, ()), {"values": values}
+    else:
+        blocks, planes = columns // size, planes_of(bits)
+        numbers = draw.integers(0, 1 << bits, (rows, blocks, size), "uint8")
+        form, arrays = Packing(rows, columns, size, planes), split_planes(numbers, planes)
+        arrays["scales"] = draw.random((rows, blocks), "float32") / 8
+        arrays["zeros"] = draw.integers(0, 1 << bits, (rows, blocks), "uint8")
+    consts = {name: relax.const(tvm.runtime.tensor(array)) for name, array in arrays.items()}
+    return dequantize(form, consts, dtype, RelaxOperators(emit))
 
 
 def inputs_of(groups=GROUPS):

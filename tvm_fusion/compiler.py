@@ -157,13 +157,13 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
                 advice="give it one, such as main, whose parameters and results are tensors",
             )
         _check_dims(imported.dims, spec)
-        parts, spread = _spread(imported, config, spec)
+        parts, twins, spread = _spread(imported, config, spec)
         imported = parts[0]
         limited = limits(imported.mod, imported.signatures, config.writes)
         choose_threads()
         has_run_kernels()  # evaluates constants
         named = chain.from_iterable(part.weight_names.items() for part in parts)
-        names = WeightNames((name, const) for const, name in named)
+        names = WeightNames(((name, const) for const, name in named), len(parts) > 1)
         prepared: dict[str, Prepared] = {}
         taken: dict[str, list[Decision]] = {}
         kernels: dict[str, Infos] = {}
@@ -187,7 +187,7 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
                     ):
                         dumped = _dumped(config, arch, spec)
                         prepared[arch], *of_others[arch] = prepare_workers(
-                            parts, partial(_scheduled, config=dumped), one, names
+                            parts, twins, partial(_scheduled, config=dumped), one, names
                         )
                 report("generating machine code")
                 return build(prepared, spec)
@@ -267,16 +267,16 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
 
 def _spread(
     imported: Imported, config: FusionConfig, spec: TargetSpec
-) -> tuple[list[Imported], dict[str, Any]]:
+) -> tuple[list[Imported], list[dict[int, Any]], dict[str, Any]]:
     """Spread a model over workers, if it is for several."""
     if config.workers == 1:
-        return [imported], {}
+        return [imported], [], {}
     from .parallel.shard import shard
 
     report("spreading the model over workers")
     found = shard(imported, config.workers, config.shards, config.writes, spec.each[0].device)
     about = {"size": config.workers, "functions": found.shards, "split": found.sentences}
-    return found.parts, about
+    return found.parts, found.twins, about
 
 
 def _check_dims(dims: Mapping[str, DimRange], spec: TargetSpec) -> None:

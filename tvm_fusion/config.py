@@ -217,6 +217,10 @@ def command_options(config: FusionConfig) -> list[str]:
         words += ["--constant", f"{name}={text}"]
     for rule in config.without:
         words += ["--without-rule", rule]
+    if config.workers > 1:
+        words += ["--workers", str(config.workers)]
+    for pattern, role in config.shards.items():
+        words += ["--shard", f"{pattern}={role}"]
     if config.db:
         words += ["--db", str(config.db)]
     if config.fast_math:

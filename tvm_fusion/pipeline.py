@@ -67,8 +67,6 @@ def stages(config: FusionConfig | None = None) -> list[Pass]:
     passes: list[Pass] = []
     for number, (name, _) in enumerate(STAGES, start=1):
         passes += [_told(_WORDS[name]), stage(name, config)]
-        if name == "rewrite" and config.workers > 1 and "peer_sums" not in config.without:
-            passes.append(PeerSums(config.workers))
         if name == "ecg":
             passes.append(RefuseUnlowered())
         if config.dump is not None:
@@ -91,7 +89,10 @@ def stage(name: str, config: FusionConfig) -> Pass:
     """Make the pass of one stage, with its options."""
     make = dict(STAGES)[name]
     if make is transform.Rewrite:
-        return make(config.rewrite, config.flags, config.without)
+        rewrite = make(config.rewrite, config.flags, config.without)
+        if config.workers == 1 or "peer_sums" in config.without:
+            return rewrite
+        return Sequential([rewrite, PeerSums(config.workers)])
     if make is transform.ScheduleKernels:
         return make(config.db)
     return make()

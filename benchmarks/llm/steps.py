@@ -68,12 +68,43 @@ def _prefetch() -> None:
     made, whole = emit.skinny_gemm_gpu, weight_prefetch._bytes
     weight_prefetch._bytes = lambda tensor: min(whole(tensor), _PREFETCHED_BYTES)
 
-    def prefetching(program: Any, config: Any, beside: Any = None) -> Any:
-        func = made(program, config, beside)
+    def prefetching(program: Any, config: Any, *rest: Any) -> Any:
+        func = made(program, config, *rest)
         weights = {x.source for x in loads(config.b)}
         return func.with_attr(PREFETCHED, [n for n, p in enumerate(func.params) if p in weights])
 
     emit.skinny_gemm_gpu = prefetching
+
+
+def _late_weights() -> None:
+    from tvm_fusion.schedule.contraction.gpu import emit
+
+    emit.is_weight = lambda *_: False
+
+
+def _gemv(wide: dict[int, int], threads: int, stages: int) -> Callable[[], None]:
+    """Let GEMVs over columns have other tiles in a block, fewer threads, more stages."""
+
+    def patch() -> None:
+        from tvm_fusion.schedule.contraction.skinny import gemv_default
+
+        choose = gemv_default._n_contiguous_threads
+        gemv_default.BLOCKS_OF_THREADS_N = wide
+        gemv_default.CP_ASYNC_STAGES = stages
+        gemv_default._n_contiguous_threads = lambda n, k, most: choose(n, k, min(most, threads))
+
+    return patch
+
+
+_GEMVS = {  # tiles along N where there are so many blocks; threads; stages
+    "gemv_narrow": ({}, 1024, 3),
+    "gemv_narrow_512": ({}, 512, 4),
+    "gemv_512": ({8: 128, 4: 96}, 512, 4),
+    "gemv_512_6": ({8: 128, 4: 96}, 512, 6),
+    "gemv_256": ({8: 128, 4: 96}, 256, 6),
+    "gemv_wide": ({8: 96, 4: 48}, 1024, 3),
+    "gemv_wide_512": ({8: 96, 4: 48}, 512, 6),
+}
 
 
 def _heads_apart() -> None:
@@ -86,7 +117,9 @@ def _heads_apart() -> None:
 VARIANTS: dict[str, Callable[[], None]] = {
     "two_kernels": _two_kernels,
     "prefetch": _prefetch,
+    "late_weights": _late_weights,
     "heads_apart": _heads_apart,
+    **{name: _gemv(*sizes) for name, sizes in _GEMVS.items()},
 }
 
 _LLAMA, _QWEN, _LARGE = "Llama-3.2-1B", "Qwen3-0.6B", "Llama-3-8B"
@@ -101,11 +134,13 @@ STEPS = (
     Step("decode_qwen3_0.6b", _QWEN),
     Step("few_llama_1b", _LLAMA, **_FEW),
     Step("few_llama_1b_two_kernels", _LLAMA, **_FEW, variant="two_kernels"),
+    Step("few_llama_1b_late_weights", _LLAMA, **_FEW, variant="late_weights"),
     Step("few_llama_1b_prefetch", _LLAMA, **_FEW, variant="prefetch"),
     Step("few_qwen3", _QWEN, **_FEW),
     Step("few_qwen3_two_kernels", _QWEN, **_FEW, variant="two_kernels"),
     Step("few_qwen3_heads_apart", _QWEN, **_FEW, variant="heads_apart"),
     Step("few_qwen3_prefetch", _QWEN, **_FEW, variant="prefetch"),
+    *(Step(f"few_llama_1b_{name}", _LLAMA, **_FEW, variant=name) for name in _GEMVS),
     Step("decode_llama_8b", _LARGE, layers=8),
     Step("decode_llama_8b_16384", _LARGE, layers=8, length=16384, position=16000),
     Step("decode_llama_8b_int4", _LARGE, layers=8, has_int4=True),

@@ -70,6 +70,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 **many,
             )
             seconds = time.perf_counter() - start
+            print(f"{counted(size, 'worker')}: compiled in {seconds:.0f} s", flush=True)
             kept.append(tvm_fusion.load(artifact.export(Path(folder, str(size)))))
             sessions.append(kept[-1].session())
             rows.append(

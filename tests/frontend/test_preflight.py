@@ -41,6 +41,15 @@ def test_everything_in_one_message(onnx_model):
     assert "--dim seq=VALUE or seq=LOW..HIGH" in text
 
 
+def test_random_and_complex_numbers_are_told_as_the_model_has_them(onnx_model):
+    draw = helper.make_node("Bernoulli", ["x"], ["y"])
+    with pytest.raises(UserError, match=r"unsupported operators Bernoulli.*the random numbers an"):
+        import_model(onnx_model([draw], X, Y))
+    parts = {"x": ("complex64", [2, 3])}
+    with pytest.raises(UserError, match=r"type complex64.*pass real and imaginary parts as two"):
+        import_model(onnx_model([helper.make_node("Identity", ["x"], ["y"])], parts, Y))
+
+
 def test_supported_model_has_no_findings(onnx_model):
     findings = inspect(onnx_model([relu()], X, Y), [])
     assert (findings.opset, dict(findings.operators), findings.values) == ("", {}, [])

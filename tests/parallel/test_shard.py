@@ -1,9 +1,11 @@
 """What is split over workers, in which places they exchange tensors, and why."""
 
+import math
+
 import numpy as np
 import parallel_models
 import pytest
-from parallel_models import CLASSES, HEAD, IN_PLACE, INNER, WIDTH, collectives
+from parallel_models import CLASSES, HEAD, IN_PLACE, INNER, WIDE, WIDTH, collectives
 from relax_modules import main_module
 from tvm import relax
 
@@ -67,12 +69,30 @@ def test_experts_are_split_by_columns_and_rows():
     assert shapes == {(3, WIDTH, INNER // 2), (3, INNER // 2, WIDTH)}
 
 
+@pytest.mark.parametrize("bits", [0, 4, 5, 8])
+def test_numbers_of_few_bits_are_split_with_their_scales(bits):
+    found = sharded(parallel_models.packed(bits)).parts
+    assert collectives(found[0].mod) == ["allreduce"]
+    used = [relax.transform.DeadCodeElimination()(part.mod) for part in found]
+    whole = next(iter(constants(parallel_models.packed(bits)))).value.numpy()
+    for rank, mod in enumerate(used):
+        plane = next(iter(constants(mod))).value.numpy()
+        assert np.array_equal(plane, Shard(0, (whole.shape[0],)).part(whole, rank, 2))
+    largest = max(math.prod(map(int, c.value.shape)) for c in constants(used[0]) if c.ty.ndim)
+    assert largest == 3 * WIDE * WIDE / 2 * (1 if bits in (0, 8) else 0.5)
+
+
+def test_blocks_that_workers_do_not_divide_stay_whole_behind_a_gather():
+    found = sharded(parallel_models.packed(4, 256), 2).parts[0]  # the second has 3 blocks a row
+    assert collectives(found.mod) == ["allgather"]
+
+
 def test_small_products_stay_whole_with_a_reason():
     with recording() as decisions:
         found = sharded(product(16, 32), roles={})
     assert collectives(found.parts[0].mod) == []
     (reason,) = [d.sentence for d in decisions if d.code == "shard_costs_more"]
-    assert "would save 0 us, and 1 exchange over NVLink 4 take 10 us" in reason
+    assert "would save 0 us, and 1 exchange over NVLink 4 takes 10 us" in reason
 
 
 def test_large_products_are_split():

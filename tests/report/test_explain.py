@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import onnx
+import parallel_models
 import planted
 import pytest
 import tiny_models
@@ -406,3 +407,13 @@ def test_what_is_explained_is_not_changed():
     mod, same = from_onnx(planted.model()), from_onnx(planted.model())
     tvm_fusion.explain(mod, stock=False)
     tvm.ir.assert_structural_equal(mod, same)
+
+
+def test_workers_have_their_sentences_in_every_form():
+    options = {"workers": 2, "shards": {"*": "split"}}
+    found = tvm_fusion.explain(parallel_models.experts(), "cuda:sm_90a", options)
+    (told,) = found.workers
+    assert told.sentence.startswith("2 workers have parts of ")
+    assert found.stock is None
+    assert "2 workers have parts of " in str(found)
+    assert type(found).from_json(found.to_json()).workers == found.workers

@@ -9,6 +9,7 @@ from typing import Any
 from ..config import STORED, FusionConfig, parse_constants, parse_dims
 from ..core.flags import FLAGS, SEARCHES
 from ..device.parse import EXAMPLES
+from ..errors import UserError
 from ..words import counted
 
 
@@ -112,6 +113,36 @@ def rewrite_options(options: argparse.Namespace) -> dict[str, Any]:
         "fast_math": options.fast_math,
         "without": options.without_rule,
     }
+
+
+def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of models for several workers."""
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="spread weights and caches over N processes on one machine, on GPUs one for each",
+    )
+    parser.add_argument(
+        "--shard",
+        action="append",
+        default=[],
+        metavar="WEIGHT=HOW",
+        help="of --workers: what each has of the weights that a pattern names: whole, columns, "
+        "rows, or split (as is found, whatever it costs)",
+    )
+
+
+def worker_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the config that :func:`add_worker_arguments` read."""
+    shards = {}
+    for text in options.shard:
+        pattern, equals, role = text.rpartition("=")
+        if not (pattern and equals and role):
+            raise UserError(f"--shard {text!r}", "WEIGHT=HOW, such as '*.mlp.*=columns'")
+        shards[pattern] = role
+    return {"workers": options.workers, "shards": shards}
 
 
 def config_of(options: argparse.Namespace) -> FusionConfig:

@@ -133,6 +133,8 @@ def expanded(
 def _has_body(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:
     if node.domain in STANDARD and not defined(node.op_type, versions[""]):
         return False
+    if node.domain in STANDARD and node.op_type in _ADVICE:  # told by its own name
+        return False
     schema = schema_of(node, versions)
     return bool(schema and (schema.has_function or schema.has_context_dependent_function))
 

@@ -20,7 +20,7 @@ from tvm import ir, relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from ..core.constants.weight_names import tracked
+from ..core.constants.weight_names import of_no_weight, tracked
 from ..core.decisions import Decision, record
 from ..core.peer_memory import MOST_BYTES, MOST_ROWS, ROW_BYTES, WEIGHT
 from ..core.untouched import is_lowered, is_rewritable
@@ -80,7 +80,7 @@ class PeerSums:
         names = tracked()
         if names is not None:
             names.name(const, WEIGHT)
-        return const
+        return of_no_weight(const)
 
 
 class _Function:

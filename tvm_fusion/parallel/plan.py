@@ -11,6 +11,8 @@ from typing import Any
 
 from ..core.shards import Shard
 
+#: Codes of decisions about what workers have, and of their sums.
+OF_WORKERS = ("sharded", "shard_costs_more", "shard_uneven", "shard_branches", "peer_sum")
 Key = Any  # of a weight, the hash of its constant; of an input, its name
 
 

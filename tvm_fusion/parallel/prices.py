@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..device.links import Link, link_of
 from ..device.model import Device
+from ..words import counted
 from .plan import Collective, Product, Region
 
 _GB = 1e9
@@ -36,6 +37,7 @@ def pays(region: Region, device: Device, size: int) -> tuple[bool, str]:
     saved = seconds_saved(region.products, device, size) / _MICROSECOND
     spent = seconds_spent(region.collectives, link, size) / _MICROSECOND
     count = len(region.collectives)
-    rest = f"{count} exchange{'s' if count != 1 else ''} over {link.name} take {spent:.0f} us"
+    take = "takes" if count == 1 else "take"
+    rest = f"{counted(count, 'exchange')} over {link.name} {take} {spent:.0f} us"
     verb = "saves" if saved > spent else "would save"
     return saved > spent, f"splitting it {verb} {saved:.0f} us, and {rest}"

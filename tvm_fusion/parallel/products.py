@@ -63,18 +63,21 @@ def _by_weight(rewriter: Rewriter, call: relax.Call) -> tuple[Any, Any]:
     of = " of its transpose" if is_transposed else ""
     terms = b.ty.shape.values[inner]
     if isinstance(one, Split) and one.shard.axis == a.ty.ndim - 1:
-        if not rewriter.plan.may_split(key):
+        rows = Shard(inner, one.shard.segments)
+        if not rewriter.plan.may_split(key) or not _can_part(rewriter, b, rows):
             return _whole(rewriter, call)
         region = rewriter.plan.join(one.key, key)
-        part = rewriter.part_of_weight(b, Shard(inner, one.shard.segments))
+        part = rewriter.part_of_weight(b, rows)
         rewriter.product(key, b, call, terms, f"rows{of}")
         return _again(call, [rewriter.local(a), part]), _sum(call, region)
     if isinstance(one, Split):
         behind = a.ty.ndim - one.shard.axis
         if b.ty.ndim >= behind > 2:
             axis = b.ty.ndim - behind
-            if extent(b.ty.shape.values[axis]) == one.shard.extent:
-                part = rewriter.part_of_weight(b, Shard(axis, one.shard.segments))
+            batches = Shard(axis, one.shard.segments)
+            is_alike = extent(b.ty.shape.values[axis]) == one.shard.extent
+            if is_alike and _can_part(rewriter, b, batches):
+                part = rewriter.part_of_weight(b, batches)
                 rewriter.product(rewriter.plan.join(one.key, key), b, call, terms, "batches")
                 return _again(call, [rewriter.local(a), part]), _behind(call, behind, one)
         return _again(call, [rewriter.local(a), rewriter.whole(b)]), _behind(call, behind, one)
@@ -84,19 +87,25 @@ def _by_weight(rewriter: Rewriter, call: relax.Call) -> tuple[Any, Any]:
     # What the user says names the axes that the model stores: rows of a table are the vocabulary.
     if rewriter.plan.role(key) == ("columns" if is_transposed else "rows"):
         segments = rewriter.plan.segments(("rows", key), extent(terms) or 0)
-        if segments:
+        if segments and _can_part(rewriter, b, Shard(inner, segments)):
             shard = Shard(a.ty.ndim - 1, segments)
             part = rewriter.split(a, shard, key)
             rewriter.product(key, b, call, terms, f"rows{of}")
             weight = rewriter.part_of_weight(b, Shard(inner, segments))
             return _again(call, [part, weight]), _sum(call, key)
     segments = rewriter.plan.segments(key, extent(b.ty.shape.values[-1]) or 0)
-    if segments is None:
+    if segments is None or not _can_part(rewriter, b, Shard(inner + 1, segments)):
         rewriter.plan.uneven.add(key)
         return _again(call, [whole, rewriter.whole(b)]), None
     rewriter.product(key, b, call, terms, f"columns{of}")
     part = rewriter.part_of_weight(b, Shard(inner + 1, segments))
     return _again(call, [whole, part]), Split(Shard(call.ty.ndim - 1, segments), key)
+
+
+def _can_part(rewriter: Rewriter, weight: Any, shard: Shard) -> bool:
+    """Whether a weight has even parts; those of numbers in blocks are whole blocks."""
+    is_direct = not rewriter.computed.constants(weight)
+    return is_direct or rewriter.computed.can_part(weight, shard)
 
 
 def grouped(rewriter: Rewriter, call: relax.Call) -> tuple[Any, Any] | None:

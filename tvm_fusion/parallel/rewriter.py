@@ -14,6 +14,7 @@ from tvm.ir import GenericConst
 from ..core.shards import Shard
 from ..errors import UserError
 from ..words import counted
+from .computed_weights import ComputedWeights
 from .plan import Collective, Partial, Plan, Product, Region, Split, State, nbytes
 from .views import extent, fixed, group_of
 
@@ -54,6 +55,7 @@ class Rewriter:
         self._wholes: dict[relax.Var, Any] = {}
         self._columns: dict[Any, int] = {}  # of weights that were split by columns
         self._transposed: dict[relax.Var, GenericConst] = {}
+        self.computed = ComputedWeights(plan.size, self.part_of, self.emit)
         self.found: list[tuple[Any, Product | Collective, str]] = []
 
     # Operands: expressions of the original function.
@@ -67,9 +69,14 @@ class Rewriter:
         self._transposed[var] = matrix
 
     def weight_of(self, arg: Any) -> tuple[GenericConst, bool] | None:
-        """Return the constant that an operand is, and whether transposed; of others ``None``."""
+        """Return the constant that an operand is, and whether transposed; of others ``None``.
+
+        Of several that it is computed of, the largest.
+        """
         if isinstance(arg, GenericConst):
             return arg, False
+        if constants := self.computed.constants(arg):
+            return constants[0], False
         return (self._transposed[arg], True) if arg in self._transposed else None
 
     def state(self, arg: Any) -> State:
@@ -174,10 +181,10 @@ class Rewriter:
         return self._slices[known][0]
 
     def part_of_weight(self, arg: Any, shard: Shard) -> Any:
-        """Return this worker's part of a constant, or of one that is transposed first."""
+        """Return this worker's part of a weight: a constant, transposed, or computed of some."""
         const, is_transposed = self.weight_of(arg) or (arg, False)
         if not is_transposed:
-            return self.part_of(const, shard)
+            return self.computed.part(arg, shard)
         part = self.part_of(const, Shard(1 - shard.axis, shard.segments))
         return self.emit(relax.op.permute_dims(part))
 
@@ -206,7 +213,9 @@ class Rewriter:
         if role.startswith("columns"):
             self._columns[key] = shape[-1]
         flops = 2.0 * float(np.prod(self.shape(out), dtype=float)) * float(self.fixed(inner))
-        item = Product(name, nbytes(shape, str(weight.ty.dtype)), flops)
+        stored = self.computed.constants(weight) or [weight]
+        size = sum(nbytes(self.shape(one), str(one.ty.dtype)) for one in stored)
+        item = Product(name, size, flops)
         self.found.append((key, item, role))
 
     def cut_columns(self, state: Split, places: set[int]) -> None:

@@ -44,11 +44,14 @@ class Sharded:
         By function, ``inputs`` and ``outputs`` that are split, as the manifest has them.
     sentences : list of str
         What is split, and why.
+    twins : list of dict of int to GenericConst
+        By rank, by hash of each constant of the first worker's, the one in its place.
     """
 
     parts: list[Imported]
     shards: dict[str, dict[str, Any]]
     sentences: list[str]
+    twins: list[dict[int, Any]]
 
 
 def shard(
@@ -93,12 +96,18 @@ def shard(
         if len(plan.whole) == before:
             break
     sentences = _tell(plan, regions, device, size)
-    parts: list[Imported] = []
-    shards: dict[str, dict[str, Any]] = {}
-    for rank in range(size):
-        part, shards = _Writer(plan, imported, writes, rank).written()
-        parts.append(part)
-    return Sharded(parts, shards, sentences)
+    writers = [_Writer(plan, imported, writes, rank) for rank in range(size)]
+    found = [writer.written() for writer in writers]
+    twins = [_twins(found[0][0], writers[0], writer) for writer in writers]
+    return Sharded([part for part, _ in found], found[0][1], sentences, twins)
+
+
+def _twins(first: Imported, one: _Writer, other: _Writer) -> dict[int, Any]:
+    """Find what another worker has in the places of the first one's constants."""
+    twins = {hash(const): const for const in constants(first.mod)}
+    for known, (const, _) in one.slices.items():
+        twins[hash(const)] = other.slices[known][0]
+    return twins
 
 
 def _named(imported: Imported) -> Imported:
@@ -173,7 +182,7 @@ class _Writer:
         self, plan: Plan, imported: Imported, writes: Mapping[str, str], rank: int
     ) -> None:
         self._plan, self._imported, self._writes, self._rank = plan, imported, writes, rank
-        self._slices: dict[Any, Any] = {}
+        self.slices: dict[Any, Any] = {}
         self.rewriters: list[Rewriter] = []
         self._shards: dict[str, dict[str, Any]] = {}
 
@@ -201,7 +210,7 @@ class _Writer:
 
     def _names(self) -> list[tuple[Any, str]]:
         known = self._imported.weight_names
-        return [(p, known.get(c, "indices")) for p, c in self._slices.values()]
+        return [(p, known.get(c, "indices")) for p, c in self.slices.values()]
 
     def _function(
         self, builder: relax.BlockBuilder, name: str, func: relax.Function, signature: Signature
@@ -214,7 +223,7 @@ class _Writer:
             if self._writes.get(spec.name) in outputs
         }
         bounds = {name: dim.high for name, dim in self._imported.dims.items()}
-        rewriter = Rewriter(self._plan, builder, self._rank, bounds, self._slices, written)
+        rewriter = Rewriter(self._plan, builder, self._rank, bounds, self.slices, written)
         if len(func.body.blocks) != 1 or not isinstance(func.body.blocks[0], relax.DataflowBlock):
             sentence = f"{name} is whole on each worker: it branches or has effects."
             record(Decision(name, "", "refused", "shard_branches", sentence))
@@ -297,6 +306,8 @@ def _bind(rewriter: Rewriter, binding: relax.Binding) -> None:
         local, state = apply(rewriter, value)
         if _is_transposed_constant(value):
             rewriter.bind_transposed(var, value.args[0])
+        elif state is None:
+            rewriter.computed.note(var, value)
     elif isinstance(value, relax.TupleGetItem):
         fields = rewriter.fields(value.tuple_value)
         if fields is not None:

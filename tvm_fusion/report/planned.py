@@ -23,6 +23,7 @@ from ..fusion.fuse import apply_plans, plan_module
 from ..fusion.planning.plan import Plan
 from ..fusion.profile import Profile, profiling
 from ..measure.profiling import profiled
+from ..parallel.shard import shard
 from ..pipeline import STAGES, stage
 
 Plans = Mapping[relax.DataflowBlock, Plan]
@@ -132,6 +133,9 @@ def plan_model(model: Any, target: Any = "cpu", config: Config | None = None) ->
                 f"{imported.source} has no function from tensors to tensors",
                 advice="give it one, such as main, whose parameters and results are tensors",
             )
+        if config.workers > 1:  # the first one's part: the others run the same kernels
+            parts = shard(imported, config.workers, config.shards, config.writes, spec.device).parts
+            imported = parts[0]
         to_dataflow = on_rewritable(*inheriting(relax.transform.ConvertToDataflow(min_size=1)))
         mod = Sequential([*passes, to_dataflow])(imported.mod)
         Sequential([on_rewritable(only_plan)])(mod)

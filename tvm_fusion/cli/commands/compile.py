@@ -13,10 +13,15 @@ from rich.markup import escape
 
 from ..._interrupt import is_command_line
 from ...config import PRECISIONS
-from ...errors import UserError
 from ...words import counted
 from ..inputs import read_arrays
-from ..model import add_model_arguments, config_of, profile_sentence
+from ..model import (
+    add_model_arguments,
+    add_worker_arguments,
+    config_of,
+    profile_sentence,
+    worker_options,
+)
 from ..notes import Notes, explain_command, lines, precision_line
 
 
@@ -50,21 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="an input with the same address in every call, such as a cache",
     )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="spread weights and caches over N processes on one machine, on GPUs one for each",
-    )
-    parser.add_argument(
-        "--shard",
-        action="append",
-        default=[],
-        metavar="WEIGHT=HOW",
-        help="of --workers: what each has of the weights that a pattern names: whole, columns, "
-        "rows, or split (as is found, whatever it costs)",
-    )
+    add_worker_arguments(parser)
     parser.add_argument(
         "--cache",
         nargs="?",
@@ -115,9 +106,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         static_inputs=options.static_input,
         error_bound=options.error_bound,
         samples=read_arrays(options.inputs) if options.inputs else {},
-        workers=options.workers,
-        shards=_shards(options.shard),
         dump=options.dump,
+        **worker_options(options),
     )
     with quiet_log():
         artifact = compile(options.model, options.target, config, cache=options.cache)
@@ -150,17 +140,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "workers": written.get("workers", {}).get("split", []),
         "files": {name: entry["bytes"] for name, entry in written["files"].items()},
     }
-
-
-def _shards(given: list[str]) -> dict[str, str]:
-    """Read ``WEIGHT=HOW``."""
-    found = {}
-    for text in given:
-        pattern, equals, role = text.rpartition("=")
-        if not (pattern and equals and role):
-            raise UserError(f"--shard {text!r}", "WEIGHT=HOW, such as '*.mlp.*=columns'")
-        found[pattern] = role
-    return found
 
 
 def show(result: dict[str, Any], console: Console) -> None:

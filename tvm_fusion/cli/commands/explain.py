@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 
 from ...errors import UserError
 from ...words import counted
-from ..model import add_model_arguments, config_of
+from ..model import add_model_arguments, add_worker_arguments, config_of, worker_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     add_model_arguments(parser)
+    add_worker_arguments(parser)
     parser.add_argument(
         "--op",
         metavar="NAME",
@@ -69,7 +71,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         found = explained(
             options.model,
             options.target,
-            config_of(options),
+            replace(config_of(options), **worker_options(options)),
             stock=not options.no_stock,
             rewrites=options.rewrites or is_page,
             forms=options.op is not None or is_page,

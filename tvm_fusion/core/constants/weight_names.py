@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,10 @@ def constants(mod: Any) -> Iterator[Any]:
             yield const
 
 
+#: Makes a constant again, of others in the places of its sources.
+Again = Callable[[Sequence[Any]], Any]
+
+
 @dataclass(frozen=True)
 class Packing:
     """How a weight became what kernels read."""
@@ -66,11 +70,15 @@ class WeightNames:
     ----------
     named : iterable of (str, tvm.ir.GenericConst)
         The constants that the model names; the first name of an object counts.
+    keeps_origins
+        Whether to keep how constants are made of others, and so all of these: for :meth:`twin`.
     """
 
-    def __init__(self, named: Iterable[tuple[str, Any]] = ()):
+    def __init__(self, named: Iterable[tuple[str, Any]] = (), keeps_origins: bool = False):
+        self._keeps_origins = keeps_origins
         self._names: dict[int, tuple[str, Any]] = {}
         self._packings: dict[int, Packing] = {}
+        self._origins: dict[int, tuple[Any, tuple[Any, ...], Again | None]] = {}
         for name, const in named:
             self._names.setdefault(hash(const), (name, const))
 
@@ -82,18 +90,50 @@ class WeightNames:
         """Name a constant that a pass made."""
         self._names.setdefault(hash(const), (name, const))
 
-    def derive(self, new: Any, how: str, sources: Iterable[Any]) -> None:
+    def derive(
+        self, new: Any, how: str, sources: Sequence[Any], again: Again | None = None
+    ) -> None:
         """Name ``new`` after its largest named source: ``permute_dims(fc.weight)``."""
+        self._keep(new, sources, again)
         known = [self._names[hash(s)] for s in sources if hash(s) in self._names]
         if known:
             name, _ = max(known, key=lambda item: int(np.prod(item[1].value.shape)))
             self._names.setdefault(hash(new), (f"{how}({name})", new))
 
-    def pack(self, new: Any, packing: Packing, source: Any) -> None:
+    def pack(self, new: Any, packing: Packing, source: Any, again: Again) -> None:
         """Record that ``new`` is ``source`` packed, under the same name."""
+        self._keep(new, [source], again)
         if hash(source) in self._names:
             self._names.setdefault(hash(new), (self._names[hash(source)][0], new))
             self._packings[hash(new)] = packing
+
+    def _keep(self, new: Any, sources: Sequence[Any], again: Again | None) -> None:
+        if self._keeps_origins:
+            self._origins.setdefault(hash(new), (new, tuple(sources), again))
+
+    def twin(self, const: Any, twins: Mapping[int, Any]) -> Any:
+        """Return what a constant is where others are in the places of some.
+
+        Parameters
+        ----------
+        twins : mapping of int to tvm.ir.GenericConst
+            By hash of a constant, the one in its place: the same one where all workers have it.
+
+        Returns
+        -------
+        tvm.ir.GenericConst or None
+            ``None`` where nobody has told how the constant was made.
+        """
+        if hash(const) in twins:
+            return twins[hash(const)]
+        _, sources, again = self._origins.get(hash(const), (None, (), None))
+        if again is None:
+            return None
+        others = [self.twin(source, twins) for source in sources]
+        if any(other is None for other in others):
+            return None
+        is_same = all(a.same_as(b) for a, b in zip(sources, others, strict=True))
+        return const if is_same else again(others)
 
     def packings(self, mod: Any) -> dict[Any, Packing]:
         """Map each packed constant that a module holds, and the model names, to its packing."""
@@ -133,9 +173,26 @@ def is_weight(const: Any) -> bool:
     return names is not None and names.knows(const) and int(np.prod(const.value.shape)) > 1
 
 
-def derived(new: Any, how: str, sources: Iterable[Any]) -> Any:
-    """Record that a pass computed the constant ``new`` from ``sources``; returns ``new``."""
+def derived(new: Any, how: str, sources: Sequence[Any], again: Again | None = None) -> Any:
+    """Record that a pass computed a constant from others.
+
+    Parameters
+    ----------
+    again
+        Computes it from other sources, such as another worker's parts of them. Where it is missing,
+        a model for several workers is scheduled once for each.
+
+    Returns
+    -------
+    tvm.ir.GenericConst
+        ``new``.
+    """
     names = _names.get()
     if names is not None:
-        names.derive(new, how, sources)
+        names.derive(new, how, sources, again)
     return new
+
+
+def of_no_weight(const: Any) -> Any:
+    """Record that a constant is made of no weight: it is the same for all workers; returns it."""
+    return derived(const, "", (), lambda _: const)

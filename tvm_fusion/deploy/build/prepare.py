@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tvm
@@ -42,6 +42,8 @@ class Prepared:
     destinations: dict[str, list[int]]
     # By function, whether it takes its weights as one tuple.
     passes_tuple: dict[str, bool] = field(default_factory=dict)
+    # By name, of which a weight is the elements.
+    constants: dict[str, GenericConst] = field(default_factory=dict)
 
 
 def prepare(
@@ -73,13 +75,20 @@ def prepare(
     weights, weight_names = _name_weights(lifted.weights, model_names.of(mod))
     packings = _packings(lifted.weights, weight_names, model_names.packings(mod))
     extents = {name: dim.high for name, dim in dims.items()}
+    of_names = {
+        name: const
+        for function, lifted_here in lifted.weights.items()
+        for name, const in zip(weight_names[function], lifted_here, strict=True)
+    }
     return Prepared(
-        lowered, weights, weight_names, packings, spec.tvm_target(), extents, passed, tuples
-    )
+        lowered, weights, weight_names, packings, spec.tvm_target(), extents, passed, tuples,
+        of_names,
+    )  # fmt: skip
 
 
 def prepare_workers(
     parts: Sequence[Imported],
+    twins: Sequence[Mapping[int, GenericConst]],
     schedule: Callable[[Imported], tvm.IRModule],
     spec: TargetSpec,
     model_names: WeightNames,
@@ -90,6 +99,8 @@ def prepare_workers(
     ----------
     parts
         By rank, what each worker computes; one if there are no others.
+    twins
+        By rank, what a worker has in the places of the first one's constants, by their hashes.
     schedule
         All stages.
 
@@ -100,6 +111,9 @@ def prepare_workers(
     """
     found: list[Prepared] = []
     for rank, part in enumerate(parts):
+        if rank and (same := _of_twins(found[0], twins[rank], model_names)):
+            found.append(same)
+            continue
         with contextlib.ExitStack() as stack:
             if rank:  # what is decided for the first worker is decided for all
                 stack.enter_context(recording())
@@ -117,6 +131,25 @@ def prepare_workers(
                 "keep weights whole by shards={NAME: 'whole'}, and report this model",
             )
     return found
+
+
+def _of_twins(
+    first: Prepared, twins: Mapping[int, GenericConst], model_names: WeightNames
+) -> Prepared | None:
+    """Make what the first worker's weights would be of another's constants: the code is one.
+
+    Returns
+    -------
+    Prepared or None
+        ``None`` where nobody has told how a weight was made.
+    """
+    weights = {}
+    for name, const in first.constants.items():
+        twin = model_names.twin(const, twins)
+        if twin is None:
+            return None
+        weights[name] = first.weights[name] if twin.same_as(const) else _view(twin.value)
+    return replace(first, weights=weights)
 
 
 def _same_code(one: Prepared, other: Prepared) -> bool:

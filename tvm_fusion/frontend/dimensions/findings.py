@@ -41,6 +41,9 @@ class Findings:
             if dtype == "string":
                 advice.append("work with strings before the model, on the host")
                 continue
+            if dtype.startswith("complex"):
+                advice.append("pass real and imaginary parts as two tensors, or as a last axis")
+                continue
             advice.append(f"replace {dtype} by a type of at least 8 bits other than 8-bit floats")
         if self.values:
             found.append(", ".join(self.values))

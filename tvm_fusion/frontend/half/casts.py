@@ -8,6 +8,7 @@ constants         saturated for float16, once each
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,10 +93,13 @@ class Casts:
             return const
         key = (hash(const), dtype)
         if key not in self._constants:
-            array = const.value.numpy()
-            if dtype == "float16":
-                limit = np.finfo(np.float16).max
-                array = np.where(np.isfinite(array), np.clip(array, -limit, limit), array)
-            new = relax.const(array.astype(numpy_dtype(dtype)), dtype)
-            self._constants[key] = derived(new, dtype, [const])
+
+            def cast(sources: Sequence[GenericConst]) -> GenericConst:
+                array = sources[0].value.numpy()
+                if dtype == "float16":
+                    limit = np.finfo(np.float16).max
+                    array = np.where(np.isfinite(array), np.clip(array, -limit, limit), array)
+                return relax.const(array.astype(numpy_dtype(dtype)), dtype)
+
+            self._constants[key] = derived(cast([const]), dtype, [const], cast)
         return self._constants[key]

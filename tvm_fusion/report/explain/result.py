@@ -128,6 +128,9 @@ class Explanation:
     measured : tuple of Decision
         Every edge inside of a group that a measurement of the profile database spoke for; refused
         edges have theirs in their sentences.
+    workers : tuple of Decision
+        Of a model for several workers, what each has a part of, and what is whole; the rest is
+        about the first one's kernels.
     """
 
     source: str
@@ -147,6 +150,7 @@ class Explanation:
     layouts: tuple[Decision, ...] = ()
     tuned: tuple[Decision, ...] = ()
     measured: tuple[Decision, ...] = ()
+    workers: tuple[Decision, ...] = ()
 
     def of(self, name: str) -> Explanation:
         """Keep the groups and edges of some operators.
@@ -209,7 +213,8 @@ class Explanation:
             ``model``, ``target``, ``about``, ``kernels``, ``calls``, ``intermediate_bytes``,
             ``caveats``; ``stock_kernels``, ``stock_calls``, ``stock_intermediate_bytes`` (None
             without stock), ``stock_from``; ``assumed_dim``; ``groups``, ``refused``, ``views``,
-            ``opaque``, ``fallbacks``, ``layouts``, ``tuned``, ``measured``: lists of objects;
+            ``opaque``, ``fallbacks``, ``layouts``, ``tuned``, ``measured``, ``workers``: lists of
+            objects;
             ``rewriting``: None, or as :meth:`tvm_fusion.report.explain.Rewriting.to_json` says;
             ``recomposed``: an object of lists. An edge has ``producer`` and ``consumer``
             (variables), their ``operators``, ``titles`` and ``types``, ``classes`` of their
@@ -237,6 +242,7 @@ class Explanation:
             "layouts": [asdict(d) for d in self.layouts],
             "tuned": [asdict(d) for d in self.tuned],
             "measured": [asdict(d) for d in self.measured],
+            "workers": [asdict(d) for d in self.workers],
             "rewriting": None if self.rewriting is None else self.rewriting.to_json(),
             "recomposed": {name: list(known_by) for name, known_by in self.recomposed.items()},
         }
@@ -260,6 +266,7 @@ class Explanation:
             layouts=tuple(_decision(decision) for decision in data.get("layouts", ())),
             tuned=tuple(_decision(decision) for decision in data.get("tuned", ())),
             measured=tuple(_decision(decision) for decision in data.get("measured", ())),
+            workers=tuple(_decision(decision) for decision in data.get("workers", ())),
             counts=counts,
             stock=None if stock[0] is None else Counts(*stock),
             stock_from=data["stock_from"],

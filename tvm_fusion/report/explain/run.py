@@ -30,6 +30,7 @@ from ...fusion.cost import CostModel
 from ...fusion.planning.plan import Plan
 from ...fusion.planning.views import ViewPath, view_paths
 from ...layout.record import COMPARED, EDGE, KERNEL
+from ...parallel.plan import OF_WORKERS
 from ...rewrite import rules
 from ...rewrite.egraph.changes import Rewrites, noting
 from ...rewrite.recompose.patterns import PATTERNS
@@ -119,6 +120,7 @@ def explained(
         with noting() if rewrites else nullcontext() as noted:
             planned = plan_model(model, target, config)
         scheduled = planned.scheduled(planned.plans)
+        stock = stock and planned.config.workers == 1  # which computes the whole model
         of_stock, stock_from = count_stock_tvm(model, planned) if stock else (None, "")
     cost = CostModel(planned.spec.device)
     forms_of = _Forms(planned.spec.device) if forms else _no_forms
@@ -153,6 +155,7 @@ def explained(
             for d in plan.decisions
             if d.verdict == "accepted" and d.measured_us is not None
         ),
+        workers=tuple(d for d in decisions if d.code in OF_WORKERS),
         counts=counted,
         stock=of_stock,
         stock_from=stock_from,

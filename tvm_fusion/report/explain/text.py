@@ -37,6 +37,9 @@ def show(explanation: Explanation, console: Console) -> None:
         return
     if explanation.about:
         console.print(f"[bold]{escape(explanation.about)}[/] is in:", soft_wrap=True)
+    for sentence, count in Counter(d.sentence for d in explanation.workers).items():
+        times = f"{count} x " if count > 1 else ""
+        console.print(f"{times}{sentence}", markup=False, highlight=False, soft_wrap=True)
     if explanation.groups:
         console.print(_groups(explanation.groups, bool(explanation.about)), soft_wrap=False)
     weighed = [group for group in explanation.groups if group.forms]

@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
+from ...core.constants.weight_names import of_no_weight
 from ...ecg.record import describe
 
 
@@ -71,7 +72,7 @@ class Heads:
         """Find the head of a small constant."""
         head = self._leaf(("value", dtype, array.shape, array.tobytes()))
         if head not in self.values:
-            self.values[head] = relax.const(array, dtype)
+            self.values[head] = of_no_weight(relax.const(array, dtype))
         return head
 
     def _leaf(self, key: tuple) -> Head:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from string import ascii_lowercase, ascii_uppercase
@@ -194,8 +195,11 @@ def _product_of_batches(products: list[_Product], source: relax.Var, scope: Scop
 
 
 def _stacked(parts: list[GenericConst]) -> GenericConst:
-    together = np.stack([p.value.numpy() for p in parts])
-    return derived(relax.const(together, str(parts[0].ty.dtype.dtype)), "stack", parts)
+    def stacked(parts: Sequence[GenericConst]) -> GenericConst:
+        together = np.stack([p.value.numpy() for p in parts])
+        return relax.const(together, str(parts[0].ty.dtype.dtype))
+
+    return derived(stacked(parts), "stack", parts, stacked)
 
 
 def _tell(products: list[_Product], verdict: Any, code: str, sentence: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from string import ascii_uppercase
@@ -264,9 +264,12 @@ class _Joiner(PyExprMutator):
         """Concatenate matrices; the same ones only once."""
         key = _key(weights)
         if key not in self._joined:
-            together = np.concatenate([operand_of(w) for w in weights], axis=axis)
-            const = relax.const(tvm.runtime.tensor(together))  # of an array it makes two copies
-            self._joined[key] = derived(const, "concat", weights)
+
+            def joined(parts: Sequence[GenericConst]) -> GenericConst:
+                together = np.concatenate([operand_of(part) for part in parts], axis=axis)
+                return relax.const(tvm.runtime.tensor(together))  # of an array it makes two copies
+
+            self._joined[key] = derived(joined(weights), "concat", weights, joined)
         return self._joined[key]
 
 

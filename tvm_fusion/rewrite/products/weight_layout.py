@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -59,10 +60,14 @@ def _product(value: Any, scope: Scope, wanted: set[str]) -> Any:
     rows = constant(x.ty.shape[-2]) if x.ty.shape is not None else None
     if weight.ty.ndim < 2 or (rows is not None and rows <= FEW_ROWS):
         return None
-    transposed = contiguous(weight.value.numpy().swapaxes(-1, -2))
-    stored = derived(relax.const(transposed, dtype_of(weight)), "permute_dims", [weight])
+    stored = derived(_transposed([weight]), "permute_dims", [weight], _transposed)
     order = [*range(weight.ty.ndim - 2), weight.ty.ndim - 1, weight.ty.ndim - 2]
     made = scope.emit(relax.op.permute_dims(stored, order))
     for dtype in reversed(casts):
         made = scope.emit(relax.op.astype(made, dtype))
     return relax.op.matmul(x, made, out_dtype=value.attrs.out_dtype)
+
+
+def _transposed(weights: Sequence[GenericConst]) -> GenericConst:
+    (weight,) = weights
+    return relax.const(contiguous(weight.value.numpy().swapaxes(-1, -2)), dtype_of(weight))

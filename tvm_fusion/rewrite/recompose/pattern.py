@@ -12,6 +12,7 @@ from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
 from ...core.constants.evaluate import evaluate
+from ...core.constants.weight_names import of_no_weight
 from ...frontend.tensor_types import dtype_of
 from ..nonfinite import NONE, NonFinite
 from .extents import known_shape, same_shape
@@ -118,7 +119,7 @@ class Writer:
     def filled(self, shape: Sequence[Any], value: float, dtype: str) -> ir.Expr:
         """Write a tensor of one number."""
         if all(isinstance(e, tirx.IntImm) for e in shape):
-            return relax.const(np.full([int(e) for e in shape], value), dtype)
+            return of_no_weight(relax.const(np.full([int(e) for e in shape], value), dtype))
         return self.emit(relax.op.full(list(shape), relax.const(value, dtype), dtype))
 
     def like(self, expr: ir.Expr, root: Any) -> ir.Expr:

@@ -172,7 +172,12 @@ class Packer:
             names = tracked()
             if names is not None and names.knows(constant):
                 shape = tuple(int(d) for d in packing.params[0].ty.shape)
-                names.pack(self._packed[key], Packing(function.name, shape), constant)
+
+                def again(sources: Sequence[ir.GenericConst]) -> ir.GenericConst:
+                    return relax.const(function(sources[0].value))
+
+                packing_ = Packing(function.name, shape)
+                names.pack(self._packed[key], packing_, constant, again)
                 self.functions[function.name] = function.scheduled
         return self._packed[key]
 

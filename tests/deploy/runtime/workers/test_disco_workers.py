@@ -59,6 +59,19 @@ def test_results_and_caches_are_those_of_one_process(one, exe):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_of_few_bits_are_those_of_one_process(bits, tmp_path):
+    model, x = parallel_models.packed(bits), np.random.default_rng(1).standard_normal((2, 256))
+    want = tvm_fusion.load(tvm_fusion.compile(model))(x=x.astype("float32"))["output_0"]
+    artifact = tvm_fusion.compile(model, **SPLIT)
+    stored = sum(array.nbytes for array in artifact.weights.values())
+    assert stored < 1.2 * sum(a.nbytes for a in tvm_fusion.compile(model).weights.values())
+    exe = tvm_fusion.load(artifact.export(tmp_path / "packed"))
+    found = exe(x=x.astype("float32"))["output_0"]
+    exe.close()
+    np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
 def test_a_mistake_is_told_and_leaves_the_workers_running(exe):
     with pytest.raises(
         UserError, match=r"input 'keys' has shape \(1, 8, 4\); expected \(2, 8, 4\)"

@@ -27,7 +27,7 @@ class _Handle(ctypes.Structure):
 @functools.cache
 def cudart() -> ctypes.CDLL:
     """Return CUDA's runtime, which TVM's has opened by then."""
-    opened = ctypes.CDLL("libcudart.so.13")
+    opened = _open()
     opened.cudaMalloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     opened.cudaMemset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
     opened.cudaFree.argtypes = opened.cudaIpcCloseMemHandle.argtypes = [ctypes.c_void_p]
@@ -38,6 +38,10 @@ def cudart() -> ctypes.CDLL:
         *(ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p)
     ]
     return opened
+
+
+def _open() -> ctypes.CDLL:
+    return ctypes.CDLL("libcudart.so.13")
 
 
 class PeerMemory:
@@ -64,6 +68,15 @@ class PeerMemory:
     def __init__(self, peers: Peers, device: tvm_ffi.Device) -> None:
         self._device, self._opened = device, list[int]()
         self._own, self._stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self.addresses = np.full(peers.size + 1, peers.rank, "int64")
+        try:
+            self._exchange(peers, self._make(peers))
+        except UserError:
+            self.close()
+            raise
+
+    def _make(self, peers: Peers) -> _Handle:
+        """Take the own memory, and return what others open it by."""
         own, size = _Handle(), nbytes(peers.size)
         code = cudart().cudaMalloc(ctypes.byref(self._own), size)
         code = code or cudart().cudaMemset(self._own, 0, size)
@@ -71,9 +84,13 @@ class PeerMemory:
         code = code or cudart().cudaIpcGetMemHandle(ctypes.byref(own), self._own)
         code = code or cudart().cudaStreamCreateWithFlags(ctypes.byref(self._stream), _NON_BLOCKING)
         _agree(peers, code)
+        return own
+
+    def _exchange(self, peers: Peers, own: _Handle) -> None:
+        """Open the others' memory."""
         handles = np.empty((peers.size, _HANDLE_BYTES), np.uint8)
         peers.all_gather(np.frombuffer(bytes(own), np.uint8), handles.reshape(-1))
-        self.addresses = np.full(peers.size + 1, peers.rank, "int64")
+        code = 0
         for rank, handle in enumerate(handles):
             at = ctypes.c_void_p(self._own.value)
             if rank != peers.rank and not code:

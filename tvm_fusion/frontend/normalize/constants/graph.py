@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,20 +66,30 @@ class ConstantGraph:
         if call is None or any(operand.const is None for operand in node.operands):
             return False
 
-        def constant(arg: Any) -> Any:
-            if isinstance(arg, relax.Tuple):
-                return [constant(leaf) for leaf in arg.fields]
-            found = self._leaf(arg)
-            return operand_of(arg if found is None else found.const)
-
-        result = evaluate_exactly(call, [constant(arg) for arg in call.args])
-        if result is None:
-            return False
-        array, dtype = result.astype(result_dtype(call), copy=False), dtype_of(call)
-        # relax.const copies what it casts, even to the same type.
-        data = tvm.runtime.tensor(array) if str(array.dtype) == dtype else array
         sources = [operand.const for operand in node.operands]
-        node.const = derived(relax.const(data, dtype), node.operator, sources)
+
+        def computed(consts: Sequence[Any]) -> Any:
+            places = {hash(old): new for old, new in zip(sources, consts, strict=True)}
+
+            def constant(arg: Any) -> Any:
+                if isinstance(arg, relax.Tuple):
+                    return [constant(leaf) for leaf in arg.fields]
+                found = self._leaf(arg)
+                const = arg if found is None else found.const
+                return operand_of(places.get(hash(const), const))
+
+            result = evaluate_exactly(call, [constant(arg) for arg in call.args])
+            if result is None:
+                return None
+            array, dtype = result.astype(result_dtype(call), copy=False), dtype_of(call)
+            # relax.const copies what it casts, even to the same type.
+            data = tvm.runtime.tensor(array) if str(array.dtype) == dtype else array
+            return relax.const(data, dtype)
+
+        const = computed(sources)
+        if const is None:
+            return False
+        node.const = derived(const, node.operator, sources, computed)
         return True
 
     def _read(self, body: Any) -> None:

@@ -147,7 +147,8 @@ class SplitKV(ABC):
         config = self._config
         stmts: list[tirx.Stmt] = []
         if self._visible is not None:
-            stmts.append(tirx.BufferStore(self._own_steps, self._count_steps(), [0]))
+            steps = self._count_steps(self._visible)
+            stmts.append(tirx.BufferStore(self._own_steps, steps, [0]))
         stmts += [*self.prologue(), loop("step", self._steps(), self.step), *self.epilogue()]
         for first in range(0, config.block_m, config.rows_per_pass):
             rows = range(first, min(first + config.rows_per_pass, config.block_m))
@@ -181,23 +182,22 @@ class SplitKV(ABC):
             visible = tirx.min(self._count if visible is None else visible, end)
         return None if visible is None else tirx.max(visible, index(0))
 
-    def _count_steps(self) -> ir.Expr:
-        """Count the steps of this block that have visible keys."""
+    def _count_steps(self, keys: ir.Expr) -> ir.Expr:
+        """Count the steps of this block that have some of so many keys."""
         config = self._config
-        behind = self._visible + (config.step_n - 1) - self._split * config.block_n
-        return tirx.floordiv(behind, index(config.step_n))
+        # No quotient of what is left for this block: TVM 0.27 divides negative multiples wrongly.
+        left = tirx.floormod(keys, index(config.step_n))
+        more = tirx.Select(self._split * config.block_n < left, index(1), index(0))
+        return tirx.floordiv(keys, index(config.step_n)) + more
 
     def _steps(self) -> ir.Expr:
         """Count the steps of this block."""
         config = self._config
         if self._visible is not None:
             return load(self._own_steps, [index(0)])
-        whole = tirx.floordiv(self._count, index(config.step_n))
         if config.is_even:
-            return whole
-        # No quotient of what is left for this block: TVM 0.27 divides negative multiples wrongly.
-        left = tirx.floormod(self._count, index(config.step_n))
-        return whole + tirx.Select(self._split * config.block_n < left, index(1), index(0))
+            return tirx.floordiv(self._count, index(config.step_n))
+        return self._count_steps(self._count)
 
     def _position(self, row: ir.Expr | int) -> dict[ir.Var, ir.Expr]:
         """Return the position of a row; rows behind the last one compute it again, unstored."""

@@ -53,7 +53,7 @@ from ..copies.operand_copies import OperandCopies
 from ..mma.kernel import tile_gemm_gpu
 from ..problem.fuse_epilogue import CannotFuseEpilogue, fuse_epilogue, store_results
 from ..problem.prim_func import contraction_prim_func, materialize_computed, sum_terms
-from ..problem.sum_of_products import SumOfProducts
+from ..problem.sum_of_products import SumOfProducts, is_weight
 from ..skinny.gemv_config import GemvConfig
 from ..skinny.kernel import skinny_gemm_gpu
 from ..tile.concat_parts import ConcatParts
@@ -78,6 +78,14 @@ class GpuContractionConfig:
     gemm: GemmConfig | None
     # Other parts of a concatenation with the product; there is a configuration then.
     beside: ConcatParts | None = None
+    constants: frozenset[ir.Var] = frozenset()
+
+    @property
+    def loads_early(self) -> bool:
+        """Whether B is loaded while the kernel before still runs: none writes a constant."""
+        if self.skinny is None or self.beside is not None:
+            return False
+        return self.device.dependent_launch and is_weight(self.skinny.b, self.constants)
 
     @property
     def skinny(self) -> GemvConfig | None:
@@ -104,7 +112,7 @@ def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> 
     """Make the kernel, or the kernels of which the host launches one by the number of rows."""
     program, contraction = config.program, config.contraction
     if config.skinny is not None:
-        return skinny_gemm_gpu(program, config.skinny, config.beside)
+        return skinny_gemm_gpu(program, config.skinny, config.beside, config.loads_early)
     if config.tile is not None:
         general = _tile_gemm(program, config.tile, config.beside)
         if config.tile.problem.ragged is not None:

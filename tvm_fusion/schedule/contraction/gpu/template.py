@@ -176,7 +176,7 @@ class GpuContraction(Contraction):
         program = program if form.copies is None else form.copies.program(program)
         tile = form.tile
         config = GpuContractionConfig(
-            program, form.contraction, product.device, gemm, product.beside
+            program, form.contraction, product.device, gemm, product.beside, product.constants
         )
         return Claim(
             self,

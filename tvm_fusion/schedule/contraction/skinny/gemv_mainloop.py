@@ -1,5 +1,6 @@
 """Main loop of a skinny GEMM on CUDA cores, for all threads of a block.
 
+one row:         first stages of B -> shared memory; wait for the kernel before if B is constant
 norm prologue:   A[m, k] = normalized rows in shared memory, barrier                 (norm_rows)
 thread (k_slice, n_tile):
 acc[m, parts, tile_n] = 0                                                      registers
@@ -31,6 +32,7 @@ from ....core.tir.loops import (
     unrolled,
     when,
 )
+from ...gpu.launch import dependency_wait
 from ...gpu.memory.cp_async import commit, wait
 from ...gpu.memory.pipeline import StageRing
 from ...gpu.threads.warp import butterfly, lane_of
@@ -46,6 +48,8 @@ class GemvMainloop:
     ----------
     partials
         Shared memory of partial sums, where normalized rows lie before.
+    loads_early
+        Whether a pipeline begins before all kernels before have ended.
 
     Attributes
     ----------
@@ -55,8 +59,10 @@ class GemvMainloop:
         Accumulators, and what the norm prologue and the pipeline need.
     """
 
-    def __init__(self, config: GemvConfig, number: ir.Expr, partials: ir.Var) -> None:
-        self._number = number
+    def __init__(
+        self, config: GemvConfig, number: ir.Expr, partials: ir.Var, loads_early: bool = False
+    ) -> None:
+        self._number, self._loads_early = number, loads_early
         # Lowering drops the thread's number, the first index.
         extents = [index(config.threads), index(config.accumulators)]
         self._acc, self._exchanged = (
@@ -77,6 +83,7 @@ class GemvMainloop:
         config, pipeline, stmts = self._config, self._pipeline, []
         if pipeline is not None:
             stmts.append(config.phase(lambda t: pipeline.prologue(self._number, t, self._tile(t))))
+            stmts += [dependency_wait()] if self._loads_early else []
         if self.rows is not None:
             stmts += [
                 config.phase(partial(self.rows.stage, self._number)),

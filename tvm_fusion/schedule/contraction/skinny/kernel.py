@@ -49,9 +49,18 @@ from .norm_rows import NormalizedRows
 
 
 def skinny_gemm_gpu(
-    program: Program, config: GemvConfig, beside: ConcatParts | None = None
+    program: Program,
+    config: GemvConfig,
+    beside: ConcatParts | None = None,
+    loads_early: bool = False,
 ) -> tirx.PrimFunc:
-    """Make the kernel of a skinny GEMM, which may store other parts of a concatenation."""
+    """Make the kernel of a skinny GEMM, which may store other parts of a concatenation.
+
+    Parameters
+    ----------
+    loads_early
+        Whether a cp.async pipeline of B begins before all kernels before have ended.
+    """
     slices, width = (index(size) for size in config.partials_shape)
     dtype, is_folded = config.contraction.dtype, config.folded_slices < config.shared_slices
     shared = scratch([slices, width], dtype, "partials", scope="shared")
@@ -64,7 +73,7 @@ def skinny_gemm_gpu(
         if isinstance(config, SkinnyMmaConfig):
             mainloop = SkinnyMmaMainloop(config, number)
         else:
-            mainloop = GemvMainloop(config, number, shared)
+            mainloop = GemvMainloop(config, number, shared, loads_early)
         stmts = []
         if beside is not None:
             workers = config.blocks * config.threads
